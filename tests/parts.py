@@ -24,9 +24,7 @@ SHOWN_EVERY_S = {True: 1.0, False: 20.0}
 """By whether a person watches: a terminal's line is rewritten, a log's is added."""
 # Processes that live for seconds gain nothing from the optimising compiler, which would take a core from the others, and little from
 # verifying the classes that Spark ships.
-QUICK_JAVA = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
 class Part(NamedTuple):
@@ -111,9 +109,7 @@ def main() -> int:
                 run.process.terminate()
                 run.process.wait()
         for run in sorted(runs, key=lambda run: run.process.returncode):
-            print(
-                f"\n==> {run.part.name}: {'passed' if run.process.returncode == 0 else 'FAILED'}", flush=True
-            )
+            print(f"\n==> {run.part.name}: {'passed' if run.process.returncode == 0 else 'FAILED'}", flush=True)
             sys.stdout.write(run.log.read_text(errors="replace"))
         print(f"\n==> all parts took {time.monotonic() - started:.0f} s")
         return 0 if all(run.process.returncode == 0 for run in runs) else 1

@@ -26,9 +26,7 @@ STOP_S = 15.0
 
 def environment(**more: str) -> dict[str, str]:
     """The environment of a child: this checkout importable, nothing of the developer's settings."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "COURIER_"))
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "COURIER_"))}
     # Nobody here speaks TLS, and reading all of the machine's certificates is a good part of a short life.
     return {**kept, "PYTHONPATH": SOURCE, "SSL_CERT_FILE": os.devnull, **more}
 
@@ -107,9 +105,7 @@ class ServerProcess:
         if not fresh:
             return shared().start(Request(words, str(self.folder), env), self._output.fileno())
         command = [sys.executable, "-m", "penstock.cli", *words]
-        return subprocess.Popen(
-            command, cwd=self.folder, env=env, stdout=self._output, stderr=subprocess.STDOUT
-        )
+        return subprocess.Popen(command, cwd=self.folder, env=env, stdout=self._output, stderr=subprocess.STDOUT)
 
     def _ready(self) -> dict[str, Any]:
         deadline = time.monotonic() + START_S

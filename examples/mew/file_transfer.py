@@ -65,9 +65,7 @@ async def receiver(is_there: asyncio.Event) -> None:
             if size % (4 * CHUNK) == 0:
                 await space.send("file/received", {"bytes": size}, to=about["owner"])
     is_sound = digest.hexdigest() == about["metadata"]["sha256"]
-    print(
-        f"file-processor received {about['metadata']['filename']}: {size} bytes in {count} frames, sound: {is_sound}"
-    )
+    print(f"file-processor received {about['metadata']['filename']}: {size} bytes in {count} frames, sound: {is_sound}")
     assert is_sound
 
 

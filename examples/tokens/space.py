@@ -25,12 +25,8 @@ async def writer(relay, is_there: asyncio.Event) -> None:
         question = await asked.next()
         assert question is not None
         answer = penstock.answer_offer(question.payload["offer"], relay.pub, signer=relay.signer)
-        async with penstock.TokenPublisher(
-            relay.push, answer.agreement.keys, signer=relay.signer
-        ) as publisher:
-            await space.send(
-                "tokens/info", {"answer": answer.text}, to=question.sender, correlation_id=question.id
-            )
+        async with penstock.TokenPublisher(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:
+            await space.send("tokens/info", {"answer": answer.text}, to=question.sender, correlation_id=question.id)
             for token in tokens(question.payload["prompt"], 50):
                 await publisher.send(token)
 

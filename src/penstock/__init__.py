@@ -28,9 +28,7 @@ _EXPORTS = {
         "Change Client Delivery LeaseLost LiveView Receipt Recipient Redriven Sent Settled Subscription "
         "SyncClient SyncDelivery SyncLiveView SyncSubscription connect connect_sync"
     ),
-    "penstock.client.space": (
-        "Feed Frame Invitation Space SpaceEnvelope SpaceError SpaceStream TargetUnsupported"
-    ),
+    "penstock.client.space": ("Feed Frame Invitation Space SpaceEnvelope SpaceError SpaceStream TargetUnsupported"),
     "penstock.client.sync.space": "SyncFeed SyncSpace SyncSpaceStream",
     "penstock.client.sync.tokens": "SyncTokenPublisher SyncTokenStream",
     "penstock.client.tokens": (

@@ -13,9 +13,7 @@ from tests.cli.conftest import ok
 from tests.server_process import environment
 
 
-@pytest.mark.parametrize(
-    "words", [["stats", "--bogus"], ["nonsense"], ["done"], ["done", "x", "--op", "eat"]]
-)
+@pytest.mark.parametrize("words", [["stats", "--bogus"], ["nonsense"], ["done"], ["done", "x", "--op", "eat"]])
 def test_wrong_usage_is_exit_2(cli, words):
     done = cli(*words)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("error: Usage: ")

@@ -96,9 +96,7 @@ def test_every_part_is_alive_and_goes_with_the_server(
 
     # Streams outlive a server; the sensors go on with theirs instead of opening more at every start.
     again = start_server("--demo")
-    streams = wait_for(
-        lambda: (told := streams_of(again)) and all(told[each]["frames"] for each in SENSORS) and told
-    )
+    streams = wait_for(lambda: (told := streams_of(again)) and all(told[each]["frames"] for each in SENSORS) and told)
     assert {sensor: streams[sensor]["stream_id"] for sensor in SENSORS} == opened
 
 

@@ -14,9 +14,7 @@ from tests.server_process import environment
 
 LOG = [["log", name] for name in ("ls", "cat", "check", "seal", "readers")]
 PIPELINE = [["pipeline", name] for name in ("run", "status", "wait", "reset", "rebuild", "backfill")]
-PRINT = [
-    ["print", name] for name in ("systemd", "container", "alerts", "dashboard", "metrics", "http", "cli")
-]
+PRINT = [["print", name] for name in ("systemd", "container", "alerts", "dashboard", "metrics", "http", "cli")]
 LAKE = [["lake", name] for name in ("ls", "history", "compact", "vacuum")]
 HEAVY = ("aiohttp", "penstock.server", "penstock.transports", "penstock.journal", "uvloop", "yaml")
 
@@ -55,9 +53,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         "token",
         "trigger",
     }  # these hold commands and are none themselves
-    names = [
-        name for name in build().resolved_commands() if not name.startswith("-") and name not in families
-    ]
+    names = [name for name in build().resolved_commands() if not name.startswith("-") and name not in families]
     for words in (
         [[name] for name in names]
         + [["config", name] for name in ("check", "show", "doc")]

@@ -41,9 +41,7 @@ def test_there_is_one_for_each_shell(shell: str, capsys: pytest.CaptureFixture[s
 )
 def test_bash_completes(script: Path, words: list[str], wanted: list[str]) -> None:
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-    done = subprocess.run(
-        ["bash", "-c", ASK, "bash", str(script), *words], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(["bash", "-c", ASK, "bash", str(script), *words], capture_output=True, text=True, check=True)
     assert done.stdout.split() == wanted
 
 

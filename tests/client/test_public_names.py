@@ -87,9 +87,7 @@ def test_every_public_name_and_method_is_documented(name):
 
 def test_every_door_has_an_example():
     assert set(EXAMPLES) >= DOORS
-    assert {"Client.ask", "SyncClient.ask", "Subscription.work", "SyncSubscription.work", "testing"} <= set(
-        EXAMPLES
-    )
+    assert {"Client.ask", "SyncClient.ask", "Subscription.work", "SyncSubscription.work", "testing"} <= set(EXAMPLES)
 
 
 @pytest.mark.promise(

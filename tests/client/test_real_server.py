@@ -22,9 +22,7 @@ def url(request, server):
     return getattr(server, request.param)
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`penstock.connect` handles credit, reconnection and lease renewal"
-)
+@pytest.mark.promise("SDK and command line", "`penstock.connect` handles credit, reconnection and lease renewal")
 def test_enqueue_then_take_in_order_over_both_doors(url, stream):
     async def go():
         async with penstock.connect(url) as client:
@@ -44,10 +42,7 @@ def test_enqueue_then_take_in_order_over_both_doors(url, stream):
 def test_many_in_batches_are_all_acked_once(url, stream):
     async def go():
         async with penstock.connect(url) as client:
-            bodies = [
-                b'{"id":"b%d","ts":"2026-01-01T00:00:00Z","type":"t","payload":%d}' % (n, n)
-                for n in range(5000)
-            ]
+            bodies = [b'{"id":"b%d","ts":"2026-01-01T00:00:00Z","type":"t","payload":%d}' % (n, n) for n in range(5000)]
             seen = []
 
             async def consume():
@@ -112,9 +107,7 @@ def test_a_delay_holds_an_envelope_back(server, stream):
     run(go())
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`penstock.connect` handles credit, reconnection and lease renewal"
-)
+@pytest.mark.promise("SDK and command line", "`penstock.connect` handles credit, reconnection and lease renewal")
 def test_a_held_delivery_outlives_its_lease_many_times(server, stream):
     async def go():
         async with penstock.connect(server.control) as client:
@@ -288,9 +281,7 @@ def test_a_unix_socket(start_server, tmp_path, stream):
     run(go())
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`penstock.connect` handles credit, reconnection and lease renewal"
-)
+@pytest.mark.promise("SDK and command line", "`penstock.connect` handles credit, reconnection and lease renewal")
 def test_a_subscription_goes_on_after_the_server_crashed(start_server, stream):
     server = start_server()
     port = server.control.rpartition(":")[2]

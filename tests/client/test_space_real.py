@@ -113,9 +113,7 @@ def test_refusals_have_the_gateways_word_and_a_code_of_ours(lab):
     run(go())
 
 
-@pytest.mark.promise(
-    "Space client", "a targeted stream reaches only its target, a broadcast every participant"
-)
+@pytest.mark.promise("Space client", "a targeted stream reaches only its target, a broadcast every participant")
 def test_a_targeted_stream_reaches_its_target_alone_and_a_broadcast_everybody(lab):
     async def go():
         async with place(lab, "boss") as boss, place(lab, "jen") as jen, place(lab, "kim") as kim:
@@ -240,13 +238,9 @@ def test_the_operator_sees_who_is_there_and_what_went_to_whom(lab, capsys):
             await stream.close()
         async with place(lab, "boss") as boss:
             await boss.invite("mel", [{"kind": "chat"}])
-            assert re.search(
-                r"^mel +mel +- +no +chat", await asyncio.to_thread(listed, "--space", "lab"), re.M
-            )
+            assert re.search(r"^mel +mel +- +no +chat", await asyncio.to_thread(listed, "--space", "lab"), re.M)
             await boss.kick("mel")
-            assert re.search(
-                r"^mel +mel +- +kicked ", await asyncio.to_thread(listed, "--space", "lab"), re.M
-            )
+            assert re.search(r"^mel +mel +- +kicked ", await asyncio.to_thread(listed, "--space", "lab"), re.M)
 
     run(go())
     assert {line.split()[0] for line in listed().splitlines()[1:]} == {"demo", "lab"}

@@ -65,16 +65,12 @@ def heading(page: Page, title: str) -> None:
     "Console",
     "a first visit signs in by the link and leaves no token behind; without a link the form asks for one",
 )
-def test_a_first_visit_signs_in_by_the_link_and_leaves_no_token_behind(
-    server: ServerProcess, visit: Visiting
-) -> None:
+def test_a_first_visit_signs_in_by_the_link_and_leaves_no_token_behind(server: ServerProcess, visit: Visiting) -> None:
     visitor = visit(server)
     page = visitor.sign_in()
     heading(page, "Overview")
     assert "token" not in page.url
-    assert page.evaluate("[document.cookie, localStorage.length, sessionStorage.length].join()").startswith(
-        ","
-    )
+    assert page.evaluate("[document.cookie, localStorage.length, sessionStorage.length].join()").startswith(",")
     (cookie,) = page.context.cookies()
     assert cookie["httpOnly"] and cookie["sameSite"] == "Strict"
     page.reload()
@@ -178,9 +174,7 @@ def test_a_message_is_sent_and_seen(server: ServerProcess, visit: Visiting) -> N
     "Console",
     "in a browser: numbers equal `/metrics`; a message is sent and shown; a lease expires; a purge needs confirmation",
 )
-def test_a_lease_runs_down_and_its_envelope_is_ready_again(
-    server: ServerProcess, visit: Visiting, http: Http
-) -> None:
+def test_a_lease_runs_down_and_its_envelope_is_ready_again(server: ServerProcess, visit: Visiting, http: Http) -> None:
     http.enqueue("leased", "borrowed")
     page = visit(server).sign_in("#/queues/leased")
     heading(page, "leased")
@@ -288,9 +282,7 @@ def test_thousands_of_rows_do_not_fill_the_page(server: ServerProcess, visit: Vi
 
 
 @pytest.mark.promise("Console", "a targeted stream is drawn to its target only; inviting and kicking work")
-def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(
-    server: ServerProcess, visit: Visiting
-) -> None:
+def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(server: ServerProcess, visit: Visiting) -> None:
     with (
         penstock.SyncSpace(server.http, participant="collector", token="collector-token"),
         penstock.SyncSpace(server.http, participant="bystander", token="bystander-token"),
@@ -342,9 +334,7 @@ def keys_of(number: int) -> StreamKeys:
     return keys
 
 
-@pytest.mark.promise(
-    "Console", "tokens are verified in the browser, the key stays there, and tampering is flagged"
-)
+@pytest.mark.promise("Console", "tokens are verified in the browser, the key stays there, and tampering is flagged")
 def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
     server: ServerProcess, visit: Visiting
 ) -> None:
@@ -374,9 +364,7 @@ def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
     assert keys.topic in "".join(asked) and keys.topic not in "".join(urls), "a topic is never in a URL"
 
 
-@pytest.mark.promise(
-    "Console", "tokens are verified in the browser, the key stays there, and tampering is flagged"
-)
+@pytest.mark.promise("Console", "tokens are verified in the browser, the key stays there, and tampering is flagged")
 def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
     server: ServerProcess, visit: Visiting
 ) -> None:
@@ -497,9 +485,7 @@ def test_dark_mode_follows_the_system_and_can_be_chosen(server: ServerProcess, v
     "the page survives a restart, supports phones, dark mode and the keyboard, and passes an accessibility scan",
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_accessibility_scan_finds_nothing_serious(
-    server: ServerProcess, visit: Visiting, scheme: str
-) -> None:
+def test_an_accessibility_scan_finds_nothing_serious(server: ServerProcess, visit: Visiting, scheme: str) -> None:
     visitor = visit(server, color_scheme=scheme, reduced_motion="reduce")
     page = visitor.page
     page.goto(f"{server.http}/")

@@ -52,9 +52,7 @@ def test_the_page_holds_no_script_or_style_and_loads_only_what_was_built() -> No
 @needs_build
 def test_names_carry_digests_so_that_browsers_may_keep_them() -> None:
     for path in built():
-        assert path.name == "index.html" or re.fullmatch(r"[\w-]+-[\w-]{8}\.(js|css|svg)", path.name), (
-            path.name
-        )
+        assert path.name == "index.html" or re.fullmatch(r"[\w-]+-[\w-]{8}\.(js|css|svg)", path.name), path.name
 
 
 @pytest.mark.promise("Console", "the page violates no content policy and loads nothing from another origin")
@@ -74,9 +72,7 @@ def test_scripts_write_no_markup_and_make_no_code() -> None:
         assert not re.search(r"\beval\(|new Function\(|insertAdjacentHTML|document\.write", text)
         assert "sourceMappingURL" not in text
     for path in (ROOT / "console" / "src").rglob("*.ts*"):
-        assert not re.search(
-            r"innerHTML|dangerouslySetInnerHTML|: any\b|as any\b|@ts-ignore", path.read_text()
-        ), path
+        assert not re.search(r"innerHTML|dangerouslySetInnerHTML|: any\b|as any\b|@ts-ignore", path.read_text()), path
 
 
 @pytest.mark.promise("Console", "every metric it shows is exported by the server")

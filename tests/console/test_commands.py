@@ -16,14 +16,9 @@ TOLD = re.compile(r"""<Command text=(?:"([^"]+)"|\{`([^`]+)`\}|\{'([^']+)'\})"""
 
 def told() -> list[str]:
     """What the pages offer for copying, a command a line."""
-    texts = [
-        "".join(found) for file in sorted(SOURCES.rglob("*.tsx")) for found in TOLD.findall(file.read_text())
-    ]
+    texts = ["".join(found) for file in sorted(SOURCES.rglob("*.tsx")) for found in TOLD.findall(file.read_text())]
     return [
-        command.strip()
-        for text in texts
-        for command in text.split("&&")
-        if command.strip().startswith("penstock ")
+        command.strip() for text in texts for command in text.split("&&") if command.strip().startswith("penstock ")
     ]
 
 

@@ -44,9 +44,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 STORY: list[Payload] = [Token("Once"), Token(" upon"), Heartbeat(), Token(" a time…"), Token(" ∎")]
-END = Complete(
-    tokens=4, finish_reason="stop", generation_ms=120, tokens_per_second=33.5, perplexity=3.25, entropy=0.5
-)
+END = Complete(tokens=4, finish_reason="stop", generation_ms=120, tokens_per_second=33.5, perplexity=3.25, entropy=0.5)
 
 
 def judge(streams: list[dict[str, Any]], frames: list[bytes] | None = None) -> dict[str, Any]:
@@ -156,9 +154,7 @@ def expected(keys: StreamKeys, messages: list[str]) -> dict[str, Any]:
     ending = follower.ending
     return {
         "given": [shown(payload) for payload in given],
-        "ending": shown(ending)
-        if isinstance(ending, Complete | StreamFailure)
-        else ending and type(ending).__name__,
+        "ending": shown(ending) if isinstance(ending, Complete | StreamFailure) else ending and type(ending).__name__,
         "counts": counts,
     }
 
@@ -221,10 +217,7 @@ def damaged(suite: Suite, form: str) -> dict[str, dict[str, Any]]:
     swapped_suite = msgspec.structs.replace(keys, suite="blake3" if suite == "sha256" else "sha256")
     topic = keys.topic.encode()
     good = [on_socket(each, topic) or "" for each in published(keys, [*STORY, END], form)]
-    failed = [
-        on_socket(each, topic) or ""
-        for each in published(keys, [*STORY, StreamFailure("x", "cancelled")], form)
-    ]
+    failed = [on_socket(each, topic) or "" for each in published(keys, [*STORY, StreamFailure("x", "cancelled")], form)]
     at = good[2].rindex(b"upon".hex()) if b"upon".hex() in good[2] else good[1].rindex(b"upon".hex())
     tampered = [*good]
     tampered[1] = good[1][:at] + b"down".hex() + good[1][at + 8 :]
@@ -337,9 +330,7 @@ def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
     dice = random.Random("console frames")
     frames = hostile()
     for _ in range(150):
-        payloads = [
-            dice.choice([*STORY, END, StreamFailure("m", "c", "d")]) for _ in range(dice.randrange(5))
-        ]
+        payloads = [dice.choice([*STORY, END, StreamFailure("m", "c", "d")]) for _ in range(dice.randrange(5))]
         frame = dice.choice(
             [
                 built_block(dice.randbytes(16), payloads),

@@ -233,9 +233,7 @@ class QueueDriver:
         assert isinstance(denied, Denied), denied
         return denied.refusal.code
 
-    def nack(
-        self, consumer: Consumer, id_: str, delay_ms: int | None = None, reason: str | None = None
-    ) -> None:
+    def nack(self, consumer: Consumer, id_: str, delay_ms: int | None = None, reason: str | None = None) -> None:
         delay_us = None if delay_ms is None else delay_ms * 1000
         self.machine.nack(self.now, consumer, self.held(consumer, id_), delay_us, reason)
         self.apply()

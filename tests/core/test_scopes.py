@@ -120,9 +120,7 @@ def test_the_operator_may_do_everything() -> None:
 
 
 @given(
-    st.lists(
-        st.builds(Scope, st.just("streams"), st.text("ab*", max_size=4), st.sampled_from([*VERBS, "*"]))
-    ),
+    st.lists(st.builds(Scope, st.just("streams"), st.text("ab*", max_size=4), st.sampled_from([*VERBS, "*"]))),
     st.sampled_from(VERBS),
     st.text("ab", max_size=4),
 )

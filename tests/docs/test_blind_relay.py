@@ -18,9 +18,7 @@ def read(path: str) -> str | None:
     return file.read_text() if file.is_file() else None
 
 
-@pytest.mark.promise(
-    "Token streams: publisher and reader", "every flaw of the first description is addressed"
-)
+@pytest.mark.promise("Token streams: publisher and reader", "every flaw of the first description is addressed")
 def test_every_flaw_is_answered_and_its_tests_exist() -> None:
     text = PAGE.read_text()
     rows = [row for _, row in coverage_rows(text)]

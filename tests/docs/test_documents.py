@@ -99,9 +99,7 @@ def test_every_block_of_a_document_for_operators_runs(document: str, shared: Ser
 def test_the_duplicate_of_the_tutorial_is_answered_as_a_duplicate(server: ServerProcess) -> None:
     code = next(code for _, code in blocks("docs/tutorial/first-queue.md") if "img-3" in code)
     here = code.replace("localhost:8787", server.http.removeprefix("http://"))
-    done = subprocess.run(
-        ["bash", "-c", here], capture_output=True, text=True, timeout=BLOCK_SECONDS, check=True
-    )
+    done = subprocess.run(["bash", "-c", here], capture_output=True, text=True, timeout=BLOCK_SECONDS, check=True)
     assert '"duplicate":true' in done.stdout
 
 
@@ -114,9 +112,7 @@ def test_every_block_of_a_document_runs_beside_a_relay(document: str, tmp_path: 
         server.stop()
 
 
-@pytest.mark.promise(
-    "Documentation", "the tutorial of the first ten minutes works: a message through each protocol"
-)
+@pytest.mark.promise("Documentation", "the tutorial of the first ten minutes works: a message through each protocol")
 def test_every_command_of_the_first_ten_minutes_runs(tmp_path: Path) -> None:
     """What needs Spark runs in `test_pipeline_documents.py`."""
     server = ServerProcess(tmp_path, "--relay", config=LIKE_THE_DEMO)
@@ -163,9 +159,7 @@ def test_every_explanation_starts_with_the_question_it_answers(page: Path) -> No
 @pytest.mark.parametrize("document", CONFIGURED)
 def test_every_block_of_a_document_with_its_own_config_runs(document: str, tmp_path: Path) -> None:
     for _, code in blocks(document, "files"):
-        subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path, timeout=BLOCK_SECONDS, check=True
-        )
+        subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path, timeout=BLOCK_SECONDS, check=True)
     ((_, config),) = blocks(document, "server")
     words = ["--relay"] if document in ALSO_RELAYED else []
     server = ServerProcess(tmp_path, *words, config=config)

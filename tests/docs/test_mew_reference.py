@@ -88,9 +88,7 @@ def test_links_lead_somewhere() -> None:
 
 @pytest.mark.promise("Documentation of spaces", "the space on the page about targeting loads")
 def test_the_space_of_the_page_on_targeting_is_one(tmp_path: Path) -> None:
-    (example,) = re.findall(
-        r"^```yaml\n(.*?)^```$", (ROOT / "docs/explain/targeting.md").read_text(), re.M | re.S
-    )
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/explain/targeting.md").read_text(), re.M | re.S)
     file = tmp_path / "space.yaml"
     file.write_text(example)
     loaded = load_space(file, {})

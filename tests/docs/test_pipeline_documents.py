@@ -90,10 +90,7 @@ def end_traffic(server: ServerProcess) -> None:
     """End the sample traffic once the pipeline reads it; Spark has taken its time, so there is enough to look at."""
     status = server.data / "run" / STATUS_FILE
     deadline = time.monotonic() + BLOCK_SECONDS
-    while (
-        not status.exists()
-        or msgspec.json.decode(status.read_bytes(), type=PipelineStatus).state != "running"
-    ):
+    while not status.exists() or msgspec.json.decode(status.read_bytes(), type=PipelineStatus).state != "running":
         assert time.monotonic() < deadline, f"the pipeline does not run:\n{server.log()}"
         time.sleep(POLL_S)
     [traffic] = [
@@ -128,9 +125,7 @@ def test_every_command_of_a_page_runs_beside_the_pipeline(document: str, demo: S
 
 @pytest.mark.promise("Documentation", "blocks that need Spark run with a pipeline")
 @pytest.mark.parametrize("document", IN_PART)
-def test_the_commands_of_a_page_that_need_the_pipeline_run_beside_it(
-    document: str, demo: ServerProcess
-) -> None:
+def test_the_commands_of_a_page_that_need_the_pipeline_run_beside_it(document: str, demo: ServerProcess) -> None:
     assert run_blocks(document, demo, BLOCK_SECONDS, mark="spark") >= 1, f"{document} has lost its examples"
 
 
@@ -142,9 +137,7 @@ def test_a_table_of_ones_own_is_one_function_and_one_line(demo: ServerProcess) -
     assert (demo.folder / "penstock.yaml").read_text() == OWN_CONFIG
     given_up = ask(demo, "select reason from given_up where id = 'sluice-1'")
     assert given_up == [{"reason": "term"}]
-    assert ask(demo, "select sum(envelopes) as sent from sent_per_minute where sender = 'ann'") == [
-        {"sent": 2}
-    ]
+    assert ask(demo, "select sum(envelopes) as sent from sent_per_minute where sender = 'ann'") == [{"sent": 2}]
     (last,) = ask(demo, "select offset from last_sent where sender = 'ann'")
     assert last == ask(demo, "select max(offset) as offset from envelopes where sender = 'ann'")[0]
 
@@ -186,9 +179,7 @@ def test_the_agent_of_the_example_takes_alerts_as_work(plain: ServerProcess) -> 
         stage.part(APP, 0, "alerts", [msgspec.json.encode(envelope(alert, "ops"))])
         stage.commit(APP, 0, ["alerts"])
     command = [sys.executable, str(ROOT / "examples/alerts.py")]
-    process = subprocess.Popen(
-        command, cwd=plain.folder, env=reader_environment(), stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(command, cwd=plain.folder, env=reader_environment(), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "critical firing: it broke\n"

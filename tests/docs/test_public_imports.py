@@ -24,11 +24,7 @@ IMPORT = re.compile(r"^\s*(?:from\s+(penstock[\w.]*)\s+import|import\s+(penstock
 def private_imports(code: str) -> list[str]:
     """The modules of Penstock that a piece of code imports and that have no stable path."""
     modules = [one or other for one, other in IMPORT.findall(code)]
-    return [
-        module
-        for module in modules
-        if module != "penstock" and module.removeprefix("penstock.") not in PUBLIC
-    ]
+    return [module for module in modules if module != "penstock" and module.removeprefix("penstock.") not in PUBLIC]
 
 
 def pieces() -> Iterator[tuple[str, str]]:

@@ -63,9 +63,7 @@ def installed(folder: Path) -> None:
             (packages / entry.name).symlink_to(entry)
     (packages / "penstock.pth").write_text(f"{folder / 'src'}\n")
     command = scripts / "penstock"
-    command.write_text(
-        f"#!{scripts / 'python'}\nimport sys\nfrom penstock.cli import main\nsys.exit(main())\n"
-    )
+    command.write_text(f"#!{scripts / 'python'}\nimport sys\nfrom penstock.cli import main\nsys.exit(main())\n")
     command.chmod(0o755)
     console = folder / "src" / "penstock" / "console"  # built where there is Node
     if (ROOT / "src" / "penstock" / "console").is_dir():
@@ -120,11 +118,7 @@ class Reader:
 
     def type(self, language: str, code: str) -> str:
         code = code.replace("localhost:8787", self.address).replace("curl -s ", "curl -sf ")
-        command = (
-            [".venv/bin/python", "-c", code]
-            if language == "python"
-            else ["bash", "-euo", "pipefail", "-c", code]
-        )
+        command = [".venv/bin/python", "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
         done = subprocess.run(
             command,
             cwd=self._folder,
@@ -199,11 +193,7 @@ def test_every_block_of_the_readme_is_run_somewhere() -> None:
     run = {("sh", None), ("python", None), ("sh", "background"), ("sh", "spark")}
     only_shown = {("text", None), ("sh", "setup")}
     assert marks <= run | only_shown
-    setup = [
-        block["code"]
-        for block in BLOCK.finditer((ROOT / "README.md").read_text())
-        if block["mark"] == "setup"
-    ]
+    setup = [block["code"] for block in BLOCK.finditer((ROOT / "README.md").read_text()) if block["mark"] == "setup"]
     assert setup == [".venv/bin/python examples/sensors/run.py\n"], "only what another test runs"
 
 

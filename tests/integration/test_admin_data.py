@@ -59,9 +59,7 @@ def kept(tmp_path_factory):
     found.process.stop()
 
 
-@pytest.mark.promise(
-    "Tail and SQL for administrators", "every route is for administrators only, by token or cookie"
-)
+@pytest.mark.promise("Tail and SQL for administrators", "every route is for administrators only, by token or cookie")
 @pytest.mark.parametrize(("method", "path", "body"), ROUTES)
 def test_only_an_administrator_may_look(kept, method, path, body):
     url = kept.process.http
@@ -127,9 +125,7 @@ def test_tables_are_listed_and_asked(kept):
     tables = {table["name"]: table for table in kept.chief.get("/v1/lake").json["tables"]}
     assert tables["notes"]["rows"] == 3 and tables["notes"]["columns"][0] == {"name": "n", "type": "int64"}
     answer = kept.chief.post("/v1/sql", {"query": "select n, text from notes order by n", "limit": 2}).json
-    assert (
-        answer["columns"] == ["n", "text"] and answer["rows"] == [[1, "a"], [2, "b"]] and answer["truncated"]
-    )
+    assert answer["columns"] == ["n", "text"] and answer["rows"] == [[1, "a"], [2, "b"]] and answer["truncated"]
     refused = kept.chief.post("/v1/sql", {"query": "/* /* */ select */ copy notes to 'out.csv'"})
     assert refused.code == "InvalidRequest" and not (kept.folder / "out.csv").exists()
     for body in ({"query": ""}, {"query": "x", "limit": 0}, {"query": "x" * 20_001}, {"sql": "x"}, {}):
@@ -141,15 +137,15 @@ def test_tables_are_listed_and_asked(kept):
     "a query is bounded in time, memory, rows and bytes, and ends when its client disconnects",
 )
 def test_a_question_ends_when_its_peer_hangs_up(kept):
-    query = "select count(*) from notes, generate_series(1, 1000000) a, generate_series(1, 1000000) b where a.value % 7 = n"
+    query = (
+        "select count(*) from notes, generate_series(1, 1000000) a, generate_series(1, 1000000) b where a.value % 7 = n"
+    )
     body = encode({"query": query})
     head = "POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer chief-secret-9917\r\n"
 
     pid = kept.process.process.pid
     with connected(kept.process.http) as connection:
-        connection.write(
-            f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-        )
+        connection.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         until(lambda: answerers(pid, at_work=True), "a process that answers")
     until(lambda: not answerers(pid), "its end")
 

@@ -131,9 +131,7 @@ def test_a_page_of_another_port_is_shut_out_cookie_or_not(admin: AdminDriver) ->
     run(follow())
 
 
-@pytest.mark.promise(
-    "Administration", "a session ends with its token and survives a restart, and no token is logged"
-)
+@pytest.mark.promise("Administration", "a session ends with its token and survives a restart, and no token is logged")
 def test_who_is_no_administrator_does_not_sign_in_and_no_token_is_logged(admin: AdminDriver) -> None:
     admin.reload(SPACE + TOKENS)
     for token in ("plain-token", "acme-token", "guessed-token"):
@@ -250,9 +248,7 @@ def test_inviting_and_kicking(admin: AdminDriver) -> None:
     token = answer.json["token"]
     heard(admin, "guest", token)
     assert admin.say("invite", {"participant": "guest"}).code == "IdConflict"
-    assert (
-        admin.say("invite", {"participant": "x", "capabilities": [{"payload": {}}]}).code == "InvalidRequest"
-    )
+    assert admin.say("invite", {"participant": "x", "capabilities": [{"payload": {}}]}).code == "InvalidRequest"
     assert admin.say("invite", {"participant": "a/../b"}).code == "InvalidRequest"
 
     assert admin.say("kick", {"participant": "guest", "reason": "done"}).json == {"participant": "guest"}
@@ -348,9 +344,7 @@ def test_tokens_of_the_config_are_shown_and_left_alone(admin: AdminDriver) -> No
     assert wrong.code == "InvalidRequest" and "fly" in wrong.error["message"]
 
 
-@pytest.mark.promise(
-    "Administration", "a session ends with its token and survives a restart, and no token is logged"
-)
+@pytest.mark.promise("Administration", "a session ends with its token and survives a restart, and no token is logged")
 def test_an_administrators_session_ends_with_its_minted_token(admin: AdminDriver) -> None:
     cookie = admin.cookie(admin.mint("ops", "admin:*"))
     assert admin.http.get("/v1/tokens", cookie).status == 200
@@ -364,9 +358,7 @@ def test_where_everybody_is_let_in_no_token_is_made(admin: AdminDriver) -> None:
     assert answer.code == "InvalidRequest" and "allowAnonymous" in answer.error["hint"]
 
 
-@pytest.mark.promise(
-    "Administration", "a session ends with its token and survives a restart, and no token is logged"
-)
+@pytest.mark.promise("Administration", "a session ends with its token and survives a restart, and no token is logged")
 def test_a_restart_keeps_tokens_and_sessions(start_server: Callable[..., ServerProcess]) -> None:
     before = AdminDriver(start_server())
     token, cookie = before.mint("ci"), before.cookie()

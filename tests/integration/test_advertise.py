@@ -9,9 +9,7 @@ import pytest
 from tests.integration.serving import Http
 
 
-@pytest.mark.promise(
-    "Stream Kernel", "the advertisement is renewed, merged and removed, and never damages the file"
-)
+@pytest.mark.promise("Stream Kernel", "the advertisement is renewed, merged and removed, and never damages the file")
 def test_we_are_listed_while_we_run(start_server, tmp_path):
     file = tmp_path / "reports" / "router-endpoints.json"
     other = {"id": "somebody", "type": "inproc", "coordinates": "node:x", "metadata": {}}

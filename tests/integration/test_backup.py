@@ -158,11 +158,7 @@ def test_a_directory_that_nobody_writes_is_copied_with_its_tables_and_tokens(qui
     assert [path.relative_to(quiet) for path in tokens] == [
         path.relative_to(data) for path in sorted((data / "spaces").rglob("*"))
     ]
-    assert all(
-        path.read_bytes() == (data / path.relative_to(quiet)).read_bytes()
-        for path in tokens
-        if path.is_file()
-    )
+    assert all(path.read_bytes() == (data / path.relative_to(quiet)).read_bytes() for path in tokens if path.is_file())
     with tarfile.open(tmp_path / "copy.tar.gz") as tar:
         names = tar.getnames()
     # What follows from the journal is never ahead of it, and a log speaks of files that were there before.
@@ -234,9 +230,7 @@ def damaged(copy: Path, how: str) -> None:
 
 
 @pytest.mark.promise("Operations", "a damaged backup is rejected and leaves nothing behind")
-@pytest.mark.parametrize(
-    "how", ["flipped", "short", "long", "missing", "outside", "secret", "less", "unfinished"]
-)
+@pytest.mark.parametrize("how", ["flipped", "short", "long", "missing", "outside", "secret", "less", "unfinished"])
 def test_a_damaged_backup_is_not_restored_and_leaves_nothing_behind(how, quiet, tmp_path, capsys):
     copy, data = tmp_path / "copy", tmp_path / "data"
     main(["backup", str(copy), "--data", str(quiet)])
@@ -267,9 +261,7 @@ def test_a_table_that_changes_under_the_copy_is_noticed(quiet, tmp_path, monkeyp
     assert not list(tmp_path.glob("copy*"))
 
 
-@pytest.mark.promise(
-    "Operations", "a backup excludes an unfinished commit, and nothing is sealed while it copies"
-)
+@pytest.mark.promise("Operations", "a backup excludes an unfinished commit, and nothing is sealed while it copies")
 def test_a_commit_under_way_is_no_part_of_the_copy(start_server, tmp_path):
     """The bytes behind the watermark are of a commit that nobody was told of; the disk may still refuse it."""
     server = start_server()
@@ -288,9 +280,7 @@ def test_a_commit_under_way_is_no_part_of_the_copy(start_server, tmp_path):
     assert manifest.end == end
 
 
-@pytest.mark.promise(
-    "Operations", "a backup excludes an unfinished commit, and nothing is sealed while it copies"
-)
+@pytest.mark.promise("Operations", "a backup excludes an unfinished commit, and nothing is sealed while it copies")
 def test_nothing_is_sealed_while_the_journal_is_copied(quiet, tmp_path, monkeypatch):
     seen = []
 
@@ -352,9 +342,7 @@ def test_envelopes_survive_the_way_through_a_backup_byte_for_byte(quiet, tmp_pat
     def rows(data):
         reader = JournalReader(data)
         bounds = reader.bounds()
-        return [
-            batch.drop_columns(["epoch"]).to_pylist() for batch in reader.batches(bounds.first, bounds.end)
-        ]
+        return [batch.drop_columns(["epoch"]).to_pylist() for batch in reader.batches(bounds.first, bounds.end)]
 
     assert rows(tmp_path / "data") == rows(quiet)
     assert any(envelope("d")["id"] == row["id"] for part in rows(quiet) for row in part)

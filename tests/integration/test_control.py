@@ -59,8 +59,7 @@ def test_the_bytes_of_a_gateways_conversation(peer, http, stream):
     again = peer.frame("deliver")
     assert (again["env"]["id"], again["attempt"]) == ("c1", 2)
     peer.write(
-        b'{"type":"ack","id":"c1"}\n{"type":"ack","id":"c2"}\n{"type":"stats","reqId":"r2","stream":"%b"}\n'
-        % name
+        b'{"type":"ack","id":"c1"}\n{"type":"ack","id":"c2"}\n{"type":"stats","reqId":"r2","stream":"%b"}\n' % name
     )
     stats = peer.result("r2")
     assert (stats["depth"], stats["inflight"]) == (0, 0)
@@ -137,9 +136,7 @@ def test_every_operation_answers_under_its_reqid(peer, stream):
     assert settled == {"id": "a", "op": "ack", "settled": True}
     assert ask("peek", stream=stream, max=1)["rows"][0]["env"]["id"] == "b"
     assert ask("explain", stream=stream)["reasons"][0]["code"] == "no_consumer"
-    assert {"stream": stream, "state": "settled", "seq": 1, "outcome": "acked"} in ask("where", id="a")[
-        "places"
-    ]
+    assert {"stream": stream, "state": "settled", "seq": 1, "outcome": "acked"} in ask("where", id="a")["places"]
     assert ask("subscribe", stream=stream, subId="mine", expired=True, leaseMs=1_000) == {"subId": "mine"}
     assert ask("grant", n=1, subId="mine")["credit"] in (0, 1)
 
@@ -172,16 +169,12 @@ def test_settles_are_answered_when_asked(peer, http, stream):
 
 def test_batches_and_expiry_on_a_line(peer, http, stream):
     http.enqueue(stream, *"abc")
-    peer.say(
-        {"type": "subscribe", "stream": stream, "credit": 3, "batch": 2, "leaseMs": 1000, "expired": True}
-    )
+    peer.say({"type": "subscribe", "stream": stream, "credit": 3, "batch": 2, "leaseMs": 1000, "expired": True})
     first, second = peer.frame("deliver"), peer.frame("deliver")
     assert [one["id"] for one in first["env"]] == ["a", "b"] and first["seq"] == [1, 2]
     assert [one["id"] for one in second["env"]] == ["c"] and len(second["leaseId"]) == 1
     gone = [peer.frame("expired") for _ in "abc"]
-    assert [(one["id"], one["stream"], one["subId"]) for one in gone] == [
-        (id_, stream, "s1") for id_ in "abc"
-    ]
+    assert [(one["id"], one["stream"], one["subId"]) for one in gone] == [(id_, stream, "s1") for id_ in "abc"]
     assert [one["leaseId"] for one in gone] == first["leaseId"] + second["leaseId"]
 
 
@@ -199,9 +192,7 @@ def test_answers_keep_the_order_of_requests(peer, stream):
 
 
 def test_a_waiting_pull_does_not_lose_its_place(peer, http, stream):
-    peer.say(
-        {"type": "pull", "stream": stream, "waitMs": 9_000, "reqId": "p"}, {"type": "ping", "reqId": "after"}
-    )
+    peer.say({"type": "pull", "stream": stream, "waitMs": 9_000, "reqId": "p"}, {"type": "ping", "reqId": "after"})
     until(lambda: http.get("/v1/stats", stream=stream).json.get("consumers"), "the pull waits")
     http.enqueue(stream, "a")
     assert peer.result("p")["deliveries"][0]["deliver"]["id"] == "a"
@@ -241,9 +232,7 @@ def test_blank_lines_and_carriage_returns_are_no_frames(peer):
     assert (peer.result(1), peer.result(2)) == ({}, {})
 
 
-@pytest.mark.promise(
-    "Security", "the control port closes a peer that speaks another protocol, without an answer"
-)
+@pytest.mark.promise("Security", "the control port closes a peer that speaks another protocol, without an answer")
 @pytest.mark.parametrize(
     "first", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01", b"[1]\n", b"\x00\x00\x00\x02{}"]
 )

@@ -288,9 +288,7 @@ def check_history(data: Path, ledger: Ledger) -> None:
     assert 0 < bounds.sealed_end <= bounds.end
 
 
-def test_killed_while_it_starts_it_starts_again(
-    start_server: Callable[..., ServerProcess], tmp_path: Path
-) -> None:
+def test_killed_while_it_starts_it_starts_again(start_server: Callable[..., ServerProcess], tmp_path: Path) -> None:
     server = start_server()
     Http(server.http).enqueue(STREAM, *(f"e{n}" for n in range(500)))
     server.kill()

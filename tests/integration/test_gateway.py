@@ -28,9 +28,7 @@ class Gateway:
     def __init__(self, folder: Path, *words: str) -> None:
         command = [sys.executable, "-m", "penstock.cli", "gateway", "start", "--port", "0", *words]
         with (folder / "gateway.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=log
-            )
+            self.process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=log)
         self.said: list[str] = []
 
     def line(self) -> str:
@@ -156,9 +154,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.promise("MEW gateway", "the log has each join of a space and each rejection")
-@pytest.mark.promise(
-    "Configuration of a space", "tokens, invitations and log files of a gateway survive a restart"
-)
+@pytest.mark.promise("Configuration of a space", "tokens, invitations and log files of a gateway survive a restart")
 def test_participants_join_with_their_tokens_and_a_restart_keeps_those_who_were_let_in(
     start: Start, tmp_path: Path
 ) -> None:
@@ -199,9 +195,7 @@ def test_participants_join_with_their_tokens_and_a_restart_keeps_those_who_were_
     assert (1008, "unauthorized") in ended
     assert (mewdir / "tokens" / "kim.token").read_text() == tokens["kim"]
     told = lines(mewdir / "logs" / "envelope-history.jsonl")
-    delivered = [
-        line["participant"] for line in told if line["event"] == "delivered" and line.get("id") == "c1"
-    ]
+    delivered = [line["participant"] for line in told if line["event"] == "delivered" and line.get("id") == "c1"]
     assert sorted(delivered) == ["bot", "human"]
     assert any(line["result"] == "allowed" for line in lines(mewdir / "logs" / "capability-decisions.jsonl"))
     everything = b"".join(path.read_bytes() for path in (mewdir / "logs").glob("*.jsonl"))
@@ -212,9 +206,7 @@ def test_participants_join_with_their_tokens_and_a_restart_keeps_those_who_were_
     assert (mewdir / "tokens" / "bot.token").read_text() == tokens["bot"]
 
 
-@pytest.mark.promise(
-    "Configuration of a space", "tokens, invitations and log files of a gateway survive a restart"
-)
+@pytest.mark.promise("Configuration of a space", "tokens, invitations and log files of a gateway survive a restart")
 def test_requests_of_participants_as_upstream_takes_them(start: Start) -> None:
     url = start("--json").ready()["http"]
     human = Http(url, "human-token")

@@ -57,9 +57,7 @@ def table(answer):
 
 def lines(rows):
     """Rows as the command line prints them."""
-    return [
-        json.loads(msgspec.json.encode(to_json(row))) for batch in rows.to_batches() for row in records(batch)
-    ]
+    return [json.loads(msgspec.json.encode(to_json(row))) for batch in rows.to_batches() for row in records(batch)]
 
 
 def bounds(operator):

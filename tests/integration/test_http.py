@@ -283,9 +283,7 @@ def test_extend_moves_the_end_of_a_lease_from_now(http, stream):
     assert http.settle("a", "ack", leaseId=delivery["leaseId"]).status == 200
 
 
-@pytest.mark.promise(
-    "Delivery", "a settle that is too late answers 409 with a distinct code, an unknown id 404"
-)
+@pytest.mark.promise("Delivery", "a settle that is too late answers 409 with a distinct code, an unknown id 404")
 def test_every_way_to_settle_too_late_has_its_own_code(http, stream):
     a, b, c = (f"{stream}-{letter}" for letter in "abc")
     http.enqueue(stream, a, b, c)
@@ -334,8 +332,7 @@ def test_stats_and_metrics_have_the_figures_of_the_document(http, stream):
     body = http.get("/v1/metrics").json
     assert list(body) == ["streams"]
     assert all(
-        {"q.in", "q.lat.p50", "q.lat.p95", "q.lat.p99", "q.oldestMs"} <= set(one["q"])
-        for one in body["streams"]
+        {"q.in", "q.lat.p50", "q.lat.p95", "q.lat.p99", "q.oldestMs"} <= set(one["q"]) for one in body["streams"]
     )
     (row,) = [row for row in body["streams"] if row["id"] == stream]
     assert set(row) == {"id", "stats", "q"} and set(row["stats"]) >= SEED_STATS
@@ -476,10 +473,7 @@ def test_head_is_get_without_the_body(http):
         assert head.headers["Content-Type"] == get.headers["Content-Type"]
 
 
-PATHS = {
-    path: {route.method for route in ROUTES if route.path == path}
-    for path in {route.path for route in ROUTES}
-}
+PATHS = {path: {route.method for route in ROUTES if route.path == path} for path in {route.path for route in ROUTES}}
 PATHS["/v1/triggers/try"] |= PATHS["/v1/triggers/{rule}"]
 
 

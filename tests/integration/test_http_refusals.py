@@ -270,12 +270,8 @@ def test_an_envelope_over_its_bound_is_413(unchanged):
 
 def test_the_bound_is_exact(quiet):
     rest = len(encode(envelope("b0", "", to=STREAM)))
-    fits = quiet.post(
-        "/v1/enqueue", {"to": STREAM, "envelope": envelope("b0", "x" * (MIB - rest), to=STREAM)}
-    )
-    over = quiet.post(
-        "/v1/enqueue", {"to": STREAM, "envelope": envelope("b1", "x" * (MIB - rest + 1), to=STREAM)}
-    )
+    fits = quiet.post("/v1/enqueue", {"to": STREAM, "envelope": envelope("b0", "x" * (MIB - rest), to=STREAM)})
+    over = quiet.post("/v1/enqueue", {"to": STREAM, "envelope": envelope("b1", "x" * (MIB - rest + 1), to=STREAM)})
     assert (fits.status, over.status) == (200, 413)
     deepest = quiet.post("/v1/enqueue", enqueue_body(nested(64)))
     assert deepest.status == 200, deepest
@@ -286,9 +282,7 @@ def head(quiet: Http, path: str, *lines: str) -> bytes:
 
 
 @pytest.mark.promise("Security", "size and depth are checked before parsing")
-@pytest.mark.parametrize(
-    ("path", "size"), [("/v1/enqueue", 12 * MIB), ("/v1/pull", 100_000), ("/v1/nix", 12 * MIB)]
-)
+@pytest.mark.parametrize(("path", "size"), [("/v1/enqueue", 12 * MIB), ("/v1/pull", 100_000), ("/v1/nix", 12 * MIB)])
 def test_a_large_body_is_refused_before_it_is_sent(unchanged, path, size):
     answer = request_bytes(unchanged.url, head(unchanged, path, f"Content-Length: {size}") + b"{" * 1000)
     assert (answer.status, answer.code) == ((404, "UnknownRoute") if "nix" in path else (413, "TooLarge"))
@@ -353,19 +347,14 @@ def test_a_full_stream_answers_429_and_when_to_come_back(quiet):
 
 def test_a_stream_full_of_bytes_answers_429(quiet):
     assert quiet.post("/v1/enqueue", {"to": "narrow", "envelope": envelope("a", "x" * 1500)}).status == 200
-    assert (
-        quiet.post("/v1/enqueue", {"to": "narrow", "envelope": envelope("b", "x" * 1500)}).code
-        == "StreamFull"
-    )
+    assert quiet.post("/v1/enqueue", {"to": "narrow", "envelope": envelope("b", "x" * 1500)}).code == "StreamFull"
 
 
 # Browsers
 
 
 @pytest.mark.promise("Security", "Host and Origin are checked")
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8787", "127.0.0.1.evil.example", "", "localhost@evil"]
-)
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8787", "127.0.0.1.evil.example", "", "localhost@evil"])
 def test_a_name_that_is_not_this_machine_is_refused(unchanged, host):
     answer = unchanged.post("/v1/enqueue", enqueue_body(GOOD), headers={"Host": host})
     assert (answer.status, answer.code) == (403, "Forbidden")
@@ -378,9 +367,7 @@ def test_names_of_this_machine_are_served(unchanged, host):
 
 
 @pytest.mark.promise("Security", "Host and Origin are checked")
-@pytest.mark.parametrize(
-    "origin", ["https://evil.example", "null", "http://localhost:1", "http://127.0.0.1:1"]
-)
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:1", "http://127.0.0.1:1"])
 def test_a_page_of_another_site_is_refused(unchanged, origin):
     answer = unchanged.post("/v1/enqueue", enqueue_body(GOOD), headers={"Origin": origin})
     assert (answer.status, answer.code) == (403, "Forbidden")

@@ -76,9 +76,7 @@ class TestRates:
         assert post(http, "3", "rate/http").status == 200
         check_refusal(post(http, "4", "rate/http"))
         check_refusal(http.post("/v1/send", {"to": "rate/http", "type": "x", "payload": 1}))
-        never = http.post(
-            "/v1/enqueue", {"to": "rate/http", "envelopes": [envelope(f"m{n}") for n in range(4)]}
-        )
+        never = http.post("/v1/enqueue", {"to": "rate/http", "envelopes": [envelope(f"m{n}") for n in range(4)]})
         assert (never.status, never.code) == (413, "TooLarge") and "at most 3" in never.error["hint"]
         assert http.stats("rate/http")["depth"] == 3
         for delivery in http.pull("rate/http", max=3):
@@ -94,10 +92,7 @@ class TestRates:
             peer.say({"type": "hello", "version": "v1", "token": "slow-lines"})
             peer.frame("ok")
             peer.say(
-                *(
-                    {"type": "enqueue", "to": "rate/lines", "env": envelope(f"{n}"), "reqId": n}
-                    for n in range(5)
-                ),
+                *({"type": "enqueue", "to": "rate/lines", "env": envelope(f"{n}"), "reqId": n} for n in range(5)),
                 {"type": "ping", "reqId": "end"},
             )
             frames = [peer.frame() for _ in range(6)]
@@ -172,10 +167,7 @@ class TestDoors:
     def test_the_second_port_serves_the_same(self, proxied):
         http = Http(proxied.endpoints["ws"])
         assert proxied.endpoints["ws"] != proxied.http and http.get("/health").status == 200
-        assert (
-            "unknown environment variable `COURIER_HTPT_PORT`; did you mean `COURIER_HTTP_PORT`?"
-            in proxied.log()
-        )
+        assert "unknown environment variable `COURIER_HTPT_PORT`; did you mean `COURIER_HTTP_PORT`?" in proxied.log()
 
     @pytest.mark.promise(
         "Limits, reload and HTTP details", "every `COURIER_*` variable works; an unknown one gives a notice"
@@ -206,9 +198,7 @@ class TestDoors:
 
         run(go())
 
-    @pytest.mark.promise(
-        "Limits, reload and HTTP details", "frames are recorded whole, within a bound, without tokens"
-    )
+    @pytest.mark.promise("Limits, reload and HTTP details", "frames are recorded whole, within a bound, without tokens")
     def test_frames_are_recorded_without_tokens(self, tokens):
         with connected(tokens.control) as peer:
             peer.say({"type": "hello", "version": "v1", "token": "free", "reqId": "mark-1"})
@@ -218,9 +208,7 @@ class TestDoors:
         file = tokens.folder / "frames.jsonl"
         text = until(lambda: "nothing before this" in file.read_text() and file.read_text())
         rows = [msgspec.json.decode(line) for line in text.splitlines()]
-        (hello,) = [
-            row for row in rows if (row["frame"] or {}).get("reqId") == "mark-1" and row["dir"] == "in"
-        ]
+        (hello,) = [row for row in rows if (row["frame"] or {}).get("reqId") == "mark-1" and row["dir"] == "in"]
         assert hello["frame"]["token"] == "[hidden]" and hello["ts"].endswith("Z")
         mine = [row for row in rows if row["link"] == hello["link"]]
         assert [row["dir"] for row in mine if (row["frame"] or {}).get("reqId") == "mark-2"] == ["in", "out"]
@@ -282,9 +270,7 @@ class TestEncodings:
         body = gzip.compress(encode({"to": stream, "envelope": envelope("1")}))
         assert http.post("/v1/enqueue", body, {"Content-Encoding": "gzip"}).json == {"id": "1", "seq": 1}
 
-    @pytest.mark.promise(
-        "Limits, reload and HTTP details", "compressed bodies are accepted within their bound"
-    )
+    @pytest.mark.promise("Limits, reload and HTTP details", "compressed bodies are accepted within their bound")
     def test_a_bomb_is_stopped(self, http):
         bomb = gzip.compress(b'{"to":"' + b"a" * (9 << 20), 9)
         assert len(bomb) < 100_000
@@ -292,9 +278,7 @@ class TestEncodings:
         small = gzip.compress(b'{"stream":"' + b"a" * (1 << 20), 9)
         assert http.post("/v1/pull", small, {"Content-Encoding": "gzip"}).code == "TooLarge"
 
-    @pytest.mark.promise(
-        "Limits, reload and HTTP details", "compressed bodies are accepted within their bound"
-    )
+    @pytest.mark.promise("Limits, reload and HTTP details", "compressed bodies are accepted within their bound")
     def test_damaged_and_unknown_encodings_are_named(self, http):
         damaged = http.post("/v1/enqueue", b"no gzip at all", {"Content-Encoding": "gzip"})
         assert (damaged.status, damaged.error["ref"]) == (400, "Content-Encoding")

@@ -212,9 +212,7 @@ def test_a_wrong_wish_is_answered_with_a_status(alone, query, status, code):
 
 def test_a_head_request_has_no_end_to_wait_for(alone):
     host = Http(alone.http).host
-    answer = request_bytes(
-        alone.http, f"HEAD {LIVE} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
-    )
+    answer = request_bytes(alone.http, f"HEAD {LIVE} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     assert (answer.status, answer.headers["Content-Type"], answer.body) == (200, "text/event-stream", b"")
 
 

@@ -71,9 +71,7 @@ class Participant:
         return self.frames.pop(0)
 
     async def open_stream(self, *target: str) -> str:
-        await self.say(
-            "stream/request", {"direction": "upload", "target": list(target)}, id=f"request-{id(self)}"
-        )
+        await self.say("stream/request", {"direction": "upload", "target": list(target)}, id=f"request-{id(self)}")
         while True:
             opened = await self.until("stream/open")
             if opened["correlation_id"] == [f"request-{id(self)}"]:
@@ -163,9 +161,7 @@ def silent(server: ServerProcess, name: str) -> Iterator[Bytes]:
 
 
 @pytest.mark.promise("MEW gateway", "for slow readers frames are dropped and counted, envelopes never")
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="no such way to ask for a process's memory"
-)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no such way to ask for a process's memory")
 def test_a_target_that_stops_reading_costs_little_memory_and_delays_nobody(server: ServerProcess) -> None:
     async def work() -> None:
         async with space(server) as join:
@@ -237,9 +233,7 @@ def test_a_crash_keeps_what_was_confirmed(start_server: Callable[..., ServerProc
     async def before() -> None:
         async with space(server) as join:
             owner, target, writer = await join("p0"), await join("p1"), await join("p2")
-            await owner.say(
-                "space/invite", {"participant_id": "x", "initial_capabilities": [{"kind": "mcp/request"}]}
-            )
+            await owner.say("space/invite", {"participant_id": "x", "initial_capabilities": [{"kind": "mcp/request"}]})
             told["token"] = (await owner.until("space/invite-ack"))["payload"]["token"]
             grant = {"recipient": "guest", "capabilities": [{"kind": "mcp/request"}]}
             await owner.say("capability/grant", grant)

@@ -78,9 +78,7 @@ READABLE = ("", *(f"streams={text}" for text in ("null", "0", "1", "0.0", "1.0",
 RIGHT, WRONG = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 ASKED = [(route, RIGHT) for route in ROUTES]
 # Where nothing is sent but a piece of text in the path, nothing can be sent wrongly.
-ASKED += [
-    (route, WRONG) for route in ROUTES if route.body is not None or route.query not in (NoQuery, AnyQuery)
-]
+ASKED += [(route, WRONG) for route in ROUTES if route.body is not None or route.query not in (NoQuery, AnyQuery)]
 
 
 @pytest.mark.promise("Benchmarks and robustness", "schemathesis finds no fault")

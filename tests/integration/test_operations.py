@@ -38,9 +38,7 @@ def exported(http: Http, path: str) -> dict[str, str]:
     return dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
 
 
-@pytest.mark.promise(
-    "Operations", "every metric has one name, kind and meaning, and a scrape has exactly those"
-)
+@pytest.mark.promise("Operations", "every metric has one name, kind and meaning, and a scrape has exactly those")
 def test_a_scrape_has_every_metric_that_is_named_and_no_other(whole):
     http = Http(whole.http)
     wanted = {metric.sample: metric.kind for metric in METRICS if metric.group not in ELSEWHERE}
@@ -62,9 +60,7 @@ def test_the_journal_tells_of_its_disk(whole):
     assert float(figures["penstock_journal_disk_free_bytes"]) > 0
 
 
-@pytest.mark.promise(
-    "Operations", "the container runs as an unprivileged user, needs tokens, and has a health check"
-)
+@pytest.mark.promise("Operations", "the container runs as an unprivileged user, needs tokens, and has a health check")
 def test_the_health_check_of_the_container_is_answered(whole, tmp_path):
     line = next(line for line in containerfile().splitlines() if line.strip().startswith('CMD ["python"'))
     code = json.loads(line.strip().removeprefix("CMD "))[2]

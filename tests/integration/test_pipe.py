@@ -153,9 +153,7 @@ def test_a_conversation_in_frames_cut_anywhere(pipes, stream):
             {"type": "enqueue", "to": stream, "env": envelope("é", {"text": "zwölf €\n"}), "reqId": 7},
         )
     )
-    data = b"".join(
-        framed("data", lines[start : start + 5], sequenceId=start) for start in range(0, len(lines), 5)
-    )
+    data = b"".join(framed("data", lines[start : start + 5], sequenceId=start) for start in range(0, len(lines), 5))
     for start in range(0, len(data), 11):  # neither frames nor lines begin where chunks do
         host.socket.sendall(data[start : start + 11])
     hello, *rest = host.lines(3)
@@ -308,9 +306,7 @@ def test_a_text_message_is_no_frame(pipes):
     run(go())
 
 
-@pytest.mark.promise(
-    "Stream Kernel", "a tap sends each envelope once, when it is durable, and leases nothing"
-)
+@pytest.mark.promise("Stream Kernel", "a tap sends each envelope once, when it is durable, and leases nothing")
 def test_a_tap_shows_copies_and_takes_nothing(server, http, stream):
     with piping("--listen", "tcp://127.0.0.1:0", "--tap", stream, "--server", server.control) as process:
         assert process.at["tap"] == stream

@@ -175,9 +175,7 @@ def test_on_a_terminal_no_progress_bar_outlives_the_reading_of_the_journal(tmp_p
     for start in ("a new journal", "one that was closed"):
         ours, theirs = os.openpty()
         command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(tmp_path / "data"), *DOORS]
-        with subprocess.Popen(
-            command, cwd=tmp_path, env=environment(), stdout=theirs, stderr=theirs
-        ) as server:
+        with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=theirs, stderr=theirs) as server:
             os.close(theirs)
             shown = b""
             while b"  run  " not in shown:
@@ -213,10 +211,7 @@ def test_a_port_in_use_is_an_error_with_a_hint_and_leaves_the_other_server_alone
     # The same data, the same token, still there for the command line.
     assert (server.data / "run" / "operator.token").read_text().strip() == token
     assert Http(server.http, token).get("/v1/metrics").status == 200
-    assert (
-        msgspec.json.decode((server.data / "run" / "endpoints.json").read_bytes())["pid"]
-        == server.process.pid
-    )
+    assert msgspec.json.decode((server.data / "run" / "endpoints.json").read_bytes())["pid"] == server.process.pid
 
 
 def test_a_unix_socket_in_use_is_not_taken_over(tmp_path, start_server):
@@ -272,9 +267,7 @@ def test_wrong_words_are_a_usage_error(tmp_path, words):
 
 
 @pytest.mark.promise("Security", "anonymous access works on loopback only")
-@pytest.mark.parametrize(
-    "words", [("--http", "0.0.0.0:0"), ("--http", "127.0.0.1:0", "--control", "0.0.0.0:0")]
-)
+@pytest.mark.parametrize("words", [("--http", "0.0.0.0:0"), ("--http", "127.0.0.1:0", "--control", "0.0.0.0:0")])
 def test_strangers_are_not_served_by_accident(tmp_path, words):
     done = up(tmp_path, *words)
     assert done.returncode == 2

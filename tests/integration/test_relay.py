@@ -60,9 +60,7 @@ def wait(what: Callable[[], Any]) -> Any:
 def rows(server: ServerProcess) -> list[dict[str, Any]]:
     """The relay's rows in the journal."""
     token = (server.data / "run" / "operator.token").read_text().strip()
-    request = urllib.request.Request(
-        f"{server.http}/v1/journal/rows", headers={"Authorization": f"Bearer {token}"}
-    )
+    request = urllib.request.Request(f"{server.http}/v1/journal/rows", headers={"Authorization": f"Bearer {token}"})
     import pyarrow
 
     with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
@@ -132,9 +130,7 @@ def test_a_stream_passes_and_leaves_rows_without_its_topic(start_server: Any, co
 
 
 @pytest.mark.promise("Relay", "registrations survive kill -9 of the relay and of the server")
-def test_a_killed_relay_comes_back_where_it_was_with_its_registrations(
-    start_server: Any, context: Sockets
-) -> None:
+def test_a_killed_relay_comes_back_where_it_was_with_its_registrations(start_server: Any, context: Sockets) -> None:
     server = start_server("--relay")
     publisher = publisher_of(context, server)
     topic = publisher.topic

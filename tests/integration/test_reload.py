@@ -70,18 +70,14 @@ def enqueue(http: Http, stream: str, id_: str):
     return http.post("/v1/enqueue", {"to": stream, "envelope": envelope(id_)})
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem")
 def test_a_signal_brings_a_good_file_in_and_leaves_a_broken_one_out(start):
     server = start("streams: {maxDepth: 3}")
     http = Http(server.process.http)
     http.enqueue("s", "1", "2", "3")
     assert enqueue(http, "s", "4").code == "StreamFull"
 
-    events = server.hang_up(
-        "streams: {maxDepth: 4, redelivery: head}\nlogs: {level: debug}", "config.reloaded"
-    )
+    events = server.hang_up("streams: {maxDepth: 4, redelivery: head}\nlogs: {level: debug}", "config.reloaded")
     (done,) = [row for row in events if row["event"] == "config.reloaded"]
     assert done["changed"] == ["streams.maxDepth", "streams.redelivery", "logs.level"]
     assert enqueue(http, "s", "4").status == 200
@@ -103,22 +99,16 @@ def test_a_signal_brings_a_good_file_in_and_leaves_a_broken_one_out(start):
     assert [row["env"]["id"] for row in http.get("/v1/peek", stream="s").json["rows"]] == ["1", "2", "3", "4"]
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem")
 def test_the_operator_is_told_every_problem_and_what_needs_a_restart(start):
     server = start("streams: {maxDepth: 3}")
     answer = server.reload("streams: {maxDepth: high}\nauth: {tokens: [{token: a}]}")
     assert (answer.status, answer.code) == (422, "InvalidConfig")
-    assert (
-        "streams.maxDepth" in answer.error["message"] and "auth.tokens[0].scopes" in answer.error["message"]
-    )
+    assert "streams.maxDepth" in answer.error["message"] and "auth.tokens[0].scopes" in answer.error["message"]
     server.file.unlink()
     assert "cannot read" in server.operator.post("/v1/reload", b"").error["message"]
 
-    answer = server.reload(
-        "listen: {ws: 'localhost:1', origins: ['https://a.example']}\njournal: {linger_us: 5}"
-    )
+    answer = server.reload("listen: {ws: 'localhost:1', origins: ['https://a.example']}\njournal: {linger_us: 5}")
     assert answer.json["changed"] == ["streams.maxDepth", "listen.origins"]
     assert answer.json["restart"] == ["listen.ws", "journal.linger_us"]
     page = server.operator.get("/health", {"Origin": "https://a.example"})
@@ -214,9 +204,7 @@ def test_what_would_open_the_door_to_strangers_is_refused(start_server):
     assert Http(server.operator.url).get("/v1/metrics").code == "Unauthorized"
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem")
 def test_the_command_tells_what_changed(start):
     server = start("streams: {maxDepth: 3}")
     server.write("streams: {maxDepth: 4}\njournal: {linger_us: 7}")

@@ -101,9 +101,7 @@ def test_schemas_can_be_asked_for(place, http):
         body = {"envelope": {"schema": "xeno/task@v1", "payload": payload}}
         answer = http.post("/v1/schemas/validate", body)
         assert (answer.status, answer.json["ok"], answer.json["against"]) == (200, ok, "xeno/task@v1")
-    assert (
-        http.post("/v1/schemas/validate", {"envelope": {"payload": 1, "schema": 1}}).code == "InvalidEnvelope"
-    )
+    assert http.post("/v1/schemas/validate", {"envelope": {"payload": 1, "schema": 1}}).code == "InvalidEnvelope"
     assert Http(place.http).get("/v1/schemas").status == 401
 
 

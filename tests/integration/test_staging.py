@@ -267,9 +267,7 @@ def stage_large(server: ServerProcess) -> StageCommitted:
         return stage.commit("x", 0, names)
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "the newest batch of an application is durable with its envelopes"
-)
+@pytest.mark.promise("Spark: source and sinks", "the newest batch of an application is durable with its envelopes")
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_kill_9_neither_loses_a_committed_batch_nor_takes_it_twice(start_server, is_sealed):
     """Also one that is larger than the window of ids, and whose memory is only in the live file."""

@@ -82,9 +82,7 @@ def test_a_conversation():
 
 def test_everything_asked_before_the_end_is_answered():
     count = 5000
-    data = lines(
-        *({"type": "enqueue", "to": "jobs", "env": envelope(str(n)), "reqId": n} for n in range(count))
-    )
+    data = lines(*({"type": "enqueue", "to": "jobs", "env": envelope(str(n)), "reqId": n} for n in range(count)))
     code, frames, _ = exchange(data + lines({"type": "stats", "stream": "jobs", "reqId": "last"}))
     assert code == 0
     assert [frame["reqId"] for frame in frames] == [*range(count), "last"]
@@ -182,9 +180,7 @@ def test_a_reader_that_is_slow_is_waited_for():
     count = 150  # of answers: more than any bound of an outbox
 
     with child() as process:
-        process.stdin.write(
-            lines({"type": "enqueue", "to": "jobs", "env": envelope("a", text), "reqId": "in"})
-        )
+        process.stdin.write(lines({"type": "enqueue", "to": "jobs", "env": envelope("a", text), "reqId": "in"}))
         assert b'"seq":1' in process.stdout.readline()
         asked = threading.Event()
 
@@ -208,9 +204,7 @@ def test_files_will_do_for_pipes(tmp_path):
     asked, answered = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     asked.write_bytes(lines(*({"type": "ping", "reqId": number} for number in range(1000))))
     with asked.open("rb") as stdin, answered.open("wb") as stdout:
-        done = subprocess.run(
-            COMMAND, stdin=stdin, stdout=stdout, timeout=PATIENCE_S, env=environment(), check=False
-        )
+        done = subprocess.run(COMMAND, stdin=stdin, stdout=stdout, timeout=PATIENCE_S, env=environment(), check=False)
     frames = [msgspec.json.decode(line) for line in answered.read_bytes().splitlines()]
     assert (done.returncode, [frame["reqId"] for frame in frames]) == (0, list(range(1000)))
 

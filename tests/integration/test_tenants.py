@@ -61,9 +61,7 @@ def test_settings_go_by_the_whole_name_and_then_by_the_tenants(server: ServerPro
     codes = {}
     for token in ("a-1", "b-2"):
         http = Http(server.http, token)
-        answers = [
-            http.post("/v1/enqueue", {"to": "jobs", "envelope": envelope(str(n))}).status for n in range(4)
-        ]
+        answers = [http.post("/v1/enqueue", {"to": "jobs", "envelope": envelope(str(n))}).status for n in range(4)]
         codes[token] = answers.count(200)
     assert codes == {"a-1": 2, "b-2": 3}
 

@@ -129,9 +129,7 @@ def story(prompt: str, count: int) -> str:
     return "".join(tokens(prompt, count))
 
 
-@pytest.mark.promise(
-    "Token streams: publisher and reader", "a killed relay and a lost connection lose nothing"
-)
+@pytest.mark.promise("Token streams: publisher and reader", "a killed relay and a lost connection lose nothing")
 def test_the_example_survives_a_killed_relay_and_a_cut_connection(server: ServerProcess) -> None:
     async def go() -> None:
         wanted = story("a storm", 600)
@@ -139,9 +137,7 @@ def test_the_example_survives_a_killed_relay_and_a_cut_connection(server: Server
         async with asyncio.timeout(WAIT_S), await cable.open():
             writer = await start(server, "writer.py", "--pace", "0.002")
             assert writer.stdout is not None and (await writer.stdout.readline()).startswith(b"ready")
-            reader = await start(
-                server, "reader.py", "a storm", "--count", "600", "--plain", "--pub", cable.endpoint
-            )
+            reader = await start(server, "reader.py", "a storm", "--count", "600", "--plain", "--pub", cable.endpoint)
             assert reader.stdout is not None
             try:
                 text = await read_until(reader, 200)

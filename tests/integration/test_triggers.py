@@ -35,9 +35,7 @@ def operator(server: ServerProcess) -> Http:
     return Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
 
 
-@pytest.mark.promise(
-    "The document's testing strategy", "Integration: the notification loop, Jen to Architect to Jen"
-)
+@pytest.mark.promise("The document's testing strategy", "Integration: the notification loop, Jen to Architect to Jen")
 @pytest.mark.promise("Triggers", "the design document's loop works: Jen, Architect, Jen")
 def test_jen_tells_the_architect_and_the_architect_tells_jen(start_server: Start) -> None:
     server = start_server(config=LOOP)
@@ -153,9 +151,7 @@ def test_without_the_operators_token_nobody_sees_or_changes_rules(server: Server
         assert (answer.status, answer.code) == (403, "Forbidden")
 
 
-@pytest.mark.promise(
-    "Triggers", "an envelope and its triggered envelopes are one commit, even across crashes"
-)
+@pytest.mark.promise("Triggers", "an envelope and its triggered envelopes are one commit, even across crashes")
 def test_after_kill_9_every_envelope_has_its_notice_and_only_one(tmp_path: Path) -> None:
     """Cause and effect are one commit: a crash leaves both or neither, and a producer that repeats itself makes no second one."""
     accepted: dict[str, None] = {}

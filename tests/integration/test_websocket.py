@@ -687,10 +687,7 @@ def test_many_sockets_at_once(http, server, stream):
     async def go():
         async with aiohttp.ClientSession() as session:
             opened = await asyncio.gather(
-                *(
-                    session.ws_connect(f"{server.http}/v1/subscribe?stream={stream}&credit=1")
-                    for _ in range(100)
-                )
+                *(session.ws_connect(f"{server.http}/v1/subscribe?stream={stream}&credit=1") for _ in range(100))
             )
             http.enqueue(stream, *(str(n) for n in range(100)))
             got = await asyncio.gather(*(peer.receive_json(timeout=10) for peer in opened))

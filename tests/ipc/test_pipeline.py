@@ -23,9 +23,7 @@ def test_the_lag_is_never_negative() -> None:
 
 
 def test_a_status_survives_its_file() -> None:
-    status = PipelineStatus(
-        "halted", code="DataLoss", queries={"ingest": QueryStatus(3)}, own={"mine": "running"}
-    )
+    status = PipelineStatus("halted", code="DataLoss", queries={"ingest": QueryStatus(3)}, own={"mine": "running"})
     assert msgspec.json.decode(msgspec.json.encode(status), type=PipelineStatus) == status
 
 

@@ -20,9 +20,7 @@ from penstock.server.engine.machines import make_machine
 from tests.core.driving import QueueDriver
 from tests.journal.histories import rebuilt, reopened
 
-POLICY = Policy(
-    max_deliveries=3, lease_us=2_000_000, dedup_us=20_000_000, dedup_count=5, retry=Retry(300_000)
-)
+POLICY = Policy(max_deliveries=3, lease_us=2_000_000, dedup_us=20_000_000, dedup_count=5, retry=Retry(300_000))
 
 
 def make() -> QueueMachine:

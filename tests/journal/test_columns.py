@@ -13,9 +13,7 @@ from penstock.core.records import Applied, Fact, Fired, Note, Record, Settle
 from penstock.core.rows import row_of
 from penstock.journal.columns import SCHEMA, decode_rows, encode_facts
 
-RECORD = Record(
-    "a", "test", b"{}", "sam", "c", channel=Channel("q", Policy()), seq=3, offset=2, arrived_wall_us=5
-)
+RECORD = Record("a", "test", b"{}", "sam", "c", channel=Channel("q", Policy()), seq=3, offset=2, arrived_wall_us=5)
 FACTS: list[Fact] = [
     RECORD,
     Settle("ack", RECORD, "kim", 1, 6),
@@ -32,9 +30,7 @@ def test_any_mixture_is_encoded_as_its_rows(facts: tuple[Fact, ...]) -> None:
     assert list(decode_rows(batch, "", 0, 0)) == rows
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "a `trigger` row names the row that caused it and what the journal kept"
-)
+@pytest.mark.promise("Spark: pipeline", "a `trigger` row names the row that caused it and what the journal kept")
 @pytest.mark.parametrize("between", [[], FACTS[2:3], FACTS[3:], FACTS[:2], FACTS])
 def test_what_happens_to_a_record_in_its_own_batch_names_its_row(between: list[Fact]) -> None:
     """A trigger on a staged batch: the records, the note that the batch came, and then the firing."""

@@ -65,9 +65,7 @@ class Desk:
         self.answers: list[tuple[int, Outcome]] = []
         self.opened, _, self.rows = rebuilt(disk, sync=sync)
         self.log: Log = self.opened.log()
-        self.journal = DiskJournal(
-            self.opened, self.log, self.calls.put, linger_us=linger_us, wall_us=lambda: START_US
-        )
+        self.journal = DiskJournal(self.opened, self.log, self.calls.put, linger_us=linger_us, wall_us=lambda: START_US)
         self.count = 0
 
     def append(self, *facts: Fact) -> None:

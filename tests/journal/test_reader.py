@@ -45,9 +45,7 @@ class Producer(threading.Thread):
     def __init__(self, disk: RealDisk) -> None:
         super().__init__(daemon=True)
         opened, _, _ = rebuilt(disk)
-        self.journal = DiskJournal(
-            opened, opened.log(), lambda call: call(), linger_us=0, wall_us=lambda: START_US
-        )
+        self.journal = DiskJournal(opened, opened.log(), lambda call: call(), linger_us=0, wall_us=lambda: START_US)
         self.acknowledged = 0
         """Rows that were promised."""
         self.proposed = 0
@@ -301,9 +299,7 @@ def offsets(reader: JournalReader, first: int, end: int) -> list[int]:
     return [offset for batch in batches for offset in batch.column(0).to_pylist()]
 
 
-def test_who_follows_the_journal_reads_only_what_is_new(
-    sealed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_follows_the_journal_reads_only_what_is_new(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = JournalReader(sealed)
     starts: list[tuple[int, int]] = []
     original = os.pread
@@ -319,9 +315,7 @@ def test_who_follows_the_journal_reads_only_what_is_new(
     assert offsets(reader, 0, 10) == list(range(10))
 
 
-def test_a_segment_is_entered_near_the_row_that_is_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_is_entered_near_the_row_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_index, "READ_BYTES", 4_000)
     monkeypatch.setattr(segment_index, "STEP_BYTES", 4_000)
     disk = RealDisk(tmp_path / "journal")
@@ -418,16 +412,12 @@ def test_a_selection_passes_what_a_filter_afterwards_would(tmp_path: Path, is_se
         (Selection(with_pipeline=False), lambda row: row["sender"] != "pipeline/own"),
     ]  # fmt: skip
     for selection, keeps in wanted:
-        found = [
-            row["offset"] for b in reader.batches(3, 170, ["offset"], selection) for row in b.to_pylist()
-        ]
+        found = [row["offset"] for b in reader.batches(3, 170, ["offset"], selection) for row in b.to_pylist()]
         assert found == [row["offset"] for row in everything[3:170] if keeps(row)], selection
         assert is_sealed or not found or selection.columns
 
 
-def test_row_groups_that_hold_nothing_wanted_are_not_decoded(
-    sealed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_groups_that_hold_nothing_wanted_are_not_decoded(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sealer(sealed).seal(START_US + 99, wants_live=True)
     groups: list[int] = []
     original = pq.ParquetFile.iter_batches

@@ -22,9 +22,7 @@ NOW_US = START_US + 100 * DAY_US
 
 
 def file_of(number: int, size: int, age_days: int) -> DataFile:
-    return DataFile(
-        f"date=2025-01-01/{number}", number * 10, number * 10 + 9, 10, size, NOW_US - age_days * DAY_US
-    )
+    return DataFile(f"date=2025-01-01/{number}", number * 10, number * 10 + 9, 10, size, NOW_US - age_days * DAY_US)
 
 
 @st.composite
@@ -148,9 +146,9 @@ def test_only_what_is_too_old_goes(tmp_path: Path) -> None:
     files = EventsTable(tmp_path / "lake").files()
     limit_us = files[5].last_at_us
     now_us = START_US + 20 * DAY_US
-    report = sealer(
-        tmp_path, make=make, retention=Retention(age_ms=(now_us - limit_us) // 1000, bytes_max=0)
-    ).seal(now_us)
+    report = sealer(tmp_path, make=make, retention=Retention(age_ms=(now_us - limit_us) // 1000, bytes_max=0)).seal(
+        now_us
+    )
     assert report.removed_files == 5
     assert EventsTable(tmp_path / "lake").files() == files[5:]
     assert table_rows(tmp_path).column("offset").to_pylist()[0] == files[5].first
@@ -190,9 +188,7 @@ def test_readers_go_forward_and_have_names_that_are_files(tmp_path: Path) -> Non
     disk = RealDisk(tmp_path)
     assert named_readers.advance(disk, "a.b-c_1", 5, 1).offset == 5
     assert named_readers.advance(disk, "a.b-c_1", 3, 2).offset == 5
-    assert [(one.name, one.offset, one.at_us) for one in named_readers.list_readers(disk)] == [
-        ("a.b-c_1", 5, 2)
-    ]
+    assert [(one.name, one.offset, one.at_us) for one in named_readers.list_readers(disk)] == [("a.b-c_1", 5, 2)]
     for name in ("", "../up", "a/b", "ä", "x" * 65):
         with pytest.raises(ValueError, match="a reader's name has"):
             named_readers.advance(disk, name, 0, 0)

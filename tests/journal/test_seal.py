@@ -51,9 +51,7 @@ def as_rows(table: pa.Table) -> list[Row]:
     columns = []
     for name in ("journal", "shard", "epoch", *SCHEMA.names):
         column = table.column(name)
-        columns.append(
-            (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
-        )
+        columns.append((column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist())
     return [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
 
 
@@ -127,9 +125,7 @@ def test_others_read_the_table_without_penstock(story: tuple[Path, RealDisk, lis
     assert found.count_rows() == tail
     files = sorted(path.glob("date=*/*.parquet"))
     assert sum(pq.read_metadata(file).num_rows for file in files) == tail
-    bodies = DeltaTable(str(path)).to_pyarrow_table(
-        filters=[("event", "=", "enqueue"), ("channel", "=", "jobs")]
-    )
+    bodies = DeltaTable(str(path)).to_pyarrow_table(filters=[("event", "=", "enqueue"), ("channel", "=", "jobs")])
     wanted = [row.body for row in history[:tail] if row.event == "enqueue" and row.channel == "jobs"]
     assert sorted(bodies.column("body").to_pylist()) == sorted(wanted)
     # Statistics that leave a row out would make a reader skip it.
@@ -393,9 +389,7 @@ def test_live_file_and_tail_are_the_whole_history(
                 driven.commit()
             case "seal":
                 driven.log.rotate()
-                report = Sealer(disk, data / "lake", make, retention=FOREVER).seal(
-                    NOW_US, wants_live=pick > 1
-                )
+                report = Sealer(disk, data / "lake", make, retention=FOREVER).seal(NOW_US, wants_live=pick > 1)
                 sealed_to = report.sealed_end
             case _:
                 pass

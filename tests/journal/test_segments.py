@@ -151,9 +151,7 @@ def test_rows_come_back_as_they_went_in() -> None:
 # Damage
 
 
-@pytest.mark.promise(
-    "Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened"
-)
+@pytest.mark.promise("Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened")
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 def test_every_byte_of_the_newest_segment_flipped(mask: int) -> None:
     for position in range(len(SEGMENT)):
@@ -168,9 +166,7 @@ def test_every_byte_of_the_newest_segment_flipped(mask: int) -> None:
             assert caught.value.position == max(end for end in ENDS if end <= position)
 
 
-@pytest.mark.promise(
-    "Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened"
-)
+@pytest.mark.promise("Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened")
 def test_every_byte_of_an_older_segment_flipped() -> None:
     newest = encode_header(Header(JOURNAL, 0, 0, 2 * FRAMES), SCHEMA)
     for position in range(len(SEGMENT)):
@@ -182,9 +178,7 @@ def test_every_byte_of_an_older_segment_flipped() -> None:
         assert disk.read(segment_name(0)) == damaged, "evidence is not changed"
 
 
-@pytest.mark.promise(
-    "Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened"
-)
+@pytest.mark.promise("Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened")
 def test_the_newest_segment_cut_anywhere_loses_only_its_end() -> None:
     for size in range(len(SEGMENT) + 1):
         disk = directory((segment_name(0), SEGMENT[:size]))
@@ -330,9 +324,7 @@ def test_time_goes_on_from_what_a_live_file_says() -> None:
 
 @pytest.mark.promise("Journal", "an older segment version is read; a newer one is rejected by its version")
 def test_a_segment_with_fewer_columns_reads_with_nulls() -> None:
-    old = pa.schema(
-        [SCHEMA.field(name) for name in ("offset", "recorded_at", "door", "event", "channel", "id")]
-    )
+    old = pa.schema([SCHEMA.field(name) for name in ("offset", "recorded_at", "door", "event", "channel", "id")])
     batch = encode_facts([put("p"), ack("a")], 0, START_US)
     narrow = pa.RecordBatch.from_arrays([batch.column(name) for name in old.names], schema=old)
     data = encode_header(Header(JOURNAL, 0, 0, 0), old) + encode_frame(narrow)

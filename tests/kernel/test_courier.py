@@ -127,8 +127,7 @@ def test_a_byte_pipe_carries_lines_cut_anywhere() -> None:
     async def go() -> None:
         pipe = courier_pipe(penstock.QueueCore())
         lines = b"".join(
-            msgspec.json.encode({"type": "enqueue", "to": "jobs", "env": envelope(name), "reqId": name})
-            + b"\n"
+            msgspec.json.encode({"type": "enqueue", "to": "jobs", "env": envelope(name), "reqId": name}) + b"\n"
             for name in ("a", "ü", "c")
         )
 

@@ -107,18 +107,14 @@ def test_what_is_no_topology_at_all(nothing: Any) -> None:
 def test_the_health_check_passes() -> None:
     check = node("courier")["params"]["healthCheck"]
     words = shlex.split(check["command"])
-    done = subprocess.run(
-        words, env=reader_environment(), timeout=PATIENCE_S, check=False, capture_output=True
-    )
+    done = subprocess.run(words, env=reader_environment(), timeout=PATIENCE_S, check=False, capture_output=True)
     assert done.returncode == 0
 
 
 @pytest.mark.promise("Stream Kernel", "the shipped topology is valid, and its node does what the host needs")
 def test_the_nodes_joined_as_the_host_joins_them() -> None:
     """What the feed writes goes to the courier in chunks of no meaning; the end of the feed is the end of both."""
-    fed = subprocess.run(
-        command("feed"), cwd=ROOT, capture_output=True, timeout=PATIENCE_S, check=True
-    ).stdout
+    fed = subprocess.run(command("feed"), cwd=ROOT, capture_output=True, timeout=PATIENCE_S, check=True).stdout
     courier = subprocess.Popen(
         command("courier"),
         env=reader_environment(),

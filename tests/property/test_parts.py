@@ -81,9 +81,7 @@ def test_stale_timers_are_swept_before_they_are_the_majority() -> None:
     assert len(timers.heap) <= SWEEP_MIN
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 4 * SECOND_US), st.integers(1, 50)), max_size=40), st.integers(0, 30)
-)
+@given(st.lists(st.tuples(st.integers(0, 4 * SECOND_US), st.integers(1, 50)), max_size=40), st.integers(0, 30))
 def test_a_rate_is_the_mean_of_the_whole_seconds_before(events: list[tuple[int, int]], later_s: int) -> None:
     rate = Rate()
     now = 0

@@ -197,9 +197,7 @@ class QueueStateful(RuleBasedStateMachine):
             if other.sort_key == record.sort_key and other.seq < record.seq:
                 place = (other.channel.name, other.seq)
                 is_scheduled = other.state == DELAYED and not other.attempt
-                assert other.state == HELD or is_scheduled or place in self.unordered, (
-                    f"{place} was passed over"
-                )
+                assert other.state == HELD or is_scheduled or place in self.unordered, f"{place} was passed over"
 
     # Rules
 
@@ -489,19 +487,13 @@ class QueueStateful(RuleBasedStateMachine):
     @invariant()
     def bounded(self) -> None:
         machine = self.machine
-        in_flight = len(machine.commit_log.facts) + sum(
-            len(batch.facts) for batch in machine.commit_log.proposed
-        )
+        in_flight = len(machine.commit_log.facts) + sum(len(batch.facts) for batch in machine.commit_log.proposed)
         self.in_flight_max = max(self.in_flight_max, in_flight)
         for channel in machine.channels.values():
             assert len(channel.live) <= channel.policy.max_depth + self.brought_back
             assert len(channel.order) <= channel.policy.dedup_count + self.in_flight_max
         assert machine.ids <= LIMITS.dedup_max + self.in_flight_max
-        assert (
-            len(machine.commit_log.observations)
-            + sum(len(b.observations) for b in machine.commit_log.proposed)
-            <= 1
-        )
+        assert len(machine.commit_log.observations) + sum(len(b.observations) for b in machine.commit_log.proposed) <= 1
         assert machine.waiting_pulls <= LIMITS.waiters_max
 
     @invariant()

@@ -14,18 +14,14 @@ from tests.simulation.spaces.storm import calm, space_storm
 
 def show(entry: tuple[Any, ...]) -> None:
     us, what, *more = entry
-    words = [
-        item.decode(errors="replace").rstrip() if isinstance(item, bytes) else str(item) for item in more
-    ]
+    words = [item.decode(errors="replace").rstrip() if isinstance(item, bytes) else str(item) for item in more]
     sys.stdout.write(f"{us / 1000:>12.3f} ms  {what:<8} {' '.join(words)}\n")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument(
-        "--steps", type=int, default=STEPS, help="how many events to run (default %(default)s)"
-    )
+    parser.add_argument("--steps", type=int, default=STEPS, help="how many events to run (default %(default)s)")
     parser.add_argument("--spaces", action="store_true", help="a storm of participants in spaces, to its end")
     parser.add_argument("--quiet", action="store_true", help="say only how it ended")
     options = parser.parse_args()
@@ -41,7 +37,9 @@ def main() -> int:
         traceback.print_exc()
         return 1
     witness, space_witness = world.witness, world.space_witness
-    done = f"{len(witness.acknowledged)} acknowledged, {witness.deliveries} delivered, {len(witness.confirmed)} confirmed"
+    done = (
+        f"{len(witness.acknowledged)} acknowledged, {witness.deliveries} delivered, {len(witness.confirmed)} confirmed"
+    )
     if options.spaces:
         done = f"{len(space_witness.talks)} connections, {space_witness.delivered} frames delivered, {space_witness.lost} dropped"
     sys.stdout.write(

@@ -143,9 +143,7 @@ def ready_records_are_shuffled(patch: pytest.MonkeyPatch) -> None:
 @breaks(checks.ORDER)
 def new_records_overtake_those_of_their_level(patch: pytest.MonkeyPatch) -> None:
     put = PriorityOrder.put
-    patch.setattr(
-        PriorityOrder, "put", lambda line, record, now_us, first: put(line, record, now_us, first=True)
-    )
+    patch.setattr(PriorityOrder, "put", lambda line, record, now_us, first: put(line, record, now_us, first=True))
 
 
 @breaks(checks.KEYS)

@@ -72,7 +72,5 @@ def test_every_invariant_holds_while_settings_change() -> None:
     assert run(3).trace == worlds[3].trace
     said = [entry for world in worlds for entry in world.trace]
     assert sum(entry[1] == "reconfigured" for entry in said) > 5 * SEEDS
-    limited = [
-        entry for entry in said if entry[1] == "out" and any(b"RateLimited" in part for part in entry[3:])
-    ]
+    limited = [entry for entry in said if entry[1] == "out" and any(b"RateLimited" in part for part in entry[3:])]
     assert len(limited) > SEEDS

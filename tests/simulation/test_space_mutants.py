@@ -176,9 +176,7 @@ def a_snapshot_leaves_grants_out(patch: pytest.MonkeyPatch) -> None:
 def envelopes_are_told_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
     commit = SpaceMachine.commit
 
-    def eager(
-        space: SpaceMachine, sender: Any, entries: Any, announce: Any, done: Any = None, **more: Any
-    ) -> None:
+    def eager(space: SpaceMachine, sender: Any, entries: Any, announce: Any, done: Any = None, **more: Any) -> None:
         if all(entry.event == "envelope" for entry in entries):
             space.commit_log.facts.extend(entries)
             announce(None)

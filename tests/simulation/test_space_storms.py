@@ -63,9 +63,7 @@ def test_storms_of_spaces_reach_what_they_are_meant_to_test() -> None:
     assert sum(world.lives for world in worlds) > 2 * len(worlds)
     assert sum(world.space_witness.delivered for world in worlds) > 200 * len(worlds)
     assert sum(world.space_witness.lost for world in worlds) > 10 * len(worlds)
-    said = b"".join(
-        part for world in worlds for entry in world.trace if entry[1] == "out" for part in entry[3:]
-    )
+    said = b"".join(part for world in worlds for entry in world.trace if entry[1] == "out" for part in entry[3:])
     for word in (
         b'"frames_dropped"',
         b'"slow_consumer"',
@@ -193,6 +191,4 @@ def test_somebody_who_does_not_read_envelopes_is_let_go_and_nothing_comes_behind
     assert bob.closed == (4008, "slow_consumer")
     assert bob.envelopes[-1]["payload"]["error"] == "slow_consumer"
     assert ann.kinds().count("chat") > 40
-    assert [each["payload"]["event"] for each in ann.envelopes if each["kind"] == "system/presence"][
-        -1
-    ] == "leave"
+    assert [each["payload"]["event"] for each in ann.envelopes if each["kind"] == "system/presence"][-1] == "leave"

@@ -28,13 +28,9 @@ def run(seed: int) -> CheckedWorld:
 @pytest.mark.promise(
     "The document's testing strategy", "Property: at least once, every id is acked or leased in the end"
 )
-@pytest.mark.promise(
-    "Triggers", "an envelope and its triggered envelopes are one commit, even across crashes"
-)
+@pytest.mark.promise("Triggers", "an envelope and its triggered envelopes are one commit, even across crashes")
 @pytest.mark.promise("Views", "snapshot plus changes give the table, at any reading speed")
-@pytest.mark.promise(
-    "Invariants", "the shipped runtime runs under simulation, and equal seeds give equal traces"
-)
+@pytest.mark.promise("Invariants", "the shipped runtime runs under simulation, and equal seeds give equal traces")
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_invariant_holds_and_equal_seeds_give_equal_traces(chunk: int) -> None:
     for seed in range(chunk * SEEDS_A_CHUNK, (chunk + 1) * SEEDS_A_CHUNK):

@@ -64,9 +64,7 @@ class JournalBuilder(Journaled):
         """An envelope in the space `demo`."""
         body = msgspec.json.encode({"id": id_, "from": sender, "kind": kind, **more})
         corr = more.get("correlation_id", [None])[0]
-        self.note(
-            Entry("mew", "envelope", "demo", seq, id_, kind, sender, corr=corr, size=len(body), body=body)
-        )
+        self.note(Entry("mew", "envelope", "demo", seq, id_, kind, sender, corr=corr, size=len(body), body=body))
 
     def seal(self, retention: Any = FOREVER) -> None:
         self._log.rotate()

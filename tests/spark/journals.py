@@ -51,9 +51,7 @@ class Written:
             records: list[Record] = []
             for index in range(min(each, count - number)):
                 offset = self.end + index
-                record = Record(
-                    f"e{offset}", "note", f'{{"n":{offset}}}'.encode(), channel=Channel(channel, Policy())
-                )
+                record = Record(f"e{offset}", "note", f'{{"n":{offset}}}'.encode(), channel=Channel(channel, Policy()))
                 record.seq, record.sender = offset + 1, sender
                 records.append(record)
             self._log.commit([records], self.now_us)

@@ -45,9 +45,7 @@ COUNTS = TableDefinition(
 )
 LATEST = TableDefinition(
     "latest",
-    pa.schema(
-        {"journal": pa.string(), "address": pa.string(), "offset": pa.int64(), "tags": pa.list_(pa.string())}
-    ),
+    pa.schema({"journal": pa.string(), "address": pa.string(), "offset": pa.int64(), "tags": pa.list_(pa.string())}),
     ("journal", "address"),
     "merge",
     newest="offset",

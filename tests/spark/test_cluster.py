@@ -150,9 +150,7 @@ def run(server: ServerProcess, master: str, *words: str) -> subprocess.Popen[byt
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "a standalone cluster with a killed worker gives the same tables as local mode"
-)
+@pytest.mark.promise("Spark: pipeline", "a standalone cluster with a killed worker gives the same tables as local mode")
 def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     cluster: Cluster, server: ServerProcess, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -243,9 +241,7 @@ def bare_python(folder: Path) -> str:
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
     python = folder / "bin" / "python"
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    found = subprocess.run(
-        [python, "-c", "import pyspark, penstock"], env=bare, capture_output=True, check=False
-    )
+    found = subprocess.run([python, "-c", "import pyspark, penstock"], env=bare, capture_output=True, check=False)
     assert b"No module named 'penstock'" in found.stderr
     return str(python)
 

@@ -57,9 +57,7 @@ def test_a_journal_made_anew_beside_its_lake_reads_its_own_rows_alone(tmp_path: 
     new.seal()  # of the same range as a file of the old one
     new.add(3, channel="new")
     reader = JournalReader(new.data)
-    found = [
-        row for batch in reader.batches(0, 9, ["journal", "offset", "channel"]) for row in batch.to_pylist()
-    ]
+    found = [row for batch in reader.batches(0, 9, ["journal", "offset", "channel"]) for row in batch.to_pylist()]
     assert found == [{"journal": OTHER, "offset": n, "channel": "new"} for n in range(4)]
     files = EventsTable(new.data / "lake").files()
     assert sum(file.rows for file in files if file.journal == old.id) == FILES_MIN
@@ -102,9 +100,7 @@ def test_a_users_table_is_moved_over_a_gap_too(tmp_path: Path) -> None:
     assert mine.progress(APP) == 10 and mine.rows().num_rows == 4
 
 
-def test_users_tables_that_clash_or_do_not_load_are_refused_by_name(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_users_tables_that_clash_or_do_not_load_are_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     mark = "import penstock.spark as p\n@p.table()\ndef {}(e): return e"
     for texts, said in (
         ([mark.format("_hidden")], "cannot be a table's name"),
@@ -123,9 +119,7 @@ def test_whether_a_pipeline_runs_is_told_by_its_lock_and_not_by_a_number(tmp_pat
     data = tmp_path / "data"
     (data / "run").mkdir()
     file = data / "run" / STATUS_FILE
-    file.write_bytes(
-        msgspec.json.encode(PipelineStatus("running", pid=os.getpid()))
-    )  # a number that is alive
+    file.write_bytes(msgspec.json.encode(PipelineStatus("running", pid=os.getpid())))  # a number that is alive
     with TableLock(data / "lake", LOCK).held():
         refused = penstock("pipeline", "reset", "--data", str(data))
         assert refused.returncode == 1 and "runs the pipeline" in refused.stderr
@@ -147,10 +141,7 @@ def test_a_watch_goes_back_with_a_journal_that_lost_rows(spark: SparkSession, tm
     journal = location.open_one(data)
     end = journal.bounds().end
     lake = data / "lake"
-    seen = [
-        {"journal": JOURNAL, "agent": name, "offset": offset}
-        for name, offset in (("ann", 1), ("gone", end + 50))
-    ]
+    seen = [{"journal": JOURNAL, "agent": name, "offset": offset} for name, offset in (("ann", 1), ("gone", end + 50))]
     import pyarrow as pa
 
     LakeTable(lake, AGENTS).merge(pa.Table.from_pylist(seen, AGENTS.schema), {APP: Progress(0, end + 60)})

@@ -97,9 +97,7 @@ def ingest_of(spark: SparkSession, data: Path, more: list[steps.Step] | None = N
     return Ingest(spark, location.open_one(data), data / "lake", steps.built_in() + (more or []))
 
 
-def run(
-    spark: SparkSession, data: Path, part: Ingest | AlertWatch, name: str = "ingest", rows_max: int = 70
-) -> int:
+def run(spark: SparkSession, data: Path, part: Ingest | AlertWatch, name: str = "ingest", rows_max: int = 70) -> int:
     """The query as it is shipped, once over what is there; returns how many batches it took."""
     batches = []
 
@@ -131,16 +129,14 @@ def run(
     "Spark: pipeline",
     "9: other batches, a crash between two tables and a replay of every batch give the same tables",
 )
-def test_many_small_batches_give_the_tables_of_one_computation(
-    spark: SparkSession, data: Path, expected: dict
-) -> None:
+def test_many_small_batches_give_the_tables_of_one_computation(spark: SparkSession, data: Path, expected: dict) -> None:
     ingest = ingest_of(spark, data)
     assert run(spark, data, ingest) > 3
     assert content(data / "lake") == expected
     end = location.open_one(data).bounds().end
-    assert {
-        name: LakeTable(data / "lake", TABLES[name]).progress(APP) for name in INGESTED if name != "gaps"
-    } == {name: end for name in INGESTED if name != "gaps"}
+    assert {name: LakeTable(data / "lake", TABLES[name]).progress(APP) for name in INGESTED if name != "gaps"} == {
+        name: end for name in INGESTED if name != "gaps"
+    }
     # Without its checkpoint it begins where the tables are, and finds nothing to do.
     shutil.rmtree(data / "lake" / CHECKPOINTS)
     again = ingest_of(spark, data)
@@ -177,9 +173,7 @@ def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
         return deliveries(part.events)  # type: ignore[attr-defined]
 
     kept: list[tuple[DataFrame, int]] = []
-    broken = [
-        step if step.table is not DELIVERIES else steps.Step(DELIVERIES, failing) for step in steps.built_in()
-    ]
+    broken = [step if step.table is not DELIVERIES else steps.Step(DELIVERIES, failing) for step in steps.built_in()]
     ingest = Ingest(spark, location.open_one(data), data / "lake", broken)
     journal = location.open_one(data)
     end = journal.bounds().end
@@ -288,9 +282,7 @@ def test_a_rebuilt_table_is_swapped_in_by_one_commit(spark: SparkSession, data: 
 
 
 @pytest.mark.promise("Spark: pipeline", "data loss stops the pipeline in a named state with a hint")
-def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(spark: SparkSession, tmp_path: Path) -> None:
     data = tmp_path / "data"
     story = JournalBuilder(data)
     work(story, 1)
@@ -330,9 +322,7 @@ def test_a_journal_that_ends_before_its_tables_is_noticed(spark: SparkSession, d
     other = location.open_one(data)
     from penstock.spark.lake.table import Progress
 
-    ingest.table("envelopes").append(
-        ENVELOPES.schema.empty_table(), {APP: Progress(other.bounds().end, 10**6)}
-    )
+    ingest.table("envelopes").append(ENVELOPES.schema.empty_table(), {APP: Progress(other.bounds().end, 10**6)})
     rewound = ingest_of(spark, data)
     with pytest.raises(LostRowsError, match=r"JOURNAL_REWOUND.* later rows: envelopes;"):
         rewound.check()
@@ -422,15 +412,11 @@ def test_a_watch_killed_between_its_two_tables_takes_nobody_for_silent(
     assert content(data / "lake", WATCHED) == expected_alerts
 
 
-def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(
-    spark: SparkSession, data: Path
-) -> None:
+def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(spark: SparkSession, data: Path) -> None:
     """Retention cuts in the middle of a minute: a new count of its rest must not replace the whole."""
     ingest = ingest_of(spark, data)
     ingest.backfill()
-    whole = {
-        row["minute"]: row["enqueued"] for row in content(data / "lake", ["queue_minutes"])["queue_minutes"]
-    }
+    whole = {row["minute"]: row["enqueued"] for row in content(data / "lake", ["queue_minutes"])["queue_minutes"]}
     from penstock.journal.parquet_table import EventsTable
 
     bronze = EventsTable(data / "lake")
@@ -440,9 +426,7 @@ def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(
     work(story, 1)
     story.close()
     ingest_of(spark, data).backfill()
-    after = {
-        row["minute"]: row["enqueued"] for row in content(data / "lake", ["queue_minutes"])["queue_minutes"]
-    }
+    after = {row["minute"]: row["enqueued"] for row in content(data / "lake", ["queue_minutes"])["queue_minutes"]}
     assert {minute: after[minute] for minute in whole} == whole
     assert QUEUE_MINUTES.key == ("journal", "channel", "minute")
 

@@ -136,9 +136,7 @@ def test_the_command_of_the_readme_shows_means_and_who_received_what() -> None:
     told, _, shown = done.stdout.partition("who received what:")
     assert len([line for line in told.splitlines() if "°C of" in line]) == 3
     rows = [line.split() for line in shown.splitlines() if line.startswith("stream-")]
-    frames = {
-        owner: (to, int(count), int(deliveries)) for _, _, owner, _, to, count, _, deliveries, _ in rows
-    }
+    frames = {owner: (to, int(count), int(deliveries)) for _, _, owner, _, to, count, _, deliveries, _ in rows}
     for sensor in READINGS:
         to, count, deliveries = frames[sensor]
         assert (to, deliveries) == ("collector", count)

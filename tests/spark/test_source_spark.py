@@ -74,9 +74,7 @@ def test_a_batch_read_gives_every_row_and_every_type(spark: SparkSession, writte
     found = rows.selectExpr(
         "offset", "get_json_object(body, '$.n') as n", "id", "unix_micros(recorded_at) as at"
     ).collect()
-    assert [(row["offset"], int(row["n"]), row["id"]) for row in sorted(found)] == [
-        (n, n, f"e{n}") for n in range(30)
-    ]
+    assert [(row["offset"], int(row["n"]), row["id"]) for row in sorted(found)] == [(n, n, f"e{n}") for n in range(30)]
     assert len({row["at"] for row in found}) == 30
     assert rows.selectExpr("spark_partition_id() as part").distinct().count() >= 4
     nothing = source.option("startingOffsets", "latest").load(str(written.data))

@@ -61,8 +61,7 @@ def test_frames_may_reach_the_disk_in_any_order() -> None:
         file.append(b"2" * 20)
 
     assert any(
-        data is not None and data.endswith(b"2" * 20) and not data.startswith(b"1" * 20)
-        for data in fates(story)
+        data is not None and data.endswith(b"2" * 20) and not data.startswith(b"1" * 20) for data in fates(story)
     )
 
 

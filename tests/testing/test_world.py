@@ -40,9 +40,7 @@ def test_time_passes_only_when_told() -> None:
     assert "expired" in [line["type"] for line in client.lines]
 
 
-@pytest.mark.promise(
-    "Invariants", "4: acknowledged envelopes survive, confirmed settles are not delivered again"
-)
+@pytest.mark.promise("Invariants", "4: acknowledged envelopes survive, confirmed settles are not delivered again")
 def test_what_was_acknowledged_survives_a_crash_and_what_was_confirmed_does_not_return() -> None:
     world = CheckedWorld(seed=1)
     client = world.connect()

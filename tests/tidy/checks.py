@@ -122,10 +122,7 @@ def fixed_sleeps(source: str) -> list[Problem]:
     tree = ast.parse(source)
     modules = {"time", "asyncio"} | set(_module_aliases(tree, {"time", "asyncio"}))
     functions = {
-        alias
-        for module in ("time", "asyncio")
-        for alias, name in _aliases(tree, module).items()
-        if name == "sleep"
+        alias for module in ("time", "asyncio") for alias, name in _aliases(tree, module).items() if name == "sleep"
     }
     found = []
     for node in ast.walk(tree):

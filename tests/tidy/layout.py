@@ -56,9 +56,7 @@ def modules(sources: Sources) -> Iterator[str]:
 
 def crowded_folders(sources: Sources) -> Found:
     """Folders with more modules than a reader takes in."""
-    for folder, count in sorted(
-        Counter(str(PurePosixPath(path).parent) for path in modules(sources)).items()
-    ):
+    for folder, count in sorted(Counter(str(PurePosixPath(path).parent) for path in modules(sources)).items()):
         if count > FOLDER_MAX:
             yield folder, f"{count} modules, at most {FOLDER_MAX}: sort them into folders"
 
@@ -157,9 +155,7 @@ def _default_arms(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 if isinstance(node, ast.Match):
                     last = node.cases[-1]
                     is_default = (
-                        isinstance(last.pattern, ast.MatchAs)
-                        and last.pattern.pattern is None
-                        and not last.guard
+                        isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None and not last.guard
                     )
                     if is_default and not _refuses(last.body):
                         yield last.pattern.lineno, function.name
@@ -221,9 +217,7 @@ def old_names(sources: Sources) -> Found:
                     for alias in node.names:
                         if (
                             alias.asname
-                            and f"src/{node.module}/{alias.name}.py".replace(
-                                ".", "/", (node.module or "").count(".")
-                            )
+                            and f"src/{node.module}/{alias.name}.py".replace(".", "/", (node.module or "").count("."))
                             in sources
                         ):
                             yield (
@@ -234,9 +228,7 @@ def old_names(sources: Sources) -> Found:
 
 def dead_mentions(sources: Sources) -> Found:
     """Files that prose names and that are not there."""
-    ends = {
-        path[index + 1 :] for path in sources for index in [-1, *(i for i, c in enumerate(path) if c == "/")]
-    }
+    ends = {path[index + 1 :] for path in sources for index in [-1, *(i for i, c in enumerate(path) if c == "/")]}
     for path in sorted(sources):
         if path.startswith(("src/", "docs/", "ARCHITECTURE", "CONTRIBUTING", "README")):
             for mention in sorted(set(_FILE_MENTION.findall(sources[path]))):
@@ -270,11 +262,7 @@ def long_lines(sources: Sources) -> Found:
             is_code = False
             for line in sources[path].splitlines():
                 is_code ^= line.lstrip().startswith("```")
-                if (
-                    len(line) > DOCS_WIDTH_MAX
-                    and not is_code
-                    and not line.lstrip().startswith(("|", "!", "["))
-                ):
+                if len(line) > DOCS_WIDTH_MAX and not is_code and not line.lstrip().startswith(("|", "!", "[")):
                     yield path, f"has a line of {len(line)} characters, at most {DOCS_WIDTH_MAX}"
                     break
 
@@ -282,16 +270,11 @@ def long_lines(sources: Sources) -> Found:
 def loose_contracts(sources: Sources) -> Found:
     """Packages with two or more folders whose import order no exhaustive contract holds."""
     listed = (
-        tomllib.loads(sources.get("pyproject.toml", ""))
-        .get("tool", {})
-        .get("importlinter", {})
-        .get("contracts", [])
+        tomllib.loads(sources.get("pyproject.toml", "")).get("tool", {}).get("importlinter", {}).get("contracts", [])
     )
     held = {name for contract in listed if contract.get("exhaustive") for name in contract["containers"]}
     packages = {
-        str(PurePosixPath(path).parent)
-        for path in sources
-        if path.startswith("src/penstock/") and path.endswith(".py")
+        str(PurePosixPath(path).parent) for path in sources if path.startswith("src/penstock/") and path.endswith(".py")
     }
     for package in sorted(packages):
         dotted = package.removeprefix("src/").replace("/", ".")
@@ -382,9 +365,7 @@ def main(words: list[str]) -> int:
     current = {name: sorted({what for what, _ in rule(sources)}) for name, rule in RULES.items()}
     if "--shrink" in words:
         past = allowed()
-        write_allowed(
-            {name: [what for what in past.get(name, []) if what in found] for name, found in current.items()}
-        )
+        write_allowed({name: [what for what in past.get(name, []) if what in found] for name, found in current.items()})
     elif "--rewrite" in words:
         write_allowed(current)
     bad = [f"{name}: {line}" for name, lines in judge(sources, allowed()).items() for line in lines]

@@ -66,9 +66,7 @@ def marks_of(node: ast.expr) -> Iterator[tuple[str, str]]:
         case ast.List(elts=elements):
             for element in elements:
                 yield from marks_of(element)
-        case ast.Call(
-            func=ast.Attribute(attr="promise"), args=[ast.Constant(value=section), ast.Constant(value=text)]
-        ):
+        case ast.Call(func=ast.Attribute(attr="promise"), args=[ast.Constant(value=section), ast.Constant(value=text)]):
             yield str(section), str(text)
         case ast.Call(func=ast.Attribute(attr="promise")):
             raise ValueError(f"line {node.lineno}: a promise takes two literals: its section and its text")

@@ -59,9 +59,7 @@ def read(path: str) -> str | None:
 
 
 def assert_clean(paths: Iterable[str], check: Checker) -> None:
-    report = [
-        f"{path}:{problem.line}: {problem.message}" for path in paths for problem in check(read(path) or "")
-    ]
+    report = [f"{path}:{problem.line}: {problem.message}" for path in paths for problem in check(read(path) or "")]
     assert not report, "\n" + "\n".join(report)
 
 
@@ -79,9 +77,7 @@ def test_pure_modules_start_with_a_docstring() -> None:
 
 
 def test_modules_are_named_by_nouns() -> None:
-    report = [
-        f"{path}: {problem.message}" for path in python_files("src/") for problem in checks.vague_name(path)
-    ]
+    report = [f"{path}: {problem.message}" for path in python_files("src/") for problem in checks.vague_name(path)]
     assert not report, "\n" + "\n".join(report)
 
 
@@ -144,7 +140,9 @@ def test_two_files_write_to_a_transport() -> None:
     assert_clean([path for path in python_files("src/") if path not in writers], checks.raw_transport_writes)
 
 
-COVERED = "def test_a(): ...\nasync def test_b(): ...\nclass TestC:\n    def test_d(self): ...\nTestE = Machine.TestCase\n"
+COVERED = (
+    "def test_a(): ...\nasync def test_b(): ...\nclass TestC:\n    def test_d(self): ...\nTestE = Machine.TestCase\n"
+)
 
 
 def coverage_gaps(cells: str) -> list[Problem]:

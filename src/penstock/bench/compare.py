@@ -87,9 +87,7 @@ class CompareResult(BenchResult, rename="camel"):
 
 
 def compare(
-    old: Annotated[
-        Path, Parameter(help="The version before: a checkout, an environment or its interpreter.")
-    ],
+    old: Annotated[Path, Parameter(help="The version before: a checkout, an environment or its interpreter.")],
     new: Annotated[Path, Parameter(help="The version after, likewise.")],
     *,
     pairs: Annotated[int, Parameter(help="Pairs of measurements per workload.")] = 11,

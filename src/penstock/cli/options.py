@@ -21,9 +21,7 @@ R = TypeVar("R")
 class Output:
     """Options of commands without a server."""
 
-    as_json: Annotated[
-        bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")
-    ] = False
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")] = False
 
 
 @Parameter(name="*")

@@ -17,9 +17,7 @@ print_ = App(name="print", help="Print deployment files, alert rules, a dashboar
 @print_.command
 def systemd(
     *,
-    program: Annotated[
-        str | None, Parameter(help="Path of the installed command; default: the running one.")
-    ] = None,
+    program: Annotated[str | None, Parameter(help="Path of the installed command; default: the running one.")] = None,
     data: Annotated[str, Parameter(help="The data directory.")] = "/var/lib/penstock",
     config: Annotated[str | None, Parameter(help="The config file.")] = None,
     user: Annotated[str, Parameter(help="User of the server.")] = "penstock",

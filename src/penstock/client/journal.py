@@ -78,9 +78,7 @@ class RemoteServer:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             hint = "use `http://host:port`; this is not on the control door"
-            raise PenstockError(
-                Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint)
-            )
+            raise PenstockError(Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint))
         self._url = f"{parts.scheme}://{parts.netloc}"
         self._make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._netloc = parts.netloc

@@ -74,9 +74,7 @@ class Stage:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             hint = "use `http://host:port`; batches are not staged on the control door"
-            raise PenstockError(
-                Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint)
-            )
+            raise PenstockError(Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint))
         self._url = f"{parts.scheme}://{parts.netloc}"
         make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._connection = make(parts.netloc, timeout=TIMEOUT_S)
@@ -87,9 +85,7 @@ class Stage:
     def part(self, app: str, batch: int, name: str, lines: Iterable[bytes], *, run: str = "") -> int:
         """Stage one part. It replaces a part of the same name, and drops the parts of another run of the batch."""
         query = f"?run={quote(run, safe='')}" if run else ""
-        answer, _ = self._ask(
-            "POST", f"{_path(app, batch)}/parts/{quote(name, safe='')}{query}", b"\n".join(lines)
-        )
+        answer, _ = self._ask("POST", f"{_path(app, batch)}/parts/{quote(name, safe='')}{query}", b"\n".join(lines))
         return int(answer["staged"])
 
     def commit(self, app: str, batch: int, parts: Sequence[str]) -> StageCommitted:
@@ -154,9 +150,7 @@ class Stage:
                 return answer
             said = msgspec.json.decode(data, type=_Failure).error
         except msgspec.DecodeError:
-            message = (
-                f"`{self._url}` answered {response.status} {response.reason}, and not as a Penstock would"
-            )
+            message = f"`{self._url}` answered {response.status} {response.reason}, and not as a Penstock would"
             return Refusal("Unreachable", message, hint="is this the URL of a Penstock server?")
         wait_ms = said.retry_after_ms
         seconds = response.headers.get("Retry-After", "")

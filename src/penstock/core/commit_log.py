@@ -100,10 +100,7 @@ class CommitLog:
         """Note an observation with a body, which is bounded in bytes too."""
         limits = self.limits
         size = 0 if entry.body is None else len(entry.body)
-        if (
-            self.observed >= limits.observations_max
-            or self.observed_bytes + size > limits.observations_bytes_max
-        ):
+        if self.observed >= limits.observations_max or self.observed_bytes + size > limits.observations_bytes_max:
             self.observations_dropped += 1
             return
         self.observed += 1

@@ -174,9 +174,7 @@ class Applied(msgspec.Struct, frozen=True):
     @property
     def meta(self) -> str:
         """The `meta` column of its row."""
-        return msgspec.json.encode(
-            {"app": self.app, "batch": self.batch, "envelopes": self.envelopes}
-        ).decode()
+        return msgspec.json.encode({"app": self.app, "batch": self.batch, "envelopes": self.envelopes}).decode()
 
 
 class Ruled(msgspec.Struct, frozen=True, eq=False):

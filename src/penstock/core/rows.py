@@ -55,9 +55,7 @@ def row_of(fact: Fact) -> Row:
             body=fact.body,
         )
     if isinstance(fact, Note):
-        return Row(
-            door=fact.door, event=fact.event, channel=fact.channel or "", seq=fact.seq or 0, meta=fact.meta
-        )
+        return Row(door=fact.door, event=fact.event, channel=fact.channel or "", seq=fact.seq or 0, meta=fact.meta)
     if isinstance(fact, Entry):
         return Row(
             door=fact.door,

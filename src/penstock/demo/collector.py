@@ -46,9 +46,7 @@ def averages(measured: DataFrame) -> DataFrame:
         f.window("recorded_at", "2 seconds"), "sender"
     )
     means = by_window.agg(f.avg("celsius").alias("celsius"), f.count("*").alias("readings"))
-    found = f.struct(
-        f.col("sender").alias("sensor"), f.col("window.start").alias("from"), "celsius", "readings"
-    )
+    found = f.struct(f.col("sender").alias("sensor"), f.col("window.start").alias("from"), "celsius", "readings")
     return means.select(found.alias("payload"))
 
 

@@ -245,9 +245,7 @@ def _moved(context: _Context, walk: _Walk, report: Audit) -> int:
     return report.sealed_end
 
 
-def _segment(
-    disk: RealDisk, data: bytes, segment: Segment, walk: _Walk, report: Audit, context: _Context
-) -> int:
+def _segment(disk: RealDisk, data: bytes, segment: Segment, walk: _Walk, report: Audit, context: _Context) -> int:
     scan = Scan(data, segment.name, is_last=segment.limit is None)
     header = scan.header
     is_ours = header.journal == context.identity.id and header.kind == KIND_LOG

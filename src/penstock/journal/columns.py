@@ -164,8 +164,7 @@ def encode_rows(rows: Sequence[Row]) -> pa.RecordBatch:
     """A record batch of rows that carry their own offsets and times."""
     names = ["size" if name == "bytes" else name for name in SCHEMA.names]
     arrays = [
-        pa.array([getattr(row, name) for row in rows], field.type)
-        for name, field in zip(names, SCHEMA, strict=True)
+        pa.array([getattr(row, name) for row in rows], field.type) for name, field in zip(names, SCHEMA, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 

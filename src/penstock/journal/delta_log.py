@@ -74,9 +74,7 @@ class DeltaLog:
         if start is None:
             return 0
         doomed = [path for version, path in sorted(entries.items()) if version < start]
-        doomed += [
-            path for version, files in sorted(checkpoints.items()) if version < start for path in files
-        ]
+        doomed += [path for version, files in sorted(checkpoints.items()) if version < start for path in files]
         for path in doomed:
             path.unlink(missing_ok=True)
         return len(doomed)

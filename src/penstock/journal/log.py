@@ -49,9 +49,7 @@ class Position(msgspec.Struct):
 class Log:
     """Appends to the newest segment of one shard."""
 
-    def __init__(
-        self, disk: Disk, position: Position, *, sync: Sync, reserve_bytes: int = RESERVE_BYTES
-    ) -> None:
+    def __init__(self, disk: Disk, position: Position, *, sync: Sync, reserve_bytes: int = RESERVE_BYTES) -> None:
         self._disk = disk
         self._sync = sync
         self.position = position

@@ -215,9 +215,7 @@ class Opened:
                 done += sizes[segment.name]
                 continue
             if expected is None and segment.first > self.live_offset:
-                raise DamageError(
-                    segment.name, 0, f"rows {self.live_offset} to {segment.first - 1} are missing"
-                )
+                raise DamageError(segment.name, 0, f"rows {self.live_offset} to {segment.first - 1} are missing")
             if expected is not None and segment.first != expected:
                 raise DamageError(segment.name, 0, f"rows {expected} to {segment.first - 1} are missing")
             for row in self._segment_rows(segment):
@@ -228,9 +226,7 @@ class Opened:
             if progress is not None:
                 progress(done, total)
         if expected is None:
-            self._check_watermark(
-                WATERMARK, 0
-            )  # there is no segment behind the live file, and perhaps there was
+            self._check_watermark(WATERMARK, 0)  # there is no segment behind the live file, and perhaps there was
 
     def _segment_rows(self, segment: Segment) -> Iterator[Row]:
         data = self.disk.read(segment.name)
@@ -255,9 +251,7 @@ class Opened:
         for frame in scan.frames():
             first = frame.batch.column(0)[0].as_py()
             if first != self.position.offset and first >= self.live_offset:
-                raise DamageError(
-                    segment.name, frame.position, f"row {first} where {self.position.offset} belongs"
-                )
+                raise DamageError(segment.name, frame.position, f"row {first} where {self.position.offset} belongs")
             for row in decode_rows(frame.batch, header.journal, header.shard, header.epoch):
                 self.position.offset = row.offset + 1
                 self.position.recorded_us = max(self.position.recorded_us, row.recorded_at)

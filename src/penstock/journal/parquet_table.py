@@ -70,8 +70,7 @@ def with_identity(batch: pa.RecordBatch, journal: str, shard: int, epoch: int) -
     ]
     present = {name: index for index, name in enumerate(batch.schema.names)}
     rest = [
-        batch.column(present[field.name]) if field.name in present else pa.nulls(count, field.type)
-        for field in SCHEMA
+        batch.column(present[field.name]) if field.name in present else pa.nulls(count, field.type) for field in SCHEMA
     ]
     return pa.RecordBatch.from_arrays(constant + rest, schema=FILE_SCHEMA)
 
@@ -116,9 +115,7 @@ class EventsTable:
                     "delta.dataSkippingStatsColumns": "offset,recorded_at",
                 },
             )
-        added: list[AddAction | RemoveAction] = [
-            self._write([part], date, journal) for date, part in _by_date(rows)
-        ]
+        added: list[AddAction | RemoveAction] = [self._write([part], date, journal) for date, part in _by_date(rows)]
         first = rows.column("offset")[0].as_py()
         table.create_write_transaction(
             added,
@@ -132,9 +129,7 @@ class EventsTable:
         )
         return True
 
-    def _write(
-        self, parts: Iterable[pa.Table], date: str, journal: str, *, last: int | None = None
-    ) -> AddAction:
+    def _write(self, parts: Iterable[pa.Table], date: str, journal: str, *, last: int | None = None) -> AddAction:
         """One data file, durable before the table refers to it; a row group or more for each part.
 
         With `last`, its last offset, the rows are those of other files and no change of the table.

@@ -155,17 +155,14 @@ class JournalReader:
                 self._sealed.forget()  # sealed or removed since the listing: list again
             races = races + 1 if first == before else 0
             if races > RACES_MAX:
-                raise JournalError(
-                    f"rows from {first} on cannot be found, though the journal reaches to {end}"
-                )
+                raise JournalError(f"rows from {first} on cannot be found, though the journal reaches to {end}")
 
     def _hot(self, first: int, end: int, columns: list[str], selection: Selection | None) -> Iterator[Part]:
         """Rows that are only in segments so far. The writer may be at work: only what is below the watermark counts."""
         read = list(dict.fromkeys([*columns, *(selection.columns if selection is not None else [])]))
         found = segments(self._disk)
         self._segments = {
-            one.name: self._segments.get(one.name) or IndexedSegment(self._journal / one.name)
-            for one in found
+            one.name: self._segments.get(one.name) or IndexedSegment(self._journal / one.name) for one in found
         }
         schema = pa.schema([FILE_SCHEMA.field(name) for name in read])
         for segment in found:

@@ -115,10 +115,7 @@ class Sealer:
         if limit <= sealed_end:
             return 0
         scan = Scan(self._disk.read(segment.name), segment.name, is_last=False)
-        batches = [
-            with_identity(batch, journal, scan.header.shard, scan.header.epoch)
-            for batch in _until(scan, limit)
-        ]
+        batches = [with_identity(batch, journal, scan.header.shard, scan.header.epoch) for batch in _until(scan, limit)]
         rows = pa.Table.from_batches(batches)
         rows = rows.filter(pa.compute.greater_equal(rows.column("offset"), sealed_end))
         self._bronze.publish(rows, journal, self._shard, limit)

@@ -128,9 +128,7 @@ class IndexedSegment:
         stream = b"".join([head.message, *(payload for payload, _ in found)])
         return _Gulp(stream, [place.position + end for _, end in found])
 
-    def _decode(
-        self, gulp: _Gulp, head: _Head, names: Sequence[str], place: IndexEntry, stop: int
-    ) -> pa.Table:
+    def _decode(self, gulp: _Gulp, head: _Head, names: Sequence[str], place: IndexEntry, stop: int) -> pa.Table:
         """The wanted columns of all frames at once; what is not committed yet is not judged."""
         included = [head.schema.get_field_index(name) for name in names if name in head.schema.names]
         options = pa.ipc.IpcReadOptions(included_fields=sorted(included))
@@ -148,9 +146,7 @@ class IndexedSegment:
             raise DamageError(self._path.name, place.position, what)
         return table
 
-    def _remember(
-        self, head: _Head, gulp: _Gulp, offsets: pa.ChunkedArray, place: IndexEntry, stop: int
-    ) -> IndexEntry:
+    def _remember(self, head: _Head, gulp: _Gulp, offsets: pa.ChunkedArray, place: IndexEntry, stop: int) -> IndexEntry:
         """Where the frames end whose rows are all committed."""
         end = place
         if place.offset + len(offsets) <= stop:

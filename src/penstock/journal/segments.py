@@ -77,9 +77,7 @@ def encode_header(header: Header, schema: pa.Schema) -> bytes:
 def encode_frame(batch: pa.RecordBatch) -> bytes:
     payload: bytes = batch.serialize().to_pybytes()
     if len(payload) > FRAME_MAX:
-        raise ValueError(
-            f"a frame of {len(payload)} bytes is longer than {FRAME_MAX} and could not be read again"
-        )
+        raise ValueError(f"a frame of {len(payload)} bytes is longer than {FRAME_MAX} and could not be read again")
     return _FRAME.pack(len(payload), crc32c(payload)) + payload
 
 
@@ -147,9 +145,7 @@ def payloads(data: bytes | memoryview, position: int) -> Iterator[tuple[memoryvi
 class Scan:
     """Iterates over the valid frames of a segment. Afterwards `end` is the end of the last one."""
 
-    def __init__(
-        self, data: bytes | memoryview, name: str, *, is_last: bool, has_holes: bool = False
-    ) -> None:
+    def __init__(self, data: bytes | memoryview, name: str, *, is_last: bool, has_holes: bool = False) -> None:
         self.header, self.schema, self.start = decode_header(data, name)
         self.end = self.start
         self._data = memoryview(data)

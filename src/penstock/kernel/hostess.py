@@ -85,9 +85,7 @@ class Hostess:
             try:
                 manifest = msgspec.convert(manifest, Manifest)
             except msgspec.ValidationError as error:
-                raise PenstockError(
-                    Refusal("InvalidRequest", f"the manifest is not valid: {error}")
-                ) from None
+                raise PenstockError(Refusal("InvalidRequest", f"the manifest is not valid: {error}")) from None
         if manifest.uuid is None:
             manifest = msgspec.structs.replace(manifest, uuid=str(uuid4()))
         if manifest.identity not in self._guests and len(self._guests) >= GUESTS_MAX:

@@ -88,9 +88,7 @@ class Kernel:
     ) -> list[Pipe]:
         """The pipes of all services that match, in the order of registration."""
         return [
-            pipe
-            for capabilities, pipe in self._services.values()
-            if capabilities.fits(accepts, produces, features)
+            pipe for capabilities, pipe in self._services.values() if capabilities.fits(accepts, produces, features)
         ]
 
     async def close(self) -> None:

@@ -130,9 +130,7 @@ class Pipe:
     def _checked(self, chunk: Any) -> Any:
         if self.object_mode:
             if chunk is None:
-                raise PenstockError(
-                    Refusal("InvalidRequest", "None marks the end of a pipe and cannot be a chunk")
-                )
+                raise PenstockError(Refusal("InvalidRequest", "None marks the end of a pipe and cannot be a chunk"))
             return chunk
         if isinstance(chunk, str):
             return chunk.encode()

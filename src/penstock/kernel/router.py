@@ -57,9 +57,7 @@ class Router:
         """Call `listener` with every change."""
         self._listeners.append(listener)
 
-    def announce(
-        self, id_: str, kind: str, coordinates: str, metadata: dict[str, Any] | None = None
-    ) -> Endpoint:
+    def announce(self, id_: str, kind: str, coordinates: str, metadata: dict[str, Any] | None = None) -> Endpoint:
         """Add an endpoint, or renew it."""
         now = self._now_ms()
         known = self._endpoints.get(id_)
@@ -103,9 +101,7 @@ class Router:
             self._notify("staleExpired", endpoint)
         return stale
 
-    def _notify(
-        self, kind: Literal["added", "updated", "removed", "staleExpired"], endpoint: Endpoint
-    ) -> None:
+    def _notify(self, kind: Literal["added", "updated", "removed", "staleExpired"], endpoint: Endpoint) -> None:
         event = RouterEvent(kind, endpoint, self._now_ms())
         for listener in [*self._listeners]:
             listener(event)

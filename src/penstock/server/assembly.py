@@ -352,9 +352,7 @@ class Service:
             principal = None
         return self.open_control(wire, principal, peer)
 
-    def open_control(
-        self, wire: ByteStreamTransport, principal: Principal | None, peer: str
-    ) -> Connection | None:
+    def open_control(self, wire: ByteStreamTransport, principal: Principal | None, peer: str) -> Connection | None:
         runtime = self.runtime
         connection = open_control(runtime, self._recorder, wire, principal, peer)
         if isinstance(connection, Refusal):

@@ -100,9 +100,7 @@ class _InProcess(PeerlessSession):
         subscriber: Subscriber = consumer.tag
         for record in records:
             lease_id = self._core.runtime.machine.lease_id(record)
-            delivered = Delivered(
-                subscriber.id, record.channel.name, record.seq, record.attempt, lease_id, record.body
-            )
+            delivered = Delivered(subscriber.id, record.channel.name, record.seq, record.attempt, lease_id, record.body)
             if subscriber.on_deliver is None:
                 subscriber.deliveries.append(delivered)
             else:
@@ -149,9 +147,7 @@ class QueueCore:
         self._consumers: dict[str, Consumer] = {}
         self._callbacks: deque[tuple[Callable[[Delivered], None], Delivered]] = deque()
 
-    def enqueue(
-        self, stream: str, env: Mapping[str, Any] | bytes, *, delay_ms: int | None = None
-    ) -> dict[str, Any]:
+    def enqueue(self, stream: str, env: Mapping[str, Any] | bytes, *, delay_ms: int | None = None) -> dict[str, Any]:
         """Append an envelope; the answer is there when the journal has it."""
         raw = env if isinstance(env, bytes) else msgspec.json.encode(env)
         problem = json_problem(raw)

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 DATA = "penstock"
 """The journal's directory, next to `tokens` and `logs`."""
 IGNORE_ALL = "*\n"
-START_HINTS = StartHints(
-    "`--port PORT` (0 takes a free one)", "`--space-config`: the journal lies next to that file"
-)
+START_HINTS = StartHints("`--port PORT` (0 takes a free one)", "`--space-config`: the journal lies next to that file")
 
 
 class GatewayOptions(msgspec.Struct):

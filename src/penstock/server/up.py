@@ -101,9 +101,7 @@ def main(options: Options) -> int:
     return run(lambda: _run(config, data, writer, options), writer)
 
 
-def run(
-    work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, hints: StartHints = START_HINTS
-) -> int:
+def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, hints: StartHints = START_HINTS) -> int:
     """Run a server on the fastest event loop available; print every failure with a hint."""
     try:
         import uvloop
@@ -120,9 +118,7 @@ def run(
     except (LockedError, DamageError) as error:
         print(f"error: {error}", file=sys.stderr)
         if isinstance(error, DamageError):
-            print(
-                "hint: `penstock log check` shows the damage; restore the file from a backup", file=sys.stderr
-            )
+            print("hint: `penstock log check` shows the damage; restore the file from a backup", file=sys.stderr)
         return EXIT_ERROR
     except OSError as error:
         print(f"error: {_fault(error)}\nhint: {_hint(error, hints)}", file=sys.stderr)

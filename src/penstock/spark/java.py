@@ -50,9 +50,7 @@ def find() -> Java:
     if home:
         java = _at(Path(home), "JAVA_HOME")
         if java is None:
-            raise JavaError(
-                f"JAVA_HOME is `{home}`, which has no Java {LEAST_MAJOR} or newer; unset or correct it"
-            )
+            raise JavaError(f"JAVA_HOME is `{home}`, which has no Java {LEAST_MAJOR} or newer; unset or correct it")
         return java
     on_path = shutil.which("java")
     if on_path:
@@ -81,9 +79,7 @@ def _at(home: Path, origin: str) -> Java | None:
 
 def _major(java: Path) -> int | None:
     try:
-        shown = subprocess.run(
-            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
-        )
+        shown = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = _VERSION.search(shown.stderr + shown.stdout)

@@ -38,9 +38,7 @@ def check_master(master: str) -> None:
         try:
             socket.create_connection(address, ANSWER_S).close()
         except OSError as error:
-            reasons.append(
-                error.strerror or "no answer" if not isinstance(error, TimeoutError) else "no answer"
-            )
+            reasons.append(error.strerror or "no answer" if not isinstance(error, TimeoutError) else "no answer")
         else:
             return
     raise MasterError(
@@ -63,8 +61,6 @@ def _addresses(master: str) -> list[tuple[str, int]]:
     for part in master.removeprefix(_SCHEME).split(","):
         host, mark, port = part.rpartition(":")
         if mark and not port.isdigit():
-            raise MasterError(
-                f"`{master}` is not the address of a Spark master", f"write `{_SCHEME}host:{_PORT}`"
-            )
+            raise MasterError(f"`{master}` is not the address of a Spark master", f"write `{_SCHEME}host:{_PORT}`")
         found.append((host.strip("[]"), int(port)) if mark else (part, _PORT))
     return found

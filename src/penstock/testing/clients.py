@@ -45,12 +45,7 @@ class LineClient:
     def send_line(self, *frames: Frame | bytes) -> None:
         """Send frames in one write; bytes are sent unchanged, with a line end."""
         self.pipe.write(
-            b"".join(
-                [
-                    frame if isinstance(frame, bytes) else msgspec.json.encode(frame)
-                    for frame in _ended(frames)
-                ]
-            )
+            b"".join([frame if isinstance(frame, bytes) else msgspec.json.encode(frame) for frame in _ended(frames)])
         )
 
     def frame(self, kind: str, /, **fields: Any) -> Frame:

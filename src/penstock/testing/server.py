@@ -32,9 +32,7 @@ FREE = "127.0.0.1:0"
 class MemoryServer:
     """A server for the length of a `with` block; `serve` makes one."""
 
-    def __init__(
-        self, config: Mapping[str, Any], spaces: Mapping[str, Sequence[str]], *, relay: bool
-    ) -> None:
+    def __init__(self, config: Mapping[str, Any], spaces: Mapping[str, Sequence[str]], *, relay: bool) -> None:
         self._config = _with_spaces(config, spaces)
         self._has_relay = relay
         self._thread: LoopThread | None = None
@@ -139,9 +137,7 @@ class MemoryServer:
             )
             config = configure(options, {})
             # Do not wait for leases that a test leaves open.
-            config = msgspec.structs.replace(
-                config, limits=msgspec.structs.replace(config.limits, drain_ms=0)
-            )
+            config = msgspec.structs.replace(config, limits=msgspec.structs.replace(config.limits, drain_ms=0))
             self._service = Service(config, None, lambda: 0)
             return await self._service.start()
 
@@ -156,9 +152,7 @@ class MemoryServer:
     def _up(self) -> Endpoints:
         if self._endpoints is None:
             raise PenstockError(
-                Refusal(
-                    "Unreachable", "this server is not running", hint="use it inside `with serve() as server`"
-                )
+                Refusal("Unreachable", "this server is not running", hint="use it inside `with serve() as server`")
             )
         return self._endpoints
 

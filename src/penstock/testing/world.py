@@ -181,9 +181,7 @@ class World:
         self.runtime.touch(connection)
         return client
 
-    def join(
-        self, space: str, participant: str, token: str | None = None, *, name: str | None = None
-    ) -> SpaceClient:
+    def join(self, space: str, participant: str, token: str | None = None, *, name: str | None = None) -> SpaceClient:
         """Connect to the spaces and join one as a participant."""
         client = self.connect_space(name or participant)
         client.join(space, participant, token or token_of(participant))
@@ -324,9 +322,7 @@ class World:
 
     def _new_pipe(self, *, framed: bool) -> SimConnection:
         self._pipe_no += 1
-        pipe = SimConnection(
-            self._pipe_no, self.clock, self._network, self, framed=framed, latency_us=self._latency_us
-        )
+        pipe = SimConnection(self._pipe_no, self.clock, self._network, self, framed=framed, latency_us=self._latency_us)
         self.pipes = [other for other in self.pipes if not other.broken]
         self.pipes.append(pipe)
         return pipe

@@ -61,9 +61,7 @@ def test_a_receiver_ends_at_the_total_and_shows_its_position(board):
 def test_paced_messages_are_not_sent_before_their_time(board):
     sent = []
     job = LoadJob(board=str(board))
-    report = send_paced(
-        job, 1_000.0, 20, lambda number, now_ns: sent.append((number, now_ns)), lambda _: None
-    )
+    report = send_paced(job, 1_000.0, 20, lambda number, now_ns: sent.append((number, now_ns)), lambda _: None)
     assert [number for number, _ in sent] == list(range(20)) and Board(board).total == 20
     assert all(now_ns >= report.first_ns + number * 1_000_000 for number, now_ns in sent)
     assert report.late["p50"] >= 0

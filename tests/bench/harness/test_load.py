@@ -16,9 +16,7 @@ def test_board_is_shared(tmp_path):
     assert (other.acked, other.total) == (5, 9)
 
 
-@pytest.mark.promise(
-    "The document's testing strategy", "Load: synthetic producers and consumers, latency percentiles"
-)
+@pytest.mark.promise("The document's testing strategy", "Load: synthetic producers and consumers, latency percentiles")
 def test_percentiles_are_nearest_ranks():
     values = [number * 1_000_000 for number in range(1, 101)]
     assert percentiles_ms(values) == {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}

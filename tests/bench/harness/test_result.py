@@ -20,9 +20,7 @@ from penstock.core.errors import PenstockError
 
 
 def cell(*speeds, **fields):
-    return BenchCell(
-        "closed loop", "penstock", "lean", "", [BenchRound(1, 1.0, speed, **fields) for speed in speeds]
-    )
+    return BenchCell("closed loop", "penstock", "lean", "", [BenchRound(1, 1.0, speed, **fields) for speed in speeds])
 
 
 def test_a_round_divides_cpu_by_its_messages():

@@ -12,12 +12,8 @@ from penstock.bench.pipeline.processes import ProcessTree
 
 
 def test_a_tree_has_the_processes_that_a_process_started():
-    script = (
-        "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.stdin.read()"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    script = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     child = int(process.stdout.readline())
     try:
         tree = ProcessTree(process.pid)

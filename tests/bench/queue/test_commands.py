@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.mark.promise(
-    "The document's testing strategy", "Load: synthetic producers and consumers, latency percentiles"
-)
-@pytest.mark.promise(
-    "Benchmarks and robustness", "`penstock bench queue` and `bench http` account for every envelope"
-)
+@pytest.mark.promise("The document's testing strategy", "Load: synthetic producers and consumers, latency percentiles")
+@pytest.mark.promise("Benchmarks and robustness", "`penstock bench queue` and `bench http` account for every envelope")
 def test_queue_cells_are_accounted_for(bench):
     found = bench(
         "queue", "--seconds", "0.2", "--rounds", "1", "--batch", "16,1", "--no-peer",
@@ -43,9 +39,7 @@ def test_queue_beside_its_peer_or_saying_why_not(bench):
         assert [cell.get("ratio", 0) > 0 for cell in found["cells"]] == [False, True, False]
 
 
-@pytest.mark.promise(
-    "Benchmarks and robustness", "`penstock bench queue` and `bench http` account for every envelope"
-)
+@pytest.mark.promise("Benchmarks and robustness", "`penstock bench queue` and `bench http` account for every envelope")
 def test_http_cells_are_accounted_for(bench):
     found = bench(
         "http", "--seconds", "0.2", "--rounds", "1", "--batch", "1,10", "--connections", "4",

@@ -29,9 +29,7 @@ def busy(tmp_path_factory):
     process = ServerProcess(tmp_path_factory.mktemp("busy"))
     http = Http(process.http)
     http.enqueue("jobs/a", "a", "b", "c")
-    http.post(
-        "/v1/enqueue", {"to": "mail", "envelope": {**envelope("m", "mail.new"), "corr": "k1", "from": "sam"}}
-    )
+    http.post("/v1/enqueue", {"to": "mail", "envelope": {**envelope("m", "mail.new"), "corr": "k1", "from": "sam"}})
     a, b, c = http.pull("jobs/a", max=3)
     http.settle("a", "ack", leaseId=a["leaseId"])
     http.settle("b", "nack", leaseId=b["leaseId"], reason="busy")
@@ -122,9 +120,7 @@ def test_people_see_a_table(cli, story):
 @pytest.mark.promise("Journal", "`penstock log ls`, `cat`, `check`, `seal` and `readers` work")
 def test_files_are_listed_with_their_offsets_and_cover_the_journal(cli):
     (listed,) = cli("log", "ls", "--json")
-    kinds = {
-        kind: [file for file in listed["files"] if file["kind"] == kind] for kind in ("sealed", "segment")
-    }
+    kinds = {kind: [file for file in listed["files"] if file["kind"] == kind] for kind in ("sealed", "segment")}
     ends = [(file["first"], file["end"], file["rows"]) for file in kinds["sealed"] + kinds["segment"]]
     assert ends[0][0] == 0 and ends[-1][1] == listed["end"]
     assert all(earlier[1] == later[0] for earlier, later in pairwise(ends))
@@ -153,9 +149,7 @@ def test_a_wrong_wish_is_an_error_with_a_hint(busy, capsys, words, code):
     assert json.loads(shown.out)["error"]["code"] == code and "hint: " in shown.err
 
 
-@pytest.mark.parametrize(
-    "words", [["ls"], ["cat"], ["check"], ["seal"], ["readers"]], ids=lambda words: words[0]
-)
+@pytest.mark.parametrize("words", [["ls"], ["cat"], ["check"], ["seal"], ["readers"]], ids=lambda words: words[0])
 def test_a_directory_without_a_journal_is_told_so_and_left_alone(tmp_path, capsys, words):
     assert main(["log", *words, "--data", str(tmp_path)]) == 1
     assert "there is no journal" in capsys.readouterr().err
@@ -267,9 +261,7 @@ def test_readers_are_listed_and_forgotten(busy, cli, tmp_path):
     named_readers.advance(disk, "nightly", 2, 1_700_000_000_000_000)
     (listed,) = cli("log", "readers", "--json", data=data)
     (reader,) = listed["readers"]
-    assert (reader["name"], reader["offset"], reader["holds"]) == ("nightly", 2, True) and reader[
-        "behind"
-    ] > 0
+    assert (reader["name"], reader["offset"], reader["holds"]) == ("nightly", 2, True) and reader["behind"] > 0
     assert "nightly" in cli("log", "readers", data=data)
     assert cli("log", "readers", "--forget", "nightly", "--json", data=data) == [{"readers": []}]
 
@@ -392,9 +384,7 @@ def test_replay_keeps_the_pauses_scaled_by_its_speed():
         async def flush(self):
             return None
 
-    rows = [
-        {"recorded_at": at_us, "event": "enqueue", "channel": "c", "body": b"{}"} for at_us in (0, 0, 80_000)
-    ]
+    rows = [{"recorded_at": at_us, "event": "enqueue", "channel": "c", "body": b"{}"} for at_us in (0, 0, 80_000)]
     feed = Clocked()
     asyncio.run(_play(iter(rows), feed, 2.0))
     first, second, third = feed.times

@@ -60,9 +60,7 @@ def drawn(reading: Reading, rows: int = 15, trouble: str | None = None) -> str:
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart"
-)
+@pytest.mark.promise("SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart")
 def test_rates_are_differences_of_counters_over_the_time_between() -> None:
     before = Look(10.0, figures("x", 100, queue("jobs", 40), streams=[stream(1, 5)]))
     now = Look(12.0, figures("x", 130, queue("jobs", 50), queue("new", 7), streams=[stream(1, 9, ["bob"])]))
@@ -79,9 +77,7 @@ def test_rates_are_differences_of_counters_over_the_time_between() -> None:
     assert reading.pipeline.batch_ms == {"ingest": 40.0}
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart"
-)
+@pytest.mark.promise("SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart")
 def test_the_first_look_at_a_server_and_at_a_new_run_of_it_has_no_rates() -> None:
     now = Look(12.0, figures("y", 3, queue("jobs", 2)))
     assert [one.in_rate for one in read(None, now).queues] == [None]
@@ -96,9 +92,7 @@ def test_the_fullest_queues_come_first_then_the_busiest() -> None:
     assert [one.name for one in read(before, now).queues] == ["full", "busy", "calm"]
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart"
-)
+@pytest.mark.promise("SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart")
 def test_what_is_shown_is_bounded_and_says_what_is_left_out() -> None:
     many = [queue(f"queue-{number}", 0) for number in range(40)]
     shown = drawn(read(None, Look(0.0, figures("x", 0, *many))), rows=5)
@@ -120,9 +114,7 @@ class Server:
         return answer
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart"
-)
+@pytest.mark.promise("SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart")
 def test_a_server_that_is_gone_for_a_while_is_waited_for() -> None:
     server = Server()
     gone = PenstockError(Refusal("Unreachable", "nobody listens there"))
@@ -138,9 +130,7 @@ def test_a_server_that_is_gone_for_a_while_is_waited_for() -> None:
         watch.look()
 
 
-@pytest.mark.promise(
-    "SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart"
-)
+@pytest.mark.promise("SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart")
 def test_one_reading_of_a_real_server(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--url", server.http, "--interval", "0.2"]
     assert main(["send", "top-reader", "hello", "--as", "ann", "--url", server.http]) == 0

@@ -45,9 +45,7 @@ def test_wrong_usage_is_told_and_leaves_nothing_behind(
 def test_every_problem_of_the_file_is_told_and_no_default_takes_its_place(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "space.yaml").write_text(
-        "space: {id: 5}\nparticipants:\n  sam: {tokens: [5], capabilities: [chat]}"
-    )
+    (folder / "space.yaml").write_text("space: {id: 5}\nparticipants:\n  sam: {tokens: [5], capabilities: [chat]}")
     assert main(["gateway", "start", "-p", "70000"]) == 2
     told = capsys.readouterr().err.splitlines()
     assert [line.startswith("error: ") for line in told] == [True, True, True, True, False]

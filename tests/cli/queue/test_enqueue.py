@@ -17,9 +17,7 @@ def test_enqueue_from_arguments_files_and_stdin(cli, stream, tmp_path):
         json.dumps([{"id": f"a{n}", "type": "t", "payload": n} for n in range(3)], indent=1)
     )
     assert "stored 3" in ok(cli("enqueue", "--to", stream, "--file", "many.json"))
-    lines = "\n".join(
-        json.dumps({"id": f"l{n}", "to": stream, "type": "t", "payload": n}) for n in range(600)
-    )
+    lines = "\n".join(json.dumps({"id": f"l{n}", "to": stream, "type": "t", "payload": n}) for n in range(600))
     assert "stored 600" in ok(cli("enqueue", "--file", "-", stdin=lines))
     assert json.loads(ok(cli("stats", stream, "--json")))["depth"] == 604
     bad = cli("enqueue", "--to", stream, "--file", "-", stdin='{"id":"x","type":"t","payload":1}\n{oops\n')

@@ -142,9 +142,7 @@ def test_open_stream_sends_lines_or_blocks_and_closes():
                 request = await seat.open(target=["agg"])
                 assert request["payload"]["target"] == ["agg"]
                 assert request["payload"].get("overflow") == ("disconnect" if "--block" in words else None)
-                assert [await seat.read_frame() for _ in expected] == [
-                    b"#stream-1#" + one for one in expected
-                ]
+                assert [await seat.read_frame() for _ in expected] == [b"#stream-1#" + one for one in expected]
                 await seat.echo(await seat.read("stream/close"))
                 code, out, _ = await finished
                 size = sum(map(len, expected))

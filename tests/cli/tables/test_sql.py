@@ -46,10 +46,7 @@ def test_a_question_is_answered(cli):
 
 
 def test_json_has_every_kind_of_value(cli):
-    [row] = [
-        json.loads(line)
-        for line in cli("sql", "select * from notes where offset = 4", "--json").out.splitlines()
-    ]
+    [row] = [json.loads(line) for line in cli("sql", "select * from notes where offset = 4", "--json").out.splitlines()]
     assert row == {
         "journal": "j1",
         "offset": 4,
@@ -59,7 +56,9 @@ def test_json_has_every_kind_of_value(cli):
         "headers": {"k": "4"},
         "text": "note 4",
     }
-    values = "select arrow_cast('ab', 'Binary') as b, arrow_cast(x'ff00', 'Binary') as c, 1.5 as d, null as e, true as f"
+    values = (
+        "select arrow_cast('ab', 'Binary') as b, arrow_cast(x'ff00', 'Binary') as c, 1.5 as d, null as e, true as f"
+    )
     [row] = [json.loads(line) for line in cli("sql", values, "--json").out.splitlines()]
     assert row == {"b": "ab", "c": "/wA=", "d": 1.5, "e": None, "f": True}
 
@@ -117,10 +116,7 @@ def test_what_is_not_there_is_said_with_what_is(cli, tmp_path):
     assert "nope" in seen.err and "describe" in seen.err
     assert "penstock pipeline run --once" in cli("sql", "select 1", code=1, at=tmp_path / "fresh").err
     assert "penstock pipeline run --once" in cli("lake", "ls", at=tmp_path / "fresh").err
-    assert (
-        json.loads(cli("sql", "select * from nope", "--json", code=1).out)["error"]["code"]
-        == "InvalidRequest"
-    )
+    assert json.loads(cli("sql", "select * from nope", "--json", code=1).out)["error"]["code"] == "InvalidRequest"
 
 
 @pytest.mark.promise("Spark: pipeline", "`penstock sql` and `penstock lake` run without a JVM")

@@ -50,12 +50,8 @@ def test_an_unknown_kind_is_a_validation_error_and_other_bytes_are_not_json():
 
 
 def test_an_error_becomes_an_exception_and_an_unknown_code_becomes_internal():
-    known = decode_frame(
-        b'{"type":"error","reqId":"1","code":"QueueFull","status":429,"detail":"full","hint":"x"}'
-    )
-    newer = decode_frame(
-        b'{"type":"error","reqId":"1","code":"Newer","status":418,"detail":"new","hint":"x"}'
-    )
+    known = decode_frame(b'{"type":"error","reqId":"1","code":"QueueFull","status":429,"detail":"full","hint":"x"}')
+    newer = decode_frame(b'{"type":"error","reqId":"1","code":"Newer","status":418,"detail":"new","hint":"x"}')
     assert "full" in str(known.exception())
     assert newer.exception().code == "Internal"
 

@@ -50,9 +50,7 @@ class TestJoining:
             streams = [{"stream_id": "stream-4", "owner": "jen", "target": ["sam"], "direction": "upload"}]
             welcome = {"participants": others, "active_streams": streams}
             async with joined(welcome=welcome) as (space, _, server):
-                assert server.joins == [
-                    {"type": "join", "space": "demo", "participantId": "sam", "token": "secret"}
-                ]
+                assert server.joins == [{"type": "join", "space": "demo", "participantId": "sam", "token": "secret"}]
                 assert space.id == "sam" and space.capabilities == [{"kind": "chat"}]
                 assert space.participants == {"jen": [{"kind": "mcp/*"}]}
                 assert space.active_streams["stream-4"]["target"] == ["sam"]
@@ -224,9 +222,7 @@ class TestSending:
 
 
 class TestPicture:
-    @pytest.mark.promise(
-        "Space client", "the lists of participants, capabilities and open streams stay correct"
-    )
+    @pytest.mark.promise("Space client", "the lists of participants, capabilities and open streams stay correct")
     def test_presence_grants_and_streams_change_it(self):
         async def go():
             async with joined() as (space, seat, _), space.envelopes() as feed:
@@ -241,15 +237,11 @@ class TestPicture:
                     **{"from": "jen", "id": "r1"},
                 )
                 opened = {"stream_id": "stream-7", "owner": "jen", "authorized_writers": ["jen"]}
-                await seat.say(
-                    "stream/open", opened, **{"from": "gateway", "correlation_id": ["r1"], "id": "o1"}
-                )
+                await seat.say("stream/open", opened, **{"from": "gateway", "correlation_id": ["r1"], "id": "o1"})
                 await feed.next()
                 await feed.next()
                 # The target that was asked for is not the one that was given: there is none.
-                assert space.active_streams == {
-                    "stream-7": {"direction": "upload", "description": "d", **opened}
-                }
+                assert space.active_streams == {"stream-7": {"direction": "upload", "description": "d", **opened}}
                 granted = {"stream_id": "stream-7", "authorized_writers": ["jen", "sam"]}
                 await seat.say("stream/write-granted", granted, **{"from": "gateway"})
                 await feed.next()
@@ -271,9 +263,7 @@ class TestPicture:
 
         run(go())
 
-    @pytest.mark.promise(
-        "Space client", "the lists of participants, capabilities and open streams stay correct"
-    )
+    @pytest.mark.promise("Space client", "the lists of participants, capabilities and open streams stay correct")
     def test_what_a_participant_forges_changes_nothing(self):
         async def go():
             async with joined() as (space, seat, _), space.envelopes() as feed:
@@ -288,9 +278,7 @@ class TestPicture:
 
         run(go())
 
-    @pytest.mark.promise(
-        "Space client", "the lists of participants, capabilities and open streams stay correct"
-    )
+    @pytest.mark.promise("Space client", "the lists of participants, capabilities and open streams stay correct")
     @given(
         st.lists(
             st.tuples(
@@ -373,9 +361,7 @@ class TestStreams:
 
         run(go())
 
-    @pytest.mark.promise(
-        "Space client", "the client detects a gateway without targets before it sends a frame"
-    )
+    @pytest.mark.promise("Space client", "the client detects a gateway without targets before it sends a frame")
     @pytest.mark.parametrize("echoed", [{}, {"target": []}, {"target": None}])
     def test_a_gateway_that_does_not_know_targets_is_detected(self, echoed):
         async def go():
@@ -653,9 +639,7 @@ class TestReading:
 
         run(go())
 
-    @given(
-        st.text(st.characters(exclude_characters="#", exclude_categories=("Cs",)), min_size=1), st.binary()
-    )
+    @given(st.text(st.characters(exclude_characters="#", exclude_categories=("Cs",)), min_size=1), st.binary())
     def test_any_bytes_survive_in_a_frame(self, stream_id, data):
         assert read_message(frame_bytes(stream_id, data)) == Frame(stream_id, data)
 

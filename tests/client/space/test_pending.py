@@ -14,9 +14,7 @@ from penstock.core.errors import PenstockError, Refusal
 
 def arrival(kind: str, *, id_: str = "x", sender: str = "bob", correlated: str = "", payload: object = None):
     fields = {"kind": kind, "id": id_, "from": sender, "payload": payload}
-    return read_message(
-        json.dumps(fields | ({"correlation_id": [correlated]} if correlated else {})).encode()
-    )
+    return read_message(json.dumps(fields | ({"correlation_id": [correlated]} if correlated else {})).encode())
 
 
 def run(work):

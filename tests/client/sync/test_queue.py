@@ -98,9 +98,7 @@ def public(kind):
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
-@pytest.mark.promise(
-    "Token streams: publisher and reader", "the sync publisher and reader have the same interface"
-)
+@pytest.mark.promise("Token streams: publisher and reader", "the sync publisher and reader have the same interface")
 @pytest.mark.promise(
     "SDK and command line", "the sync twins match the async clients: names, arguments, types, statements"
 )
@@ -178,17 +176,13 @@ def test_connect_and_connect_sync_take_the_same_arguments():
     )
 
 
-@pytest.mark.promise(
-    "Token streams: publisher and reader", "the sync publisher and reader have the same interface"
-)
+@pytest.mark.promise("Token streams: publisher and reader", "the sync publisher and reader have the same interface")
 @pytest.mark.parametrize(
     ("source", "twin"),
     [(Space, SyncSpace), (TokenStream, SyncTokenStream), (TokenPublisher, SyncTokenPublisher)],
 )
 def test_both_kinds_are_made_with_the_same_arguments(source, twin):
-    assert list(inspect.signature(source).parameters.values()) == list(
-        inspect.signature(twin).parameters.values()
-    )
+    assert list(inspect.signature(source).parameters.values()) == list(inspect.signature(twin).parameters.values())
 
 
 def test_nobody_there_raises_and_leaves_no_thread():

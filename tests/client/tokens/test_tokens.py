@@ -97,9 +97,7 @@ class TestStreams:
     )
     @pytest.mark.parametrize("form", FORMATS)
     @awaited
-    async def test_every_token_arrives_in_order_and_the_end_with_its_figures(
-        self, relay: TinyRelay, form: Any
-    ) -> None:
+    async def test_every_token_arrives_in_order_and_the_end_with_its_figures(self, relay: TinyRelay, form: Any) -> None:
         agreed = agree(relay)
         reading = asyncio.ensure_future(read(agreed))
         async with publisher(relay, agreed, format=form) as out:
@@ -161,9 +159,7 @@ class TestStreams:
             await out.complete()
             assert [token async for token in stream] == ["a"]
 
-    @pytest.mark.promise(
-        "Token streams: publisher and reader", "batches adapt to the rate, with a time limit"
-    )
+    @pytest.mark.promise("Token streams: publisher and reader", "batches adapt to the rate, with a time limit")
     @awaited
     async def test_a_partial_batch_is_not_held_back(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
@@ -181,9 +177,7 @@ class TestStreams:
 
     @pytest.mark.promise("Token streams: publisher and reader", "buffers at either end are bounded")
     @awaited
-    async def test_a_slow_reader_is_waited_for(
-        self, relay: TinyRelay, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_slow_reader_is_waited_for(self, relay: TinyRelay, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reader, "WAITING_MAX", 10)
         agreed = agree(relay)
         async with publisher(relay, agreed) as out:
@@ -195,9 +189,7 @@ class TestStreams:
             assert [token async for token in stream] == words(5_000)
 
     @awaited
-    async def test_links_are_encrypted_where_both_sides_have_keys(
-        self, make_relay: Callable[..., TinyRelay]
-    ) -> None:
+    async def test_links_are_encrypted_where_both_sides_have_keys(self, make_relay: Callable[..., TinyRelay]) -> None:
         there, here = zmq.curve_keypair(), zmq.curve_keypair()
         relay = make_relay(curve=there)
         agreed = agree(relay)
@@ -342,9 +334,7 @@ class TestEnds:
     @awaited
     async def test_no_relay_is_an_error_in_time(self, tmp_path: Path, relay: TinyRelay) -> None:
         agreed = agree(relay)
-        nowhere = penstock.TokenPublisher(
-            f"ipc://{tmp_path}/nobody", agreed.keys, signer=KEY, connect_timeout=0.05
-        )
+        nowhere = penstock.TokenPublisher(f"ipc://{tmp_path}/nobody", agreed.keys, signer=KEY, connect_timeout=0.05)
         with pytest.raises(penstock.PenstockError, match="does not answer"):
             await nowhere.open()
         with pytest.raises(penstock.PenstockError, match="cannot connect"):
@@ -352,9 +342,7 @@ class TestEnds:
 
     @pytest.mark.parametrize("token", ["x" * 65_537, "\ud800"])
     @awaited
-    async def test_what_cannot_be_sent_is_refused_and_harms_nothing(
-        self, relay: TinyRelay, token: str
-    ) -> None:
+    async def test_what_cannot_be_sent_is_refused_and_harms_nothing(self, relay: TinyRelay, token: str) -> None:
         agreed = agree(relay)
         async with publisher(relay, agreed) as out:
             await out.send("a")
@@ -458,9 +446,7 @@ class TestFaults:
                 await go_on()
         assert got == words(len(got)) and len(got) <= 3
 
-    @pytest.mark.promise(
-        "Token streams: publisher and reader", "a killed relay and a lost connection lose nothing"
-    )
+    @pytest.mark.promise("Token streams: publisher and reader", "a killed relay and a lost connection lose nothing")
     @pytest.mark.parametrize("form", FORMATS)
     @awaited
     async def test_a_relay_that_is_restarted_without_memory_loses_nothing(
@@ -490,9 +476,7 @@ class TestFaults:
             assert [token async for token in stream] == words(150)[20:]
             assert relay.registered, "the new relay knows the topic"
 
-    @pytest.mark.promise(
-        "Token streams: publisher and reader", "a failed send breaks no chain; a full publisher waits"
-    )
+    @pytest.mark.promise("Token streams: publisher and reader", "a failed send breaks no chain; a full publisher waits")
     @awaited
     async def test_a_publisher_waits_for_a_relay_that_is_gone_and_says_when_that_takes_too_long(
         self, relay: TinyRelay, make_relay: Callable[..., TinyRelay]

@@ -78,9 +78,7 @@ def test_only_writers_write_and_only_to_lanes_that_are_there() -> None:
     driver.enter("a")
     route = driver.open("s", "a")
     assert (
-        not driver.publish("b", "s", b"x")
-        and not driver.publish("a", "t", b"x")
-        and not driver.publish("a", "", b"x")
+        not driver.publish("b", "s", b"x") and not driver.publish("a", "t", b"x") and not driver.publish("a", "", b"x")
     )
     route.writers["b"] = None
     assert driver.publish("b", "s", b"x")
@@ -190,9 +188,7 @@ def test_a_run_ends_before_anything_else_is_told() -> None:
     driver.publish("a", "s", b"5")
     driver.router.broadcast(b"[not b]", but="b")
     driver.router.flush()
-    assert (
-        b"".join(a.take()) == framed(b"#s#1") + b"[to all]" + framed(b"#s#2", b"#s#3", b"#s#5") + b"[not b]"
-    )
+    assert b"".join(a.take()) == framed(b"#s#1") + b"[to all]" + framed(b"#s#2", b"#s#3", b"#s#5") + b"[not b]"
     assert b"".join(b.take()) == (
         framed(b"#s#1") + b"[to all]" + framed(b"#s#2") + b"[to b]" + framed(b"#s#3", b"#t#4", b"#s#5")
     )

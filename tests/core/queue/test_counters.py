@@ -96,7 +96,5 @@ class TestLatencies:
 
 
 def test_settled_is_every_way_out_and_nothing_else() -> None:
-    counters = Counters(
-        in_=1, out=2, re=4, ack=10, nack=20, dead=100, drop=1000, purged=10_000, moved=100_000
-    )
+    counters = Counters(in_=1, out=2, re=4, ack=10, nack=20, dead=100, drop=1000, purged=10_000, moved=100_000)
     assert counters.settled == 111_110

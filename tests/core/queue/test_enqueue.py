@@ -273,9 +273,7 @@ class TestBounds:
 
 
 class TestDropOldest:
-    @pytest.mark.promise(
-        "Streams", "overflow `drop-oldest` counts what it drops and never drops a leased envelope"
-    )
+    @pytest.mark.promise("Streams", "overflow `drop-oldest` counts what it drops and never drops a leased envelope")
     def test_the_oldest_ready_record_makes_room_and_is_counted(self) -> None:
         bench = QueueDriver(Policy(max_depth=2, overflow="drop-oldest"))
         bench.put("a", "1", "2")
@@ -284,9 +282,7 @@ class TestDropOldest:
         assert bench.channel("a").counters.drop == 1
         assert bench.batches[-1] == ["drop", "enqueue"]
 
-    @pytest.mark.promise(
-        "Streams", "overflow `drop-oldest` counts what it drops and never drops a leased envelope"
-    )
+    @pytest.mark.promise("Streams", "overflow `drop-oldest` counts what it drops and never drops a leased envelope")
     def test_what_is_leased_is_never_dropped(self) -> None:
         bench = QueueDriver(Policy(max_depth=2, overflow="drop-oldest"))
         bench.subscribe("a", 1)

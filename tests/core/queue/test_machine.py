@@ -28,9 +28,7 @@ def turn(broker: Broker, policy: Policy, *, limits: Limits | None = None, rates:
     broker.run()
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "a lowered bound drops nothing; a new policy applies at once"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "a lowered bound drops nothing; a new policy applies at once")
 def test_a_lowered_depth_refuses_what_is_new_and_drops_nothing() -> None:
     broker = Broker(Policy(max_depth=10))
     filled(broker, "s", *"abcdef")
@@ -48,9 +46,7 @@ def test_a_lowered_depth_refuses_what_is_new_and_drops_nothing() -> None:
     assert answer["type"] == "ok"
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "a lowered bound drops nothing; a new policy applies at once"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "a lowered bound drops nothing; a new policy applies at once")
 def test_more_leases_at_once_are_given_at_once() -> None:
     broker = Broker(Policy(max_inflight=1))
     filled(broker, "s", "a", "b", "c")
@@ -62,9 +58,7 @@ def test_more_leases_at_once_are_given_at_once() -> None:
     assert [frame["deliver"]["id"] for frame in consumer.heard()] == ["c"]
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "a lowered bound drops nothing; a new policy applies at once"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "a lowered bound drops nothing; a new policy applies at once")
 @pytest.mark.parametrize(("before", "after"), [("tail", "head"), ("head", "tail")])
 def test_another_order_of_redelivery_keeps_everything_that_waits(before: str, after: str) -> None:
     broker = Broker(Policy(redelivery=before))

@@ -354,9 +354,7 @@ class TestLevels:
             bench.ack(consumer, bench.deliveries[-1][1])
         return bench.ids()
 
-    @pytest.mark.promise(
-        "Streams", "`priority`: the most urgent level is served first, and low levels never starve"
-    )
+    @pytest.mark.promise("Streams", "`priority`: the most urgent level is served first, and low levels never starve")
     def test_the_most_urgent_first_and_in_order_within_a_level(self) -> None:
         bench = QueueDriver(URGENT)
         asked = [0, "low", "normal", None, "whatever", "high", 9, "9", "7", 5]
@@ -364,9 +362,7 @@ class TestLevels:
         bench.commit()
         assert self.order(bench, 10) == ["6", "7", "5", "8", "2", "3", "4", "9", "1", "0"]
 
-    @pytest.mark.promise(
-        "Streams", "`priority`: the most urgent level is served first, and low levels never starve"
-    )
+    @pytest.mark.promise("Streams", "`priority`: the most urgent level is served first, and low levels never starve")
     def test_low_gets_one_turn_in_four_once_it_waited_too_long(self) -> None:
         bench = QueueDriver(URGENT)
         bench.offer("q", urgent("low-1", "low"), urgent("low-2", "low"))
@@ -444,9 +440,7 @@ class TestLevels:
         assert len(bench.channel("q").ready) == 0
 
 
-@pytest.mark.promise(
-    "Streams", "`priority`: the most urgent level is served first, and low levels never starve"
-)
+@pytest.mark.promise("Streams", "`priority`: the most urgent level is served first, and low levels never starve")
 @given(
     ops=st.lists(
         st.one_of(
@@ -474,11 +468,7 @@ def test_levels_are_a_list_searched_by_hand(ops: list[tuple[str, int]]) -> None:
             continue
         takes += 1
         aged = [entry for entry in model if entry[1] <= now_us - 20] if takes % AGED_EVERY == 0 else []
-        best = (
-            min(aged, key=lambda entry: (entry[1], entry[0]))
-            if aged
-            else max(model, key=lambda e: (e[0], -e[2]))
-        )
+        best = min(aged, key=lambda entry: (entry[1], entry[0])) if aged else max(model, key=lambda e: (e[0], -e[2]))
         model.remove(best)
         assert order.popleft().seq == best[2]
         assert len(order) == len(model)

@@ -150,9 +150,7 @@ def test_an_empty_stream_may_sleep_after_a_restart() -> None:
 
 
 @pytest.mark.promise("Journal", "the live file and the log after it restore the whole state")
-@given(
-    st.lists(st.tuples(st.sampled_from(["put", "ack", "nack", "release", "term", "wait"]), st.integers(0, 5)))
-)
+@given(st.lists(st.tuples(st.sampled_from(["put", "ack", "nack", "release", "term", "wait"]), st.integers(0, 5))))
 def test_any_history_is_rebuilt_with_the_same_live_ids_and_balance(steps: list[tuple[str, int]]) -> None:
     bench = Recorded(Policy(max_deliveries=3, lease_us=2_000_000))
     consumer = bench.subscribe("a", 10_000)
@@ -177,9 +175,7 @@ def test_any_history_is_rebuilt_with_the_same_live_ids_and_balance(steps: list[t
     for name, channel in bench.machine.channels.items():
         if channel.counters.in_:
             rebuilt = fresh.channel(name)
-            assert {r.id: r.seq for r in rebuilt.live.values()} == {
-                r.id: r.seq for r in channel.live.values()
-            }
+            assert {r.id: r.seq for r in rebuilt.live.values()} == {r.id: r.seq for r in channel.live.values()}
             assert {i: s.outcome for i, s in rebuilt.settled.items()} == {
                 i: s.outcome for i, s in channel.settled.items()
             }
@@ -208,11 +204,7 @@ def test_the_streams_of_a_snapshot_sleep_until_something_of_them_is_live() -> No
 def tick(bench: QueueDriver, minute_us: int) -> list[dict[str, Any]]:
     """Close a minute; what the gauges say."""
     bench.machine.tick(bench.now, minute_us)
-    notes = [
-        note
-        for note in bench.machine.commit_log.observations
-        if isinstance(note, Note) and note.event == "gauge"
-    ]
+    notes = [note for note in bench.machine.commit_log.observations if isinstance(note, Note) and note.event == "gauge"]
     bench.commit()
     return [{"channel": note.channel, **msgspec.json.decode(note.meta or "")} for note in notes]
 

@@ -58,9 +58,7 @@ class TestAck:
         bench = QueueDriver()
         consumer = bench.subscribe("a", 5)
         bench.offer("a", record_of("1"))
-        assert [one.refusal.code for one in bench.machine.ack(bench.now, consumer, ["1"])] == [
-            "UnknownEnvelope"
-        ]
+        assert [one.refusal.code for one in bench.machine.ack(bench.now, consumer, ["1"])] == ["UnknownEnvelope"]
 
     def test_of_what_another_holds_is_refused_and_leaves_it_alone(self) -> None:
         bench = QueueDriver()

@@ -302,9 +302,7 @@ class TestRecovery:
         assert metas == ['{"app":"report","batch":1,"envelopes":1}']
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "the newest batch of an application is durable with its envelopes"
-)
+@pytest.mark.promise("Spark: source and sinks", "the newest batch of an application is durable with its envelopes")
 def test_a_batch_larger_than_the_window_of_ids_is_still_known() -> None:
     bench = QueueDriver(Policy(dedup_count=10))
     drafts = [draft_of(f"{number}") for number in range(50)]

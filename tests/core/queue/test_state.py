@@ -61,9 +61,7 @@ class TestUnloading:
         bench.advance(100)
         assert "a" not in bench.machine.channels
 
-    @pytest.mark.parametrize(
-        "touch", ["subscribe", "pull", "refused", "conflict", "withdrawn", "purge", "redrive"]
-    )
+    @pytest.mark.parametrize("touch", ["subscribe", "pull", "refused", "conflict", "withdrawn", "purge", "redrive"])
     def test_no_way_of_touching_a_stream_keeps_it_for_ever(self, touch: str) -> None:
         bench = QueueDriver(Policy(max_depth=1), limits=QUICK)
         name = "dlq/a" if touch == "redrive" else "a"

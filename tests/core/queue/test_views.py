@@ -42,9 +42,7 @@ def test_an_inbox_has_exactly_three_parts(name: str, expected: bool) -> None:
 
 class TestLatest:
     @pytest.mark.promise("The document's testing strategy", "Unit: view updates")
-    @pytest.mark.promise(
-        "Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later"
-    )
+    @pytest.mark.promise("Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later")
     def test_is_the_last_to_arrive_of_each_inbox(self) -> None:
         bench = QueueDriver()
         bench.put(SAM, "1", "2")
@@ -53,9 +51,7 @@ class TestLatest:
         bench.put(SAM, "4")
         assert shown(bench.machine) == {JEN: body_of("9"), SAM: body_of("4")}
 
-    @pytest.mark.promise(
-        "Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later"
-    )
+    @pytest.mark.promise("Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later")
     def test_shows_nothing_before_it_is_committed_and_nothing_refused(self) -> None:
         bench = QueueDriver()
         bench.offer(SAM, record_of("1"))
@@ -73,9 +69,7 @@ class TestLatest:
         assert view.version == before + 1
 
     @pytest.mark.promise("The document's testing strategy", "Unit: view updates")
-    @pytest.mark.promise(
-        "Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later"
-    )
+    @pytest.mark.promise("Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later")
     def test_acks_nacks_expiries_and_duplicates_do_not_change_it(self) -> None:
         bench = QueueDriver()
         bench.put(SAM, "1", "2")
@@ -90,9 +84,7 @@ class TestLatest:
         bench.ack(consumer, "1", "2")
         assert (view.version, shown(bench.machine)) == before
 
-    @pytest.mark.promise(
-        "Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later"
-    )
+    @pytest.mark.promise("Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later")
     def test_dead_letters_and_their_way_back_do_not_change_it(self) -> None:
         bench = QueueDriver()
         bench.put(SAM, "1", "2")
@@ -127,13 +119,9 @@ class TestRecovery:
         bench.machine.redrive(bench.now, JEN, 10)
         bench.apply()
         bench.commit()
-        assert (
-            shown(bench.restarted().machine) == shown(bench.machine) == {SAM: body_of("2"), JEN: body_of("4")}
-        )
+        assert shown(bench.restarted().machine) == shown(bench.machine) == {SAM: body_of("2"), JEN: body_of("4")}
 
-    @pytest.mark.promise(
-        "Views", "rows survive a restart, also through the live file; versions are never reused"
-    )
+    @pytest.mark.promise("Views", "rows survive a restart, also through the live file; versions are never reused")
     def test_the_rows_come_back_from_a_snapshot_where_the_records_are_gone(self) -> None:
         bench = Recorded()
         bench.put(JEN, "1")
@@ -145,9 +133,7 @@ class TestRecovery:
         fresh.machine.recovered(fresh.now)
         assert list(shown(fresh.machine).items()) == list(shown(bench.machine).items())
 
-    @pytest.mark.promise(
-        "Views", "rows survive a restart, also through the live file; versions are never reused"
-    )
+    @pytest.mark.promise("Views", "rows survive a restart, also through the live file; versions are never reused")
     def test_no_version_of_an_earlier_life_can_be_followed_on(self) -> None:
         bench = Recorded()
         bench.machine.views.begin(bench.now)
@@ -307,9 +293,7 @@ ARRIVALS = st.lists(
 )
 
 
-@pytest.mark.promise(
-    "Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later"
-)
+@pytest.mark.promise("Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later")
 @given(ARRIVALS, st.integers(1, 3))
 def test_the_view_is_that_of_the_committed_and_recovery_agrees(
     turns: list[tuple[list[tuple[str, int]], bool]], rows_max: int

@@ -171,9 +171,7 @@ def test_old_messages_go_at_the_next_compaction_and_are_not_flushed_before_it():
 # Registrations
 
 
-@pytest.mark.promise(
-    "Relay", "the signer can extend its topic, and another signer cannot take it over (flaw 8)"
-)
+@pytest.mark.promise("Relay", "the signer can extend its topic, and another signer cannot take it over (flaw 8)")
 def test_the_same_signer_extends_its_topic_and_keeps_the_queue():
     relay = registered()
     publish(relay, 0, 1)
@@ -185,9 +183,7 @@ def test_the_same_signer_extends_its_topic_and_keeps_the_queue():
     assert relay.subscribe(at(3), T) == [message(1)]
 
 
-@pytest.mark.promise(
-    "Relay", "the signer can extend its topic, and another signer cannot take it over (flaw 8)"
-)
+@pytest.mark.promise("Relay", "the signer can extend its topic, and another signer cannot take it over (flaw 8)")
 def test_another_signer_is_refused_and_changes_nothing():
     relay = registered()
     publish(relay, 0, 1)
@@ -445,9 +441,7 @@ def test_a_remembered_topic_is_still_its_signers():
 def test_a_remembered_registration_expires_and_counts_against_the_bounds():
     relay = make(topics_max=1)
     expires_us = at(5_000).wall_us
-    relay.remember(
-        [Remembered(hash_of(T), SIGNER, expires_us), Remembered(hash_of(OTHER), SIGNER, expires_us)]
-    )
+    relay.remember([Remembered(hash_of(T), SIGNER, expires_us), Remembered(hash_of(OTHER), SIGNER, expires_us)])
     assert list(relay.remembered) == [hash_of(T)]
     assert isinstance(relay.register(at(0), OTHER, SIGNER, LATER_S), Refusal)
     assert relay.compact(at(4_999)) == []
@@ -559,9 +553,7 @@ class Driven(RuleBasedStateMachine):
     @precondition(lambda self: self.no > 3)
     @rule()
     def restart(self) -> None:
-        known = [
-            Remembered(topic.hash, topic.signer, topic.expires_us) for topic in self.relay.topics.values()
-        ]
+        known = [Remembered(topic.hash, topic.signer, topic.expires_us) for topic in self.relay.topics.values()]
         self.relay = Relay(self.LIMITS, mark_of)
         self.relay.remember(known)
 
@@ -569,9 +561,7 @@ class Driven(RuleBasedStateMachine):
     def sends_only_what_was_published_each_in_its_order(self) -> None:
         for name, sent in self.sent.items():
             positions = {data: index for index, data in enumerate(self.published[name])}
-            firsts = list(
-                dict.fromkeys(positions[data] for data in sent)
-            )  # a KeyError: it was never published
+            firsts = list(dict.fromkeys(positions[data] for data in sent))  # a KeyError: it was never published
             assert firsts == sorted(firsts)
 
     @invariant()

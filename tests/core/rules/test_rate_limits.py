@@ -44,9 +44,7 @@ def offer(meter: Meter, now_us: int, count: int = 1, who: Principal = SAM, addre
     st.lists(st.tuples(st.integers(0, 3) | st.integers(0, 3_000_000), st.integers(1, 20)), max_size=40),
 )
 @example(Rate(3, 10, 1), [(0, 1), (2, 1), (2, 1), (2, 1), (3, 1)])
-def test_over_any_time_no_more_than_the_burst_and_the_rate_comes_in(
-    rate: Rate, asked: list[tuple[int, int]]
-) -> None:
+def test_over_any_time_no_more_than_the_burst_and_the_rate_comes_in(rate: Rate, asked: list[tuple[int, int]]) -> None:
     meter = meter_of(rate)
     now_us = START_US
     admitted: list[tuple[int, int]] = []
@@ -71,9 +69,7 @@ def test_over_any_time_no_more_than_the_burst_and_the_rate_comes_in(
     st.fractions(0, 1),
     st.lists(st.one_of(st.just(Fraction(0)), st.fractions(0, 10**7)), min_size=1, max_size=60),
 )
-def test_whoever_keeps_to_the_rate_is_never_refused(
-    rate: Rate, start: Fraction, pauses: list[Fraction]
-) -> None:
+def test_whoever_keeps_to_the_rate_is_never_refused(rate: Rate, start: Fraction, pauses: list[Fraction]) -> None:
     """Times are exact; what the server reads is the whole microsecond before."""
     meter = meter_of(rate)
     at_us = START_US + start
@@ -112,9 +108,7 @@ def test_after_the_time_that_is_told_it_fits_and_a_millisecond_before_it_does_no
     "no more than burst and rate are accepted over any time; a paced sender is never rejected, even if the clock steps",
 )
 @given(rates, st.lists(st.tuples(st.integers(-(10**9), 10**9), st.integers(1, 5)), max_size=40))
-def test_steps_of_the_clock_give_nothing_away_and_lock_nobody_out(
-    rate: Rate, asked: list[tuple[int, int]]
-) -> None:
+def test_steps_of_the_clock_give_nothing_away_and_lock_nobody_out(rate: Rate, asked: list[tuple[int, int]]) -> None:
     meter = meter_of(rate)
     now_us = START_US
     times, total = [now_us], 0
@@ -129,9 +123,7 @@ def test_steps_of_the_clock_give_nothing_away_and_lock_nobody_out(
     assert offer(meter, now_us + whole_us, rate.burst)
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "a rejection has no side effect: all buckets are checked first"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "a rejection has no side effect: all buckets are checked first")
 @given(rates, st.integers(1, 20), st.integers(1, 30))
 def test_asking_changes_nothing(rate: Rate, used: int, asked: int) -> None:
     meter = meter_of(rate, stream=Rate(1, 1_000_000, 5))
@@ -144,9 +136,7 @@ def test_asking_changes_nothing(rate: Rate, used: int, asked: int) -> None:
     assert meter.room(START_US, SAM, "", "s") == before
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "a rejection has no side effect: all buckets are checked first"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "a rejection has no side effect: all buckets are checked first")
 def test_all_buckets_are_asked_before_any_is_charged() -> None:
     """A full stream costs its sender nothing, and a sender without tokens costs the stream nothing."""
     meter = meter_of(Rate(1, 1_000_000, 3), stream=Rate(1, 1_000_000, 2))
@@ -196,9 +186,7 @@ def test_a_token_is_not_counted_by_its_address() -> None:
     assert all(offer(meter, START_US, 1, SAM, "10.0.0.1") for _ in range(5))
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "idle buckets are evicted, and their number is bounded"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "idle buckets are evicted, and their number is bounded")
 def test_idle_buckets_go_and_their_number_is_bounded() -> None:
     meter = meter_of(Rate(1, 1_000, 1), buckets_max=10)
     for number in range(500):  # each is full again before the next comes
@@ -209,9 +197,7 @@ def test_idle_buckets_go_and_their_number_is_bounded() -> None:
     assert len(meter) == 10 and meter.forgotten > 0
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "idle buckets are evicted, and their number is bounded"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "idle buckets are evicted, and their number is bounded")
 def test_a_bucket_that_fills_slowly_keeps_no_idle_one_alive() -> None:
     rates = Rates(token=Rate(1, 1_000, 1), named={"slow": Rate(1, 10**12, 1)})
     meter = Meter(rates, lambda _: None)

@@ -101,9 +101,7 @@ class ListWire:
 class Peer:
     """One client of a broker."""
 
-    def __init__(
-        self, broker: Broker, session: ControlSession | SubscribeSession, principal: Principal
-    ) -> None:
+    def __init__(self, broker: Broker, session: ControlSession | SubscribeSession, principal: Principal) -> None:
         self.broker = broker
         self.session = session
         self.wire = ListWire()
@@ -168,9 +166,7 @@ class Broker:
         self.us = START_US
         self.scheduler = HandScheduler(lambda: self.now)
         known = tokens or {}
-        self.machine = make_machine(
-            limits or Limits(), lambda name: named.get(name, chosen), counting_entropy()
-        )
+        self.machine = make_machine(limits or Limits(), lambda name: named.get(name, chosen), counting_entropy())
         install_rules(self.machine, [msgspec.convert(trigger, Trigger) for trigger in triggers])
         self.journal = journal or MemoryJournal(self.scheduler.soon)
         self.runtime = Runtime(

@@ -19,9 +19,7 @@ from penstock.server.config.load import load, policy_for
 from tests.dialects.courier.talking import Broker, envelope, filled, line
 
 
-@pytest.mark.promise(
-    "The document's testing strategy", "each of the eighteen defects of the first Courier is fixed"
-)
+@pytest.mark.promise("The document's testing strategy", "each of the eighteen defects of the first Courier is fixed")
 @pytest.mark.promise("Defects of the upstream program, fixed here", "1: each socket has its own subscription")
 def test_defect_01_sockets_do_not_share_one_subscription() -> None:
     broker = Broker()
@@ -137,9 +135,7 @@ def test_defect_09_an_inner_address_never_beats_the_outer_one() -> None:
     assert broker.machine.channels == {}
 
 
-@pytest.mark.promise(
-    "Defects of the upstream program, fixed here", "10: a full stream rejects and drops nothing"
-)
+@pytest.mark.promise("Defects of the upstream program, fixed here", "10: a full stream rejects and drops nothing")
 def test_defect_10_a_full_stream_refuses_and_drops_nothing() -> None:
     broker = Broker(Policy(max_depth=1))
     producer = broker.control()
@@ -258,9 +254,7 @@ def test_defect_18_a_view_is_followed_only_with_a_token_where_tokens_are_needed(
     assert first["snapshot"]["rows"] == []
 
 
-@pytest.mark.promise(
-    "The document's testing strategy", "each of the eighteen defects of the first Courier is fixed"
-)
+@pytest.mark.promise("The document's testing strategy", "each of the eighteen defects of the first Courier is fixed")
 def test_defect_18_every_section_of_the_config_counts(tmp_path: Path) -> None:
     path = tmp_path / "courier.yaml"
     path.write_text(

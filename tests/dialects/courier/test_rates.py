@@ -52,9 +52,7 @@ def said(number: int, stream: str, id_: int, payload: int, kind: str) -> bytes:
             return line(type_="enqueue", to=stream, env=envelope(f"{id_}", payload=payload), reqId=number)
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "lines that arrive together are counted one by one, in order"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "lines that arrive together are counted one by one, in order")
 @settings(max_examples=150)
 @given(lines, st.integers(1, 12), st.integers(1, 6), st.integers(1, 4))
 def test_lines_that_come_together_are_counted_as_if_they_came_one_by_one(
@@ -146,9 +144,7 @@ def test_peers_at_one_address_share_what_it_has() -> None:
     assert kinds(answers) == [(0, "ok"), (1, "ok"), (2, "RateLimited"), (3, "ok")]
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "a rejection has no side effect: all buckets are checked first"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "a rejection has no side effect: all buckets are checked first")
 def test_a_refused_stream_is_not_made() -> None:
     broker = limited(token=1)
     peer = broker.control(SAM)

@@ -17,9 +17,7 @@ from tests.dialects.courier.talking import Broker, HandJournal, Peer, codes, env
 
 def tap(broker: Broker, stream: str = "jobs", **more: Any) -> Peer:
     peer = broker.control(**more)
-    assert peer.say(type_="tap", stream=stream, reqId=1) == [
-        {"type": "ok", "reqId": 1, "result": {"stream": stream}}
-    ]
+    assert peer.say(type_="tap", stream=stream, reqId=1) == [{"type": "ok", "reqId": 1, "result": {"stream": stream}}]
     return peer
 
 
@@ -27,9 +25,7 @@ def seen(peer: Peer) -> list[str]:
     return [frame["env"]["id"] for frame in peer.heard() if frame["type"] == "tap"]
 
 
-@pytest.mark.promise(
-    "Stream Kernel", "a tap sends each envelope once, when it is durable, and leases nothing"
-)
+@pytest.mark.promise("Stream Kernel", "a tap sends each envelope once, when it is durable, and leases nothing")
 def test_a_copy_has_the_bytes_the_number_and_no_lease() -> None:
     broker = Broker()
     peer = tap(broker)
@@ -62,9 +58,7 @@ def test_consumers_get_everything_all_the_same() -> None:
     assert [seen(peer) for peer in watchers] == [["a", "b"]] * 2
 
 
-@pytest.mark.promise(
-    "Stream Kernel", "a tap sends each envelope once, when it is durable, and leases nothing"
-)
+@pytest.mark.promise("Stream Kernel", "a tap sends each envelope once, when it is durable, and leases nothing")
 def test_only_what_is_durable_is_shown_and_what_is_refused_never() -> None:
     journal = HandJournal()
     broker = Broker(journal=journal)

@@ -27,9 +27,7 @@ INBOX = "agents/sam/inbox"
 
 
 def enqueue(peer: Peer, stream: str, *ids: str) -> list[Any]:
-    return [
-        answer for id_ in ids for answer in peer.say(type="enqueue", to=stream, env=envelope(id_), reqId=id_)
-    ]
+    return [answer for id_ in ids for answer in peer.say(type="enqueue", to=stream, env=envelope(id_), reqId=id_)]
 
 
 def pull(broker: Broker, who: Principal, stream: str) -> Any:

@@ -266,9 +266,7 @@ class House:
             watch=watch,
             keep_token=lambda *each: self.minted.append(each),
         )
-        for each in spaces or (
-            settings("p1", "p2", "p3", "p4", guest=participant("guest", {"kind": "chat"})),
-        ):
+        for each in spaces or (settings("p1", "p2", "p3", "p4", guest=participant("guest", {"kind": "chat"})),):
             self.spaces.add(each, "ws://localhost:8080/")
         self.door = SpaceEndpoint(self.spaces, Guard(Config()), is_loopback_bind=True)
         self.run()

@@ -86,9 +86,7 @@ class TestGrant:
 
     @pytest.mark.promise("MEW gateway", "grants, revokes and delegation follow the rules")
     def test_nobody_grants_what_it_does_not_hold(self) -> None:
-        lender = participant(
-            "lender", {"kind": "capability/grant"}, {"kind": "mcp/*", "payload": {"method": "read*"}}
-        )
+        lender = participant("lender", {"kind": "capability/grant"}, {"kind": "mcp/*", "payload": {"method": "read*"}})
         house = House(settings(lender=lender, guest=participant("guest", {"kind": "chat"})))
         client, guest = house.joined("lender", "guest")
         for beyond in ({"kind": "chat"}, {"kind": "mcp/request"}, {"kind": "*"}, {"kind": "mcp/**"}):
@@ -188,9 +186,7 @@ class TestRevoke:
         assert list(house.space.state.grants["guest"]) == ["g2"]
 
     @pytest.mark.parametrize("payload", [{"recipient": "guest"}, {"grant_id": "g1"}, None])
-    def test_one_that_says_too_little_is_refused(
-        self, granted: tuple[House, Client, Client], payload: Any
-    ) -> None:
+    def test_one_that_says_too_little_is_refused(self, granted: tuple[House, Client, Client], payload: Any) -> None:
         _, p1, guest = granted
         assert error(p1.say("capability/revoke", payload))["error"] == "invalid_request"
         assert guest.heard() == []
@@ -198,9 +194,7 @@ class TestRevoke:
 
 class TestInvite:
     @pytest.mark.promise("MEW gateway", "invitations and kicks follow the rules")
-    def test_the_inviter_alone_hears_the_token_and_the_others_that_somebody_is_invited(
-        self, house: House
-    ) -> None:
+    def test_the_inviter_alone_hears_the_token_and_the_others_that_somebody_is_invited(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
         payload = {"participant_id": "x", "initial_capabilities": [{"kind": "chat"}], "reason": "help"}
         (ack,) = p1.say("space/invite", payload, id="i1")
@@ -282,8 +276,7 @@ class TestInvite:
     def test_two_tokens_are_never_the_same(self, house: House) -> None:
         (p1,) = house.joined("p1")
         keys = [
-            only(p1.say("space/invite", {"participant_id": f"x{n}"}), "space/invite-ack")["token"]
-            for n in range(5)
+            only(p1.say("space/invite", {"participant_id": f"x{n}"}), "space/invite-ack")["token"] for n in range(5)
         ]
         assert len(set(keys)) == 5
 
@@ -299,9 +292,7 @@ class TestInvite:
 
     @pytest.mark.parametrize("kind", ["*", "space/kick", "capability/*", ["chat", "space/invite"]])
     def test_nobody_invites_somebody_to_decide_about_others_beyond_its_own_power(self, kind: Any) -> None:
-        house = House(
-            settings(host=participant("host", {"kind": "space/invite", "payload": {"reason": "r"}}))
-        )
+        house = House(settings(host=participant("host", {"kind": "space/invite", "payload": {"reason": "r"}})))
         (client,) = house.joined("host")
         payload = {"participant_id": "x", "initial_capabilities": [{"kind": kind}], "reason": "r"}
         said = error(client.say("space/invite", payload))
@@ -479,9 +470,7 @@ class TestRelay:
         assert [row.event for row in house.journal.rows if row.event not in ("join", "leave")] == ["envelope"]
 
     @pytest.mark.promise("MEW gateway", "other kinds are forwarded")
-    @pytest.mark.parametrize(
-        "kind", [*RELAYED, "stream/close", "stream/request", "space/invite", "space/kick"]
-    )
+    @pytest.mark.parametrize("kind", [*RELAYED, "stream/close", "stream/request", "space/invite", "space/kick"])
     def test_it_needs_a_capability(self, house: House, kind: str) -> None:
         house_of_mutes = House(settings("p2", mute=participant("mute", {"kind": "nothing"})))
         mute, p2 = house_of_mutes.joined("mute", "p2")

@@ -81,9 +81,7 @@ KINDS: list[tuple[str, Any, str, bool]] = [
     "Capabilities and log files of a gateway",
     "kinds and payloads are decided as gateways and clients do, case by case",
 )
-@pytest.mark.parametrize(
-    ("kind", "asked", "is_allowed"), [case[1:] for case in KINDS], ids=[case[0] for case in KINDS]
-)
+@pytest.mark.parametrize(("kind", "asked", "is_allowed"), [case[1:] for case in KINDS], ids=[case[0] for case in KINDS])
 def test_kinds(kind: Any, asked: str, is_allowed: bool) -> None:
     assert allowed({"kind": kind}, asked) is is_allowed
 
@@ -301,9 +299,7 @@ HOSTILE: list[tuple[str, Any, Any]] = [
     "Capabilities and log files of a gateway",
     "no pattern is expensive, and a too complex pattern never allows",
 )
-@pytest.mark.parametrize(
-    ("pattern", "payload"), [case[1:] for case in HOSTILE], ids=[case[0] for case in HOSTILE]
-)
+@pytest.mark.parametrize(("pattern", "payload"), [case[1:] for case in HOSTILE], ids=[case[0] for case in HOSTILE])
 def test_hostile_patterns_cost_little_and_allow_nothing(pattern: Any, payload: Any) -> None:
     matcher = Matcher([{"kind": "k", "payload": pattern}])
     before = time.perf_counter()
@@ -440,9 +436,7 @@ def messages(capability: dict[str, Any]) -> st.SearchStrategy[tuple[str, Any]]:
     return st.tuples(kind, st.one_of(likely(capability.get("payload", {})), values, objects))
 
 
-@pytest.mark.promise(
-    "Capabilities and log files of a gateway", "a participant can grant only what it provably has"
-)
+@pytest.mark.promise("Capabilities and log files of a gateway", "a participant can grant only what it provably has")
 @given(st.lists(new_capabilities, min_size=1, max_size=3), st.data())
 def test_what_covers_allows_everything_that_is_covered(held: list[Any], data: st.DataObject) -> None:
     # A relative of something held is covered more often than two strangers are.
@@ -458,20 +452,12 @@ def test_what_covers_allows_everything_that_is_covered(held: list[Any], data: st
 
 def _relatives(near: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     payload = near.get("payload") or {}
-    patterns_ = st.fixed_dictionaries(
-        {key: st.one_of(st.just(one), new_patterns) for key, one in payload.items()}
-    )
-    both = st.tuples(patterns_, st.dictionaries(keys, new_patterns, max_size=1)).map(
-        lambda two: two[1] | two[0]
-    )
-    return st.fixed_dictionaries(
-        {"kind": st.one_of(st.just(near["kind"]), signed)}, optional={"payload": both}
-    )
+    patterns_ = st.fixed_dictionaries({key: st.one_of(st.just(one), new_patterns) for key, one in payload.items()})
+    both = st.tuples(patterns_, st.dictionaries(keys, new_patterns, max_size=1)).map(lambda two: two[1] | two[0])
+    return st.fixed_dictionaries({"kind": st.one_of(st.just(near["kind"]), signed)}, optional={"payload": both})
 
 
-@pytest.mark.promise(
-    "Capabilities and log files of a gateway", "a participant can grant only what it provably has"
-)
+@pytest.mark.promise("Capabilities and log files of a gateway", "a participant can grant only what it provably has")
 @pytest.mark.parametrize("place", ["kind", "text"])
 def test_a_glob_covers_another_only_where_it_matches_whatever_that_does(place: Any) -> None:
     """Every two short patterns on every short text."""
@@ -491,14 +477,10 @@ def test_a_glob_covers_another_only_where_it_matches_whatever_that_does(place: A
 
 
 anything = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=2)
-    ),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=2)),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
-        st.dictionaries(
-            st.one_of(st.text(max_size=3), st.integers(), keys, st.just("kind")), inner, max_size=3
-        ),
+        st.dictionaries(st.one_of(st.text(max_size=3), st.integers(), keys, st.just("kind")), inner, max_size=3),
     ),
     max_leaves=8,
 )
@@ -570,9 +552,7 @@ DELEGATIONS: list[tuple[str, Any, Any, bool]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.promise(
-    "Capabilities and log files of a gateway", "a participant can grant only what it provably has"
-)
+@pytest.mark.promise("Capabilities and log files of a gateway", "a participant can grant only what it provably has")
 @pytest.mark.parametrize(
     ("held", "asked", "is_covered"), [case[1:] for case in DELEGATIONS], ids=[case[0] for case in DELEGATIONS]
 )

@@ -143,9 +143,7 @@ class TestMessages:
             (b'{"kind":"system/welcome"}', "invalid_request"),
         ],
     )
-    def test_other_mistakes_are_400_with_a_code_and_a_text(
-        self, house: House, body: bytes, code: str
-    ) -> None:
+    def test_other_mistakes_are_400_with_a_code_and_a_text(self, house: House, body: bytes, code: str) -> None:
         status, answer = house.post("p1", body)
         assert (status, answer["error"]) == (400, code) and answer["message"]
 
@@ -153,9 +151,7 @@ class TestMessages:
         assert house.post("p1", {"kind": "chat"})[0] == 200
         assert house.post("p1", {"kind": "mcp/request"})[0] == 200
 
-    def test_a_reserved_kind_is_told_to_the_connection_too_in_the_words_that_tests_look_for(
-        self, house: House
-    ) -> None:
+    def test_a_reserved_kind_is_told_to_the_connection_too_in_the_words_that_tests_look_for(self, house: House) -> None:
         (p1,) = house.joined("p1")
         status, body = house.post("p1", {"kind": "system/register", "id": "s1"})
         assert status == 400
@@ -262,9 +258,7 @@ class TestStreams:
 
     def test_a_close_is_accepted(self, house: House) -> None:
         house.post("p1", {"kind": "stream/request"})
-        status, body = house.post(
-            "p1", {"id": "c", "kind": "stream/close", "payload": {"stream_id": "stream-1"}}
-        )
+        status, body = house.post("p1", {"id": "c", "kind": "stream/close", "payload": {"stream_id": "stream-1"}})
         assert (status, body["id"], body["status"]) == (200, "c", "accepted")
         assert house.space.state.streams == {}
 
@@ -283,9 +277,7 @@ class TestSpaces:
         assert body["connection_url"] == "ws://localhost:8080/"
         house.join("x", key=body["token"])
         status, body = house.post("p1", invite)
-        assert (status, body["status"], body["participant_id"]) == (409, "already_exists", "x") and body[
-            "message"
-        ]
+        assert (status, body["status"], body["participant_id"]) == (409, "already_exists", "x") and body["message"]
         assert kinds(p2.heard()) == ["system/presence", "system/presence"]
 
     @pytest.mark.parametrize("payload", [None, {}, {"participant_id": "a/b"}])

@@ -78,9 +78,7 @@ MESSAGE = st.dictionaries(
     lambda found: st.tuples(st.one_of(KIND, VALUE), st.one_of(PAYLOAD, VALUE)).map(
         lambda two: (
             "{"
-            + ",".join(
-                f'"{key}":{value}' for key, value in (found | {"kind": two[0], "payload": two[1]}).items()
-            )
+            + ",".join(f'"{key}":{value}' for key, value in (found | {"kind": two[0], "payload": two[1]}).items())
             + "}"
         ).encode()
     )

@@ -169,14 +169,10 @@ def test_a_close_with_very_many_correlations_holds_nobody_up() -> None:
     assert len(house.space.state.streams) == 200
 
 
-@pytest.mark.promise(
-    "Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too"
-)
+@pytest.mark.promise("Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too")
 def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
     collector = ParticipantSettings(is_pipeline=True)
-    house = House(
-        settings("p1", collector=collector), limits=Limits(observations_bytes_max=1_000, observations_max=50)
-    )
+    house = House(settings("p1", collector=collector), limits=Limits(observations_bytes_max=1_000, observations_max=50))
     (p1,) = house.joined("p1")
     house.open_stream(p1, ["collector"])
     house.journal.is_by_hand = True
@@ -195,9 +191,7 @@ def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
     assert house.rows("frame")[-1].seq == 31
 
 
-@pytest.mark.promise(
-    "Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too"
-)
+@pytest.mark.promise("Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too")
 def test_what_everybody_who_joins_is_told_of_streams_is_bounded() -> None:
     house = House(limits=Limits(space_streams_bytes_max=10_000))
     (p1,) = house.joined("p1")
@@ -242,14 +236,9 @@ def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than
     assert "admin" in house.space.state.kicked and house.minted == []
     # Somebody without such powers may come back, and whoever has them all may bring anybody back.
     p.say("space/kick", {"participant_id": "chatter"})
-    assert (
-        only(p.say("space/invite", {"participant_id": "chatter"}), "space/invite-ack")["status"] == "created"
-    )
+    assert only(p.say("space/invite", {"participant_id": "chatter"}), "space/invite-ack")["status"] == "created"
     operator = house.join("operator", key=OPERATOR_TOKEN)
-    assert (
-        only(operator.say("space/invite", {"participant_id": "admin"}), "space/invite-ack")["status"]
-        == "created"
-    )
+    assert only(operator.say("space/invite", {"participant_id": "admin"}), "space/invite-ack")["status"] == "created"
 
 
 @pytest.mark.promise(
@@ -258,9 +247,7 @@ def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than
 def test_whoever_was_kicked_while_its_request_was_on_the_way_is_not_heard() -> None:
     house = House()
     (p1,) = house.joined("p1")
-    exchange = Exchange(
-        "POST", "/participants/p2/messages", envelope("chat", {"text": "x"}), {}, {}, token("p2")
-    )
+    exchange = Exchange("POST", "/participants/p2/messages", envelope("chat", {"text": "x"}), {}, {}, token("p2"))
     exchange.on_read = lambda: p1.say("space/kick", {"participant_id": "p2"})
 
     async def answered() -> Any:
@@ -388,9 +375,7 @@ def test_what_an_alias_was_given_is_not_for_somebody_else(kind: str, is_restarte
 # Those who come and go
 
 
-@pytest.mark.promise(
-    "Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too"
-)
+@pytest.mark.promise("Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too")
 def test_a_poller_that_is_let_go_is_missed_at_once_and_keeps_no_memory() -> None:
     house = House(limits=Limits(space_outbox_max=4_000))
     (p1,) = house.joined("p1")

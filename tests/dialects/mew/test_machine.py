@@ -179,11 +179,7 @@ def test_a_right_counts_when_it_is_durable_and_is_gone_when_that_is(waiting: Wai
     decide(house)
     guest = house.join("guest")
     house.journal.is_by_hand = True
-    p1.put(
-        envelope(
-            "capability/grant", {"recipient": "guest", "capabilities": [{"kind": "mcp/request"}]}, id="g"
-        )
-    )
+    p1.put(envelope("capability/grant", {"recipient": "guest", "capabilities": [{"kind": "mcp/request"}]}, id="g"))
     house.run()
     guest.put(envelope("mcp/request", {"method": "early"}))
     house.run()

@@ -60,9 +60,7 @@ def without_numbers(house: House) -> Any:
     return found
 
 
-@pytest.mark.promise(
-    "MEW gateway", "a change that the journal rejects has no effect, and only its sender is notified"
-)
+@pytest.mark.promise("MEW gateway", "a change that the journal rejects has no effect, and only its sender is notified")
 @pytest.mark.parametrize(("kind", "payload"), CHANGES)
 def test_what_is_refused_is_undone_and_only_its_sender_hears_of_it(
     room: tuple[House, Client, Client], kind: str, payload: Message
@@ -162,9 +160,7 @@ def test_a_journal_short_of_space_lets_people_close_revoke_and_kick(
     assert house.space.state.streams == {} and house.space.state.grants == {}
 
 
-@pytest.mark.promise(
-    "MEW gateway", "a change that the journal rejects has no effect, and only its sender is notified"
-)
+@pytest.mark.promise("MEW gateway", "a change that the journal rejects has no effect, and only its sender is notified")
 def test_what_a_journal_short_of_space_kept_is_what_counts(room: tuple[House, Client, Client]) -> None:
     """Something refused may lie around something kept that is about the very same."""
     house, p1, _p2 = room
@@ -173,9 +169,7 @@ def test_what_a_journal_short_of_space_kept_is_what_counts(room: tuple[House, Cl
     p1.put(
         envelope("stream/grant-write", {"stream_id": "stream-1", "participant_id": "p3"}),  # refused
         envelope("stream/revoke-write", {"stream_id": "stream-1", "participant_id": "p2"}),  # kept
-        envelope(
-            "capability/grant", {"recipient": "p3", "capabilities": [{"kind": "y"}]}, id="g2"
-        ),  # refused
+        envelope("capability/grant", {"recipient": "p3", "capabilities": [{"kind": "y"}]}, id="g2"),  # refused
         envelope("capability/revoke", {"recipient": "p3", "grant_id": "g1"}),  # kept
         envelope("space/invite", {"participant_id": "y"}),  # refused
     )

@@ -42,8 +42,7 @@ class TestJoin:
         [
             {"type": "join", "space": "demo", "token": "p1-token", "participantId": "p1", "capabilities": []},
             SYSTEM_JOIN | {"payload": {"space": "demo", "participantId": "p1", "token": "p1-token"}},
-            SYSTEM_JOIN
-            | {"payload": {"space": "demo", "participant": "p1", "token": "p1-token", "capabilities": []}},
+            SYSTEM_JOIN | {"payload": {"space": "demo", "participant": "p1", "token": "p1-token", "capabilities": []}},
             SYSTEM_JOIN | {"payload": {"space": "demo", "participant_id": "p1", "token": "p1-token"}},
             {"type": "join", "participant_id": "p1", "token": "p1-token"},
             {"type": "join", "space": "default", "participantId": "p1", "token": "p1-token"},
@@ -70,9 +69,7 @@ class TestJoin:
         assert house.client().received() == []
 
     @pytest.mark.parametrize("said", [{}, {"space": "demo"}, {"participantId": "p1"}])
-    def test_what_the_join_leaves_out_is_taken_from_the_request_for_the_socket(
-        self, house: House, said: Any
-    ) -> None:
+    def test_what_the_join_leaves_out_is_taken_from_the_request_for_the_socket(self, house: House, said: Any) -> None:
         client = house.client(token="p1-token", space="demo", participant="p1")
         (welcome,) = client.send({"type": "join", **said})
         assert welcome["payload"]["you"]["id"] == "p1"
@@ -144,9 +141,7 @@ class TestJoin:
         house = House(settings("p1"), settings("p1", id_="other"))
         for space in ("demo", "other"):
             client = house.client()
-            you = only(
-                client.send({"type": "join", "space": space, "token": OPERATOR_TOKEN}), "system/welcome"
-            )["you"]
+            you = only(client.send({"type": "join", "space": space, "token": OPERATOR_TOKEN}), "system/welcome")["you"]
             assert you == {"id": "operator", "capabilities": [{"kind": "*"}, BASELINE]}
 
     def test_where_there_are_several_spaces_one_has_to_be_named(self) -> None:
@@ -242,9 +237,7 @@ class TestWelcome:
         raw = client.wire.data
         (welcome,) = client.heard()
         assert list(welcome) == ["protocol", "id", "ts", "from", "to", "kind", "payload"]
-        assert (
-            welcome["id"].startswith("welcome-") and welcome["ts"].endswith("Z") and len(welcome["ts"]) == 24
-        )
+        assert welcome["id"].startswith("welcome-") and welcome["ts"].endswith("Z") and len(welcome["ts"]) == 24
         payload = welcome["payload"]
         assert list(payload) == ["you", "participants", "active_streams"]
         assert payload["you"] == {"id": "p2", "capabilities": [{"kind": "*"}, BASELINE]}
@@ -288,9 +281,7 @@ class TestWelcome:
     def test_what_a_request_carries_cannot_stand_for_what_the_gateway_knows(self, house: House) -> None:
         (p1,) = house.joined("p1")
         lies = {"stream_id": "x", "owner": "p2", "authorized_writers": ["p2"], "created": "never"}
-        opened = only(
-            p1.say("stream/request", {"direction": "download", "metadata": {"a": 1}, **lies}), "stream/open"
-        )
+        opened = only(p1.say("stream/request", {"direction": "download", "metadata": {"a": 1}, **lies}), "stream/open")
         assert (opened["stream_id"], opened["owner"], opened["authorized_writers"]) == (
             "stream-1",
             "p1",
@@ -322,9 +313,7 @@ class TestPresence:
         p1, p2, p3 = house.joined("p1", "p2", "p3")
         p3.gone()
         for client in (p1, p2):
-            assert [each["payload"] for each in client.heard()] == [
-                {"event": "leave", "participant": {"id": "p3"}}
-            ]
+            assert [each["payload"] for each in client.heard()] == [{"event": "leave", "participant": {"id": "p3"}}]
 
     def test_ids_never_collide(self, house: House) -> None:
         (p1,) = house.joined("p1")
@@ -433,9 +422,7 @@ class TestErrors:
         assert p1.heard() == []
 
     @pytest.mark.parametrize("frame", [b"#stream-9#x", b"##x", b"#\xff\xfe#x"])
-    def test_a_frame_on_an_unknown_stream_is_told_by_the_gateway_with_its_id(
-        self, house: House, frame: bytes
-    ) -> None:
+    def test_a_frame_on_an_unknown_stream_is_told_by_the_gateway_with_its_id(self, house: House, frame: bytes) -> None:
         p1, p2 = house.joined("p1", "p2")
         (said,) = p1.send(frame)
         assert said["from"] == "gateway"
@@ -474,9 +461,7 @@ class TestFilling:
         (heard,) = p2.heard()
         assert (heard["context"], heard["ts"], heard["id"]) == ("c1", "yesterday", "i")
 
-    @pytest.mark.parametrize(
-        ("given", "told"), [("a", ["a"]), (["a", "b"], ["a", "b"]), ([], []), (None, None)]
-    )
+    @pytest.mark.parametrize(("given", "told"), [("a", ["a"]), (["a", "b"], ["a", "b"]), ([], []), (None, None)])
     def test_a_scalar_correlation_becomes_a_list(self, house: House, given: Any, told: Any) -> None:
         (p1,) = house.joined("p1")
         (heard,) = p1.say("x", correlation_id=given)
@@ -505,12 +490,8 @@ class TestFilling:
 
 
 class TestRouting:
-    @pytest.mark.promise(
-        "MEW gateway", "envelopes are broadcast with echo, in strict order for each connection"
-    )
-    def test_every_envelope_goes_to_everybody_its_sender_included_whatever_to_says(
-        self, house: House
-    ) -> None:
+    @pytest.mark.promise("MEW gateway", "envelopes are broadcast with echo, in strict order for each connection")
+    def test_every_envelope_goes_to_everybody_its_sender_included_whatever_to_says(self, house: House) -> None:
         everybody = house.joined("p1", "p2", "p3")
         everybody[0].put(envelope("chat", {"text": "psst"}, to=["p2"], id="c"))
         house.run()
@@ -536,9 +517,7 @@ class TestRouting:
         house.run()
         assert kinds(p1.heard()) == kinds(p2.heard()) == ["chat"]
 
-    @pytest.mark.promise(
-        "MEW gateway", "envelopes are broadcast with echo, in strict order for each connection"
-    )
+    @pytest.mark.promise("MEW gateway", "envelopes are broadcast with echo, in strict order for each connection")
     def test_frames_and_envelopes_of_one_connection_stay_in_order(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
         id_ = house.open_stream(p1)
@@ -548,9 +527,7 @@ class TestRouting:
             p1.put(envelope("chat", {"text": str(n)}), f"#{id_}#{n}")
         house.run()
         for client in (p1, p2):
-            seen = [
-                each if isinstance(each, bytes) else each["payload"]["text"] for each in client.received()
-            ]
+            seen = [each if isinstance(each, bytes) else each["payload"]["text"] for each in client.received()]
             assert seen == [each for n in range(5) for each in (str(n), f"#{id_}#{n}".encode())]
 
     def test_frames_wait_for_their_own_connections_envelopes_only(self, house: House) -> None:
@@ -574,9 +551,7 @@ class TestRouting:
         house.run()
         assert kinds(p1.heard()) == ["chat", "system/error", "chat", "system/error"]
 
-    @pytest.mark.promise(
-        "MEW gateway", "envelopes are broadcast with echo, in strict order for each connection"
-    )
+    @pytest.mark.promise("MEW gateway", "envelopes are broadcast with echo, in strict order for each connection")
     def test_a_frame_right_behind_its_request_is_accepted(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
         p1.put(envelope("stream/request", {"direction": "upload"}), b"#stream-1#x")
@@ -714,9 +689,7 @@ class TestSigns:
 class TestIsolation:
     @pytest.mark.promise("MEW gateway", "spaces share nothing")
     def test_the_same_id_in_two_spaces_is_two_participants(self) -> None:
-        house = House(
-            settings("p1", "p2"), settings("p2", id_="other", p1=participant("p1", {"kind": "chat"}))
-        )
+        house = House(settings("p1", "p2"), settings("p2", id_="other", p1=participant("p1", {"kind": "chat"})))
         here, there = house.join("p1"), house.join("p1", "other")
         assert here.is_open and there.is_open
         here_2, there_2 = house.join("p2"), house.join("p2", "other")

@@ -152,9 +152,7 @@ class TestRestart:
 
 NAME = st.sampled_from(["p1", "p2", "p1", "p2", *NAMES, "guest", "x", "laptop", "robot", "nobody"])
 ID = st.integers(1, 4).map(lambda n: f"stream-{n}")
-CAPABILITIES = st.lists(
-    st.sampled_from([{"kind": "a"}, {"kind": "a/*"}, {"kind": "*"}]), min_size=1, max_size=2
-)
+CAPABILITIES = st.lists(st.sampled_from([{"kind": "a"}, {"kind": "a/*"}, {"kind": "*"}]), min_size=1, max_size=2)
 OPERATION = st.one_of(
     st.tuples(st.just("join"), NAME, st.none()),
     st.tuples(st.just("leave"), NAME, st.none()),
@@ -177,9 +175,7 @@ OPERATION = st.one_of(
     st.tuples(
         st.sampled_from(["stream/grant-write", "stream/revoke-write", "stream/transfer-ownership"]),
         NAME,
-        st.tuples(ID, NAME).map(
-            lambda two: {"stream_id": two[0], "participant_id": two[1], "new_owner": two[1]}
-        ),
+        st.tuples(ID, NAME).map(lambda two: {"stream_id": two[0], "participant_id": two[1], "new_owner": two[1]}),
     ),
     st.tuples(
         st.just("capability/grant"),
@@ -239,9 +235,7 @@ def house_tokens(house: House) -> list[tuple[str, str]]:
     operations=st.lists(OPERATION, min_size=20, max_size=60),
     turns=st.lists(st.sampled_from(["commit", "refuse", "fresh", "none", "none"]), min_size=3, max_size=40),
 )
-def test_after_a_restart_a_space_remembers_what_it_remembered_before(
-    operations: list[Any], turns: list[str]
-) -> None:
+def test_after_a_restart_a_space_remembers_what_it_remembered_before(operations: list[Any], turns: list[str]) -> None:
     house = House(space(out=StreamSettings("p1", ("p2",)), echo=StreamSettings("robot")))
     crowd = Crowd(house)
     for name in NAMES:

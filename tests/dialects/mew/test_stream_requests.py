@@ -28,9 +28,7 @@ def house() -> House:
 class TestRequest:
     def test_the_echo_comes_first_and_then_that_it_is_open(self, house: House) -> None:
         p1, p2 = house.joined("p1", "p2")
-        sent = envelope(
-            "stream/request", {"direction": "upload", "description": "d"}, id="r1", to=["gateway"]
-        )
+        sent = envelope("stream/request", {"direction": "upload", "description": "d"}, id="r1", to=["gateway"])
         heard = p1.send(sent)
         assert p2.heard() == heard and kinds(heard) == ["stream/request", "stream/open"]
         echo, opened = heard
@@ -168,9 +166,7 @@ class TestClose:
         assert heard["payload"]["stream_id"] == "stream-1"
         assert list(house.space.state.streams) == ["stream-2"]
 
-    def test_a_close_without_a_correlation_is_given_one_for_clients_that_look_there(
-        self, house: House
-    ) -> None:
+    def test_a_close_without_a_correlation_is_given_one_for_clients_that_look_there(self, house: House) -> None:
         (p1,) = house.joined("p1")
         opened = p1.say("stream/request", {}, id="r1")[1]
         (heard,) = p1.say("stream/close", {"stream_id": "stream-1"})
@@ -315,9 +311,7 @@ class TestWriters:
         assert (route.owner, list(route.writers)) == ("p1", ["p1"])
 
     @pytest.mark.parametrize("kind", OPERATIONS)
-    def test_without_a_payload_it_is_refused(
-        self, opened: tuple[House, Client, Client, Client], kind: str
-    ) -> None:
+    def test_without_a_payload_it_is_refused(self, opened: tuple[House, Client, Client, Client], kind: str) -> None:
         house, p1, _, p3 = opened
         assert error(p1.say(kind))["error"] == "invalid_request"
         assert house.post("p1", {"kind": kind})[0] == 400
@@ -333,9 +327,7 @@ class TestWriters:
         house, p1, *_ = opened
         alias = house.join("laptop", key="guest-token")
         p1.received()
-        told = only(
-            p1.say("stream/grant-write", PAYLOAD | {"participant_id": "guest"}), "stream/write-granted"
-        )
+        told = only(p1.say("stream/grant-write", PAYLOAD | {"participant_id": "guest"}), "stream/write-granted")
         assert told["participant_id"] == "laptop"
         alias.received()
         alias.put("#stream-1#x")
@@ -407,9 +399,7 @@ class TestReconnect:
         assert kinds(new.heard()) == ["system/welcome"] and not old.is_open
         assert kinds(new.say("chat", {"text": "x"})) == ["chat"]
 
-    def test_an_owner_that_takes_itself_over_keeps_its_streams_and_a_writer_its_right(
-        self, house: House
-    ) -> None:
+    def test_an_owner_that_takes_itself_over_keeps_its_streams_and_a_writer_its_right(self, house: House) -> None:
         p1, _, p3 = house.joined("p1", "p2", "p3")
         id_ = house.open_stream(p1)
         p1.say("stream/grant-write", {"stream_id": id_, "participant_id": "p2"})
@@ -450,9 +440,7 @@ class TestReconnect:
         assert (row.sender, row.reason, row.id) == ("gateway", "owner_disconnected", None)
 
     @pytest.mark.parametrize("days", [-400, 400])
-    def test_a_clock_that_jumps_neither_shortens_nor_lengthens_the_grace(
-        self, house: House, days: int
-    ) -> None:
+    def test_a_clock_that_jumps_neither_shortens_nor_lengthens_the_grace(self, house: House, days: int) -> None:
         (p1,) = house.joined("p1")
         id_ = house.open_stream(p1)
         p1.gone()
@@ -542,9 +530,7 @@ class TestSlowReaders:
         p2.connection.congested(False)
         house.run()
         received = p2.received()
-        chats = [
-            each["payload"]["text"] for each in received if isinstance(each, dict) and each["kind"] == "chat"
-        ]
+        chats = [each["payload"]["text"] for each in received if isinstance(each, dict) and each["kind"] == "chat"]
         assert chats == [str(n) for n in range(30)]
         numbers = [int(each[len(id_) + 2 : len(id_) + 4]) for each in received if isinstance(each, bytes)]
         assert numbers == sorted(numbers) and numbers[-1] == 29 and len(numbers) < 30

@@ -88,9 +88,7 @@ class TestCreation:
         "a string is one name, and an invalid target is never a broadcast",
     )
     @pytest.mark.parametrize("target", [{"a": 1}, 5, True, {}, 0, False])
-    def test_what_is_no_list_of_names_is_refused_and_never_a_broadcast(
-        self, house: House, target: Any
-    ) -> None:
+    def test_what_is_no_list_of_names_is_refused_and_never_a_broadcast(self, house: House, target: Any) -> None:
         owner, a = house.joined("owner", "a")
         assert error(owner.say("stream/request", {"target": target}))["error"] == "invalid_request"
         assert (house.space.state.streams, a.heard()) == ({}, [])
@@ -253,9 +251,9 @@ class TestIntegration:
         owner, a = house.joined("owner", "a")
         id_ = house.open_stream(owner, ["a"], format="jsonl")
         late = house.client()
-        (shown,) = only(
-            late.send({"type": "join", "participantId": "late", "token": "late-token"}), "system/welcome"
-        )["active_streams"]
+        (shown,) = only(late.send({"type": "join", "participantId": "late", "token": "late-token"}), "system/welcome")[
+            "active_streams"
+        ]
         assert (shown["stream_id"], shown["owner"], shown["target"], shown["format"]) == (
             id_,
             "owner",
@@ -563,8 +561,6 @@ class TestConfigured:
         ]
         assert rows[0].meta == '{"participants":3,"target":["robot"]}'
         (row,) = house.rows("frame_counts")
-        told = (
-            '{"frames":2,"bytes":3,"deliveries":2,"participants":3,"broadcast":6,"dropped":0,"target":["b"]}'
-        )
+        told = '{"frames":2,"bytes":3,"deliveries":2,"participants":3,"broadcast":6,"dropped":0,"target":["b"]}'
         assert (row.channel, row.seq, row.size, row.recipients, row.meta) == ("demo/stream-2", 2, 3, 2, told)
         assert b.frames() == [b"#stream-2#x", b"#stream-2#yy"]

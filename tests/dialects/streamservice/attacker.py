@@ -203,9 +203,7 @@ def script(dice: random.Random) -> Iterator[Token | Heartbeat | Complete | Strea
                 yield None
         if dice.random() < 0.05:
             yield Heartbeat()
-    yield (
-        Complete(tokens=7, finish_reason="length") if dice.random() < 0.8 else StreamFailure("no", "internal")
-    )
+    yield (Complete(tokens=7, finish_reason="length") if dice.random() < 0.8 else StreamFailure("no", "internal"))
 
 
 def attack(seed: int, *, is_mild: bool = False) -> str:
@@ -270,9 +268,7 @@ def attack(seed: int, *, is_mild: bool = False) -> str:
     return repr((heard, follower.ending, follower.counts, now_us))
 
 
-def check(
-    heard: list[str], said: list[Token], end: Complete | StreamFailure | None, follower: StreamVerifier
-) -> None:
+def check(heard: list[str], said: list[Token], end: Complete | StreamFailure | None, follower: StreamVerifier) -> None:
     """The promise, at every moment."""
     if len(heard) > len(said) or heard != [token.text for token in said[: len(heard)]]:
         raise Broken("the reader was given what is not a beginning of what was sent")

@@ -138,9 +138,7 @@ def fill_envelope(builder: Any, envelope: RequestEnvelope) -> None:
     if envelope.claims is not None:
         made = builder.init("claims")
         made.sub, made.exp, made.iat = envelope.claims.sub, envelope.claims.exp, envelope.claims.iat
-        for slot, scope in zip(
-            made.init("scopes", len(envelope.claims.scopes)), envelope.claims.scopes, strict=True
-        ):
+        for slot, scope in zip(made.init("scopes", len(envelope.claims.scopes)), envelope.claims.scopes, strict=True):
             slot.action, slot.resource, slot.identifier = scope.action, scope.resource, scope.identifier
         made.admin = envelope.claims.is_admin
 

@@ -81,9 +81,7 @@ def silence_is_a_good_end(patch: pytest.MonkeyPatch) -> None:
 
     def quiet(follower: StreamVerifier, now_us: int) -> ResumeRequest | None:
         ask = step(follower, now_us)
-        if follower.ending is not None and not isinstance(
-            follower.ending, Complete | verify_stream.StreamFailure
-        ):
+        if follower.ending is not None and not isinstance(follower.ending, Complete | verify_stream.StreamFailure):
             follower.ending = Complete()
         return ask
 

@@ -135,9 +135,7 @@ def test_bits_beyond_the_end_of_a_list_are_cleared() -> None:
 
 def test_lists_of_pointers() -> None:
     pointers = list_pointer(2, 2, 2) + bytes(8) + list_pointer(-4, 2, 1)
-    frame = frame_of(
-        struct_pointer(0, 0, 1) + list_pointer(1, 6, 3) + b"b" + bytes(7) + pointers + b"a\0" + bytes(6)
-    )
+    frame = frame_of(struct_pointer(0, 0, 1) + list_pointer(1, 6, 3) + b"b" + bytes(7) + pointers + b"a\0" + bytes(6))
     assert words(body_of(frame)) == [
         struct_pointer(0, 0, 1).hex(),
         list_pointer(0, 6, 3).hex(),

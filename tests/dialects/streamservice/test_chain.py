@@ -21,9 +21,7 @@ suites = st.sampled_from(SUITES)
 
 
 @given(chains, suites, st.lists(st.binary(max_size=40), max_size=6))
-def test_both_ends_walk_the_same_chain(
-    kind: type[ChainedStreamHmac], suite: Suite, parts: list[bytes]
-) -> None:
+def test_both_ends_walk_the_same_chain(kind: type[ChainedStreamHmac], suite: Suite, parts: list[bytes]) -> None:
     sender, reader = kind(KEY, TOPIC, suite), kind(KEY, TOPIC, suite)
     for part in parts:
         assert sender.prev == reader.prev
@@ -132,9 +130,7 @@ def test_chains_are_made_of_whole_keys_and_topics() -> None:
     "a chain accepts only the next message, in constant time; a failed send breaks nothing",
 )
 @pytest.mark.parametrize("kind", CHAINS)
-def test_macs_are_compared_in_constant_time(
-    kind: type[ChainedStreamHmac], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_macs_are_compared_in_constant_time(kind: type[ChainedStreamHmac], monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
 
     def watch(one: bytes, other: bytes) -> bool:

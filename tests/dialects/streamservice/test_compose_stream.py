@@ -20,9 +20,7 @@ SIZES = {1: 1, 2: 3, 3: 5, 5: 6, 7: 7, 10: 9, 15: 10, 20: 11, 30: 12, 50: 14, 75
 
 
 class TestBatches:
-    @pytest.mark.promise(
-        "Token streams: publisher and reader", "batches adapt to the rate, with a time limit"
-    )
+    @pytest.mark.promise("Token streams: publisher and reader", "batches adapt to the rate, with a time limit")
     @pytest.mark.parametrize(("rate", "size"), SIZES.items())
     def test_sizes_follow_the_logarithm_of_the_rate(self, rate: int, size: int) -> None:
         assert batch_size(rate, Batching()) == size
@@ -51,9 +49,7 @@ class TestBatches:
         assert not batcher.add(0, Token("x" * 20))
         assert batcher.add(0, Token("y" * 20))
 
-    @pytest.mark.promise(
-        "Token streams: publisher and reader", "batches adapt to the rate, with a time limit"
-    )
+    @pytest.mark.promise("Token streams: publisher and reader", "batches adapt to the rate, with a time limit")
     def test_a_partial_batch_waits_for_a_moment_and_no_longer(self) -> None:
         composer = Composer(0, KEYS, batching=Batching(min_batch=4, max_batch=4))
         composer.add(5 * MS, Token("a"))
@@ -110,9 +106,7 @@ class TestOrder:
         assert not composer.add(0, Token("late")) and not composer.add(0, Complete())
         assert composer.unsent == 1
 
-    @pytest.mark.promise(
-        "Token streams: publisher and reader", "a failed send breaks no chain; a full publisher waits"
-    )
+    @pytest.mark.promise("Token streams: publisher and reader", "a failed send breaks no chain; a full publisher waits")
     @pytest.mark.parametrize("form", ["chunk", "block"])
     def test_a_failed_send_breaks_no_chain(self, form: Format) -> None:
         """The message that could not be sent is the one that is sent next, whatever was composed meanwhile."""
@@ -155,9 +149,7 @@ class TestOrder:
         assert 0 < composer._sent_bytes <= 2_000
 
     def test_unsent_bytes_are_bounded_too(self) -> None:
-        composer = Composer(
-            0, KEYS, batching=Batching(max_batch=1), keeping=RetentionOptions(unsent_bytes_max=1_000)
-        )
+        composer = Composer(0, KEYS, batching=Batching(max_batch=1), keeping=RetentionOptions(unsent_bytes_max=1_000))
         composer.add(0, Token("x" * 1_000))
         assert composer.is_full
         composer.sent()

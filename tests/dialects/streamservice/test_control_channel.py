@@ -41,9 +41,7 @@ def test_a_reader_that_was_started_anew_is_heard(publisher: ControlChannel) -> N
     assert publisher.open(ControlChannel(KEYS).seal("cancel", 1_001)) == "cancel"
 
 
-def test_a_clock_that_goes_back_does_not_silence_a_reader(
-    reader: ControlChannel, publisher: ControlChannel
-) -> None:
+def test_a_clock_that_goes_back_does_not_silence_a_reader(reader: ControlChannel, publisher: ControlChannel) -> None:
     assert publisher.open(reader.seal("ping", 1_000)) == "ping"
     assert publisher.open(reader.seal("cancel", 3)) == "cancel"
 

@@ -92,9 +92,7 @@ def test_blocks(prev: bytes, parts: list[Payload], dice: Random, count: int) -> 
 
 
 def arm(payload: Payload) -> str:
-    return {Token: "token", Complete: "complete", StreamFailure: "error", Heartbeat: "heartbeat"}[
-        type(payload)
-    ]
+    return {Token: "token", Complete: "complete", StreamFailure: "error", Heartbeat: "heartbeat"}[type(payload)]
 
 
 @pytest.mark.promise(
@@ -117,9 +115,7 @@ def test_messages_beyond_the_first_segment(sizes: list[int]) -> None:
     "messages equal those of pycapnp, and both read each other's",
 )
 @given(envelopes, st.binary(min_size=64, max_size=64), macs, dice, counts)
-def test_envelopes(
-    envelope: RequestEnvelope, signature: bytes, signer: bytes, dice: Random, count: int
-) -> None:
+def test_envelopes(envelope: RequestEnvelope, signature: bytes, signer: bytes, dice: Random, count: int) -> None:
     frame = built_signed(envelope, signature, signer)
     assert encode.signed(envelope, signature, signer) == frame
     assert decode.read_signed(frame) == SignedEnvelope(envelope, signature, signer)
@@ -164,9 +160,7 @@ def test_the_small_messages(
         ),
         (
             encode.response(ResponseEnvelope(number, data, b"s" * 64, key)),
-            common.ResponseEnvelope.new_message(
-                requestId=number, payload=data, signature=b"s" * 64, signerPubkey=key
-            ),
+            common.ResponseEnvelope.new_message(requestId=number, payload=data, signature=b"s" * 64, signerPubkey=key),
             decode.read_response,
             ResponseEnvelope(number, data, b"s" * 64, key),
         ),

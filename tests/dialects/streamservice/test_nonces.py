@@ -55,14 +55,10 @@ def test_a_signer_at_its_quota_leaves_room_for_others() -> None:
     assert (len(subject), subject.held_by(A), subject.held_by(B)) == (4, 3, 1)
 
 
-steps = st.tuples(
-    st.sampled_from([A, B]), st.integers(0, 3), st.integers(-SKEW - 2, AGE + 2), st.integers(-15, 15)
-)
+steps = st.tuples(st.sampled_from([A, B]), st.integers(0, 3), st.integers(-SKEW - 2, AGE + 2), st.integers(-15, 15))
 
 
-@pytest.mark.promise(
-    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early"
-)
+@pytest.mark.promise("Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early")
 @settings(max_examples=300)
 @given(st.lists(steps, max_size=60))
 def test_no_envelope_is_ever_taken_twice(walk: list[tuple[bytes, int, int, int]]) -> None:

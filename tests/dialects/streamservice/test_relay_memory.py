@@ -37,9 +37,7 @@ def test_the_end_of_a_topic_is_the_end_of_it():
 
 @pytest.mark.promise("Relay", "registrations survive kill -9 of the relay and of the server")
 def test_a_snapshot_says_the_same():
-    found = memory(
-        register_entry(FIRST), Entry(DOOR, "chunk_counts", "aa", 7), Entry(DOOR, "subscribe", "aa")
-    )
+    found = memory(register_entry(FIRST), Entry(DOOR, "chunk_counts", "aa", 7), Entry(DOOR, "subscribe", "aa"))
     again = RelayMemory()
     for row in found.snapshot():
         again.restore(row)

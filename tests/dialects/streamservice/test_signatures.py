@@ -56,9 +56,7 @@ def envelope(
     nonce: int = 0,
     at_ms: int = NOW_MS,
 ) -> RequestEnvelope:
-    return RequestEnvelope(
-        encode.register(StreamRegister(topic, exp)), nonce.to_bytes(16, "big"), at_ms, claims
-    )
+    return RequestEnvelope(encode.register(StreamRegister(topic, exp)), nonce.to_bytes(16, "big"), at_ms, claims)
 
 
 def register_of(frame: bytes) -> Register:
@@ -67,9 +65,7 @@ def register_of(frame: bytes) -> Register:
     return seen
 
 
-def decide(
-    subject: Registrar, request: RequestEnvelope, *, now_ms: int = NOW_MS, key: SigningKey = KEY
-) -> object:
+def decide(subject: Registrar, request: RequestEnvelope, *, now_ms: int = NOW_MS, key: SigningKey = KEY) -> object:
     """What comes of a request: `ok`, or the one word of its refusal."""
     outcome = subject.admit(register_of(sign(request, key)), now_ms)
     return "ok" if isinstance(outcome, Registration) else outcome.ref
@@ -142,9 +138,7 @@ def test_a_nonce_counts_once_for_each_signer() -> None:
     assert decide(subject, envelope(nonce=8)) == "ok"
 
 
-@pytest.mark.promise(
-    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early"
-)
+@pytest.mark.promise("Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early")
 def test_nobody_uses_up_a_nonce_without_a_signature() -> None:
     subject = registrar()
     good = sign(envelope(nonce=7), KEY)
@@ -157,32 +151,24 @@ def test_nobody_uses_up_a_nonce_without_a_signature() -> None:
     assert isinstance(subject.admit(register_of(good), NOW_MS), Registration)
 
 
-@pytest.mark.promise(
-    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early"
-)
+@pytest.mark.promise("Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early")
 def test_a_replay_is_refused_for_as_long_as_it_is_young() -> None:
     """A clock that is ahead by the whole skew makes an envelope that stays young for the age and the skew together."""
     subject = registrar()
-    request = envelope(
-        at_ms=NOW_MS + SKEW_MS, exp=NOW_S + 9_000, claims=Claims("s", NOW_S + 9_000, 0, (SCOPE,))
-    )
+    request = envelope(at_ms=NOW_MS + SKEW_MS, exp=NOW_S + 9_000, claims=Claims("s", NOW_S + 9_000, 0, (SCOPE,)))
     assert decide(subject, request) == "ok"
     assert decide(subject, request, now_ms=NOW_MS + AGE_MS + SKEW_MS) == "nonce"
     assert decide(subject, request, now_ms=NOW_MS + AGE_MS + SKEW_MS + 1) == "timestamp"
 
 
-@pytest.mark.promise(
-    "Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early"
-)
+@pytest.mark.promise("Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early")
 def test_quotas_refuse_and_forget_nothing() -> None:
     subject = registrar(nonces=NonceCache(total_max=5, signer_max=3))
     assert [decide(subject, envelope(nonce=n)) for n in range(4)] == ["ok", "ok", "ok", "quota"]
     assert [decide(subject, envelope(nonce=n), key=OTHER) for n in range(3)] == ["ok", "ok", "full"]
     assert [decide(subject, envelope(nonce=n)) for n in range(3)] == ["nonce"] * 3
     later = NOW_MS + AGE_MS + SKEW_MS + 1
-    fresh = envelope(
-        nonce=9, at_ms=later, exp=later // 1000 + 9, claims=Claims("s", later // 1000 + 9, 0, (SCOPE,))
-    )
+    fresh = envelope(nonce=9, at_ms=later, exp=later // 1000 + 9, claims=Claims("s", later // 1000 + 9, 0, (SCOPE,)))
     assert decide(subject, fresh, now_ms=later) == "ok"
 
 
@@ -256,9 +242,7 @@ def test_seconds_and_milliseconds() -> None:
 
 @pytest.mark.parametrize("topic", [TOPIC.upper(), TOPIC[:-1], TOPIC + "0", "", "ü" * 64, TOPIC[:-1] + "\0"])
 def test_topics_have_one_form(topic: str) -> None:
-    claims = Claims(
-        "svc", EXP_S, 0, (StreamScope("publish", "stream", topic), StreamScope("publish", "stream", "*"))
-    )
+    claims = Claims("svc", EXP_S, 0, (StreamScope("publish", "stream", topic), StreamScope("publish", "stream", "*")))
     assert decide(registrar(), envelope(topic=topic, claims=claims)) == "topic"
 
 
@@ -309,9 +293,7 @@ def test_no_change_of_a_bit_gets_anything_else_admitted(place: int) -> None:
     seen = peek(bytes(frame))
     if isinstance(seen, Register):
         outcome = registrar().admit(seen, NOW_MS)
-        assert isinstance(outcome, Refusal) or outcome == Registration(
-            TOPIC.encode(), EXP_S, KEY.public, "svc", "svc"
-        )
+        assert isinstance(outcome, Refusal) or outcome == Registration(TOPIC.encode(), EXP_S, KEY.public, "svc", "svc")
 
 
 def test_every_refusal_has_a_cure() -> None:

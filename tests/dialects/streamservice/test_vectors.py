@@ -84,9 +84,7 @@ def test_key_agreement() -> None:
     assert server.secret.hex() == "b9ea091b636a50cf1dbc0f96e78a8e89a0825f1602d08e78c910b8f8b163a708"
     assert server.public.hex() == "244a8451213368f3497009c14fb08c4f15b18ef8f7c1789ff1102352cb968342"
     shared = "cc2c25662a2ec9988469f923753bcb8f7647ad45e0652438ec7592e1dbef706b"
-    assert (
-        shared_secret(client, server.public) == shared_secret(server, client.public) == bytes.fromhex(shared)
-    )
+    assert shared_secret(client, server.public) == shared_secret(server, client.public) == bytes.fromhex(shared)
     for keys in (agree(client, server.public), agree(server, client.public)):
         assert not isinstance(keys, Refusal)
         assert keys.topic == "f5350a6278356cae0de4523cb33e1de86af1bf9ef6c5d67ce9946df8e430d4d2"
@@ -135,9 +133,7 @@ def test_canonical_envelope_and_its_signature() -> None:
     data = canonical_message(encode.request(ENVELOPE))
     assert isinstance(data, bytes)
     assert len(data) == 368
-    assert (
-        hashlib.sha256(data).hexdigest() == "5cbf5ec3c4b91b353dee595a7eff34bf2cf9ecb519ff51d73bac7dc5dd6929ef"
-    )
+    assert hashlib.sha256(data).hexdigest() == "5cbf5ec3c4b91b353dee595a7eff34bf2cf9ecb519ff51d73bac7dc5dd6929ef"
     key = SigningKey(bytes(range(32)))
     assert key.public.hex() == SIGNER
     assert key.sign(data).hex() == SIGNATURE

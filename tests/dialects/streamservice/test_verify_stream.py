@@ -48,12 +48,7 @@ def tokens(count: int) -> list[Payload]:
 
 
 def texts(follower: StreamVerifier, now_us: int, *arrived: tuple[bytes, ...]) -> list[str]:
-    return [
-        payload.text
-        for parts in arrived
-        for payload in follower.take(now_us, parts)
-        if isinstance(payload, Token)
-    ]
+    return [payload.text for parts in arrived for payload in follower.take(now_us, parts) if isinstance(payload, Token)]
 
 
 def asks(follower: StreamVerifier, until_us: int) -> list[tuple[int, ResumeRequest]]:

@@ -110,9 +110,7 @@ def test_far_pointers_change_nothing(
         assert (chunk.topic, chunk.data, chunk.hmac, chunk.prevHmac) == (topic, data, mac, prev)
 
 
-@pytest.mark.parametrize(
-    "order", [("hmac", "prevHmac", "data", "topic"), ("data", "topic", "prevHmac", "hmac")]
-)
+@pytest.mark.parametrize("order", [("hmac", "prevHmac", "data", "topic"), ("data", "topic", "prevHmac", "hmac")])
 def test_fields_may_lie_in_any_order(order: tuple[str, ...]) -> None:
     values = {"topic": TOPIC, "data": b"d" * 64, "hmac": MAC, "prevHmac": PREV}
     chunk = streaming.StreamChunk.new_message()
@@ -174,9 +172,7 @@ def test_a_chunk_without_room_for_its_topic() -> None:
     """Everything that the quick way looks at is right, but for the size of the frame."""
     pointers = [list_pointer(3, 2, 65), list_pointer(0, 2, 0), list_pointer(1, 2, 32), bytes(8)]
     for words in range(5):
-        assert peek(frame_of(struct_pointer(0, 0, 4) + b"".join(pointers) + bytes(8 * words))) == FrameFault(
-            "bounds"
-        )
+        assert peek(frame_of(struct_pointer(0, 0, 4) + b"".join(pointers) + bytes(8 * words))) == FrameFault("bounds")
 
 
 @pytest.mark.promise(
@@ -189,9 +185,7 @@ def test_no_pointer_leads_out_of_its_segment(offset: int) -> None:
     body = struct_pointer(0, 1, 2) + bytes(8) + bytes(8) + list_pointer(offset, 2, 16)
     frame = frame_of(body + bytes(8), b"secret\0\0" * 4)
     assert decode.read_payload(frame) == FrameFault("bounds")
-    inside = frame_of(
-        struct_pointer(0, 1, 2) + bytes(8) + bytes(8) + list_pointer(0, 2, 8) + b"inside\0\0", bytes(8)
-    )
+    inside = frame_of(struct_pointer(0, 1, 2) + bytes(8) + bytes(8) + list_pointer(0, 2, 8) + b"inside\0\0", bytes(8))
     assert decode.read_payload(inside) == Token("inside\0")
 
 

@@ -73,9 +73,7 @@ def counted(monkeypatch):
     return reads
 
 
-@pytest.mark.promise(
-    "Tail and SQL for administrators", "tables and alerts are read again only when they changed"
-)
+@pytest.mark.promise("Tail and SQL for administrators", "tables and alerts are read again only when they changed")
 def test_every_table_is_told_in_numbers_and_read_again_only_when_it_changed(tmp_path, counted):
     lake = Lake(tmp_path)
     assert tables(lake) == []
@@ -96,9 +94,7 @@ def test_every_table_is_told_in_numbers_and_read_again_only_when_it_changed(tmp_
     assert tables(lake) == [other]
 
 
-@pytest.mark.promise(
-    "Tail and SQL for administrators", "tables and alerts are read again only when they changed"
-)
+@pytest.mark.promise("Tail and SQL for administrators", "tables and alerts are read again only when they changed")
 def test_alerts_that_fire_come_first_and_the_newest_of_each_kind(tmp_path, counted):
     lake = Lake(tmp_path)
     assert alerts(lake) == []
@@ -135,9 +131,7 @@ def test_the_state_of_the_pipeline_has_every_name_whatever_it_left_out():
         "own": {},
         **dict.fromkeys(("code", "message", "hint", "ui")),
     }
-    status = PipelineStatus(
-        "running", end=50, queries={"ingest": QueryStatus(40, 2, 10, 300, 7)}, behind={"x": 30}
-    )
+    status = PipelineStatus("running", end=50, queries={"ingest": QueryStatus(40, 2, 10, 300, 7)}, behind={"x": 30})
     status.own["means"] = "running"
     told = msgspec.to_builtins(pipeline_state(status))
     assert (told["lag"], told["offset"], told["behind"]) == (20, 30, {"x": 30})

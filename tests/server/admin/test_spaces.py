@@ -43,17 +43,10 @@ def test_an_invited_participant_has_a_token_and_a_kicked_one_is_listed() -> None
     async def work(driver: HttpDriver) -> None:
         invite = {"participant": "carol", "capabilities": ["chat"]}
         status, body = await ask(driver, "POST", "/v1/spaces/demo/invite", invite)
-        assert (
-            status == 200
-            and body["participant"] == "carol"
-            and body["token"]
-            and body["url"].startswith("ws://")
-        )
+        assert status == 200 and body["participant"] == "carol" and body["token"] and body["url"].startswith("ws://")
         status, again = await ask(driver, "POST", "/v1/spaces/demo/invite", invite)
         assert (status, again["error"]["code"]) == (409, "IdConflict")
-        status, body = await ask(
-            driver, "POST", "/v1/spaces/demo/kick", {"participant": "ann", "reason": "x"}
-        )
+        status, body = await ask(driver, "POST", "/v1/spaces/demo/kick", {"participant": "ann", "reason": "x"})
         assert (status, body) == (200, {"participant": "ann"})
         _, listed = await ask(driver, "GET", "/v1/spaces")
         assert listed["spaces"][0]["kicked"] == ["ann"] and listed["spaces"][0]["invited"] == ["carol"]

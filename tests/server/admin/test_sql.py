@@ -15,7 +15,9 @@ from penstock.server.admin.sql import RUNNING_MAX, SqlEndpoint, SqlRequest
 from penstock.server.config.sections import ConsoleSection
 from tests.answerers import answerers
 
-ENDLESS = "select count(*) from notes, generate_series(1, 1000000) a, generate_series(1, 1000000) b where a.value % 7 = n"
+ENDLESS = (
+    "select count(*) from notes, generate_series(1, 1000000) a, generate_series(1, 1000000) b where a.value % 7 = n"
+)
 HUGE = "select array_agg(repeat(text, 1000000)) from notes, generate_series(1, 100000)"
 
 

@@ -46,9 +46,7 @@ def test_rows_are_cut_and_say_so(data):
     assert (answer["columns"], answer["types"]) == (["n"], ["int64"]) and answer["ms"] >= 0
 
 
-@pytest.mark.parametrize(
-    "query", ["select * from nope", "drop table notes", "nonsense", "copy notes to 'x.csv'"]
-)
+@pytest.mark.parametrize("query", ["select * from nope", "drop table notes", "nonsense", "copy notes to 'x.csv'"])
 def test_a_wrong_query_is_a_refusal(data, query):
     assert run(data, query)["refused"]["code"] == "InvalidRequest"
 

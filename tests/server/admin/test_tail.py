@@ -142,9 +142,7 @@ def test_pages_are_exactly_the_rows_that_pass(reader, everything, query, after, 
 @given(query=QUERIES, back=st.integers(0, 40))
 def test_without_a_beginning_it_is_the_last_rows_that_pass(reader, everything, query, back):
     expected = [row["offset"] for row in everything if passes(row, query)]
-    assert (
-        offsets(reader, back=back, max=2_000, **query) == expected[len(expected) - min(back, len(expected)) :]
-    )
+    assert offsets(reader, back=back, max=2_000, **query) == expected[len(expected) - min(back, len(expected)) :]
 
 
 def test_a_row_has_its_columns_by_name_and_leaves_out_what_is_null(reader, everything):

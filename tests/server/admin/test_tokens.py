@@ -34,9 +34,7 @@ def test_a_minted_token_works_until_it_is_revoked_and_is_never_listed() -> None:
             ["streams:*:read"],
         )
         assert token.encode() not in msgspec.json.encode(listed)
-        assert (
-            await driver.code("GET", "/v1/metrics") == "Unauthorized"
-        )  # from now on every request needs one
+        assert await driver.code("GET", "/v1/metrics") == "Unauthorized"  # from now on every request needs one
         _, gone = await driver.ask("DELETE", "/v1/tokens/ci", token=OPERATOR_TOKEN)
         assert gone == {"name": "ci", "required": False, "closed": 0}
         assert await driver.code("GET", "/v1/metrics", token=token) == "Unauthorized"

@@ -113,8 +113,7 @@ def test_there_is_a_bound() -> None:
         '{"tokens": [{"name": "a", "digest": "12", "scopes": ["admin:*"], "created_at": ""}]}',
         '{"tokens": [], "more": 1}',
         '{"tokens": [{"name": "a", "digest": "%s", "scopes": ["x"], "created_at": ""}]}' % ("0" * 64),
-        '{"tokens": [{"name": "operator", "digest": "%s", "scopes": ["admin:*"], "created_at": ""}]}'
-        % ("0" * 64),
+        '{"tokens": [{"name": "operator", "digest": "%s", "scopes": ["admin:*"], "created_at": ""}]}' % ("0" * 64),
     ],
 )
 def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, text: str) -> None:
@@ -132,9 +131,7 @@ def test_with_the_first_everybody_needs_one_and_with_the_last_nobody_does() -> N
     learn(tokens, store, guard)
     assert store.required and store.resolve(None) is None and store.resolve(token) is not None
     assert store.resolve("operator-token") is not None
-    assert (
-        guard.check_headers("a.example", None) is None
-    )  # who shows a token is no page that was re-bound here
+    assert guard.check_headers("a.example", None) is None  # who shows a token is no page that was re-bound here
     store.adopt(AuthSection(tokens=(SAM,)))  # a reload keeps them
     assert store.resolve(token) is not None and store.resolve("sam-token") is not None
     store.adopt(AuthSection())

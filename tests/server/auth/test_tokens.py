@@ -118,9 +118,7 @@ def test_an_unresolved_variable_is_refused() -> None:
         (None, None, "", ""),
     ],
 )
-def test_bearer(
-    authorization: str | None, protocols: str | None, query: str | None, token: str | None
-) -> None:
+def test_bearer(authorization: str | None, protocols: str | None, query: str | None, token: str | None) -> None:
     assert bearer(authorization, protocols, query) == token
 
 
@@ -157,9 +155,7 @@ def test_a_loopback_peer_of_an_open_door_needs_a_token() -> None:
     assert code(Guard(OPEN).check_peer("127.0.0.1", bind_is_loopback=False)) == "Unauthorized"
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LocalHost:8787", "127.0.0.1:1", "127.3.2.1", "[::1]:8787", "[::1]"]
-)
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:8787", "127.0.0.1:1", "127.3.2.1", "[::1]:8787", "[::1]"])
 def test_a_host_of_this_machine_is_served(host: str) -> None:
     assert Guard(OPEN).check_headers(host, None) is None
 

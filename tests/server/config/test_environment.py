@@ -38,9 +38,7 @@ def test_each_half_of_the_port_can_be_switched_off(text: str, is_off: bool) -> N
 def test_metrics_and_recording(tmp_path: Path) -> None:
     config = read(COURIER_PROTECT_METRICS="yes", COURIER_RECORD_CONTROL="frames.jsonl")
     assert config.auth.protect_metrics and config.logs.record == "frames.jsonl" and config.logs.redact
-    assert not read(
-        "auth: {protectMetrics: true}", tmp_path, COURIER_PROTECT_METRICS="0"
-    ).auth.protect_metrics
+    assert not read("auth: {protectMetrics: true}", tmp_path, COURIER_PROTECT_METRICS="0").auth.protect_metrics
 
 
 @pytest.mark.promise(

@@ -263,9 +263,7 @@ def test_the_same_trigger_id_or_token_twice_is_refused(problems: Problems) -> No
     (found,) = problems(f"triggers: [{rule}, {rule}]")
     assert found.startswith("triggers[1].id: `a` is also the id of triggers[0]")
     token = "{token: x, scopes: ['admin:*']}"
-    (found,) = problems(
-        f"auth: {{tokens: [{token}, {{token: 'sha256:{digest_of('x')}', scopes: ['admin:*']}}]}}"
-    )
+    (found,) = problems(f"auth: {{tokens: [{token}, {{token: 'sha256:{digest_of('x')}', scopes: ['admin:*']}}]}}")
     assert found.startswith("auth.tokens[1].token: is the same token as auth.tokens[0]")
     assert problems(f"auth: {{tokens: [{token}]}}", COURIER_TOKENS="x")
 
@@ -414,9 +412,7 @@ def test_the_environment_names_the_file_unless_the_caller_does(tmp_path: Path) -
     assert load(tmp_path / "b.yaml", env).streams.max_depth == 2
 
 
-@pytest.mark.parametrize(
-    "env", [{"COURIER_HTTP_PORT": "x"}, {"COURIER_HTTP_PORT": "70000"}, {"COURIER_BIND": "a b"}]
-)
+@pytest.mark.parametrize("env", [{"COURIER_HTTP_PORT": "x"}, {"COURIER_HTTP_PORT": "70000"}, {"COURIER_BIND": "a b"}])
 def test_a_wrong_environment_is_refused(env: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="COURIER_BIND or COURIER_HTTP_PORT"):
         load(None, env)

@@ -23,9 +23,7 @@ def recorder_at(file: Path, *, redact: bool = True, waiting_max: int = 1 << 20) 
     return Recorder(str(file), redact=redact, waiting_max=lambda: waiting_max)
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "frames are recorded whole, within a bound, without tokens"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "frames are recorded whole, within a bound, without tokens")
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 40), max_size=12))
 def test_lines_are_recorded_whole_wherever_they_are_cut(tmp_path_factory: Any, cuts: list[int]) -> None:
@@ -63,9 +61,7 @@ def test_tokens_are_left_out_unless_they_are_asked_for(tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.promise(
-    "Limits, reload and HTTP details", "frames are recorded whole, within a bound, without tokens"
-)
+@pytest.mark.promise("Limits, reload and HTTP details", "frames are recorded whole, within a bound, without tokens")
 def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path) -> None:
     recorder = recorder_at(tmp_path / "frames.jsonl", waiting_max=FRAME_COST + 20)
     recorder.record(0, "in", 1, b'"' + b"x" * 50 + b'"')

@@ -48,9 +48,7 @@ def test_what_is_outside_or_no_repository_is_refused(root: Path, repo: str) -> N
     assert isinstance(refusal, Refusal) and refusal.ref == "payload.repo"
 
 
-def asked(
-    root: Path, base: str = "before", *, output_max: int = 10_000, timeout_s: float = 30.0
-) -> Diff | Refusal:
+def asked(root: Path, base: str = "before", *, output_max: int = 10_000, timeout_s: float = 30.0) -> Diff | Refusal:
     git_dir = git_dir_of(root, "team/one")
     assert isinstance(git_dir, Path)
     request = DiffRequest(base, "main", "team/one")
@@ -63,9 +61,7 @@ def test_a_diff_is_whole_or_cut_at_its_bound(root: Path) -> None:
     assert asked(root, output_max=10) == Diff(whole.data[:10], truncated=True)
 
 
-def test_an_unknown_revision_and_a_missing_git_are_refusals(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_revision_and_a_missing_git_are_refusals(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = asked(root, "nothing")
     assert isinstance(refusal, Refusal) and (refusal.code, refusal.ref) == ("InvalidRequest", "payload.base")
     monkeypatch.setattr(git, "diff_command", lambda *asked: ["/no/such/git"])

@@ -77,14 +77,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Server:
     """A runtime on a real loop, with the skill at work."""
 
-    def __init__(
-        self, settings: GitSkill, policy: Policy | None = None, limits: Limits | None = None
-    ) -> None:
+    def __init__(self, settings: GitSkill, policy: Policy | None = None, limits: Limits | None = None) -> None:
         scheduler = LoopScheduler(asyncio.get_running_loop())
         chosen = {STREAM: Policy(), "agents/full/inbox": Policy(max_depth=1)}
-        self.machine = make_machine(
-            limits or Limits(), lambda name: chosen.get(name, policy or Policy()), os.urandom
-        )
+        self.machine = make_machine(limits or Limits(), lambda name: chosen.get(name, policy or Policy()), os.urandom)
         journal = MemoryJournal(scheduler.soon)
         self.runtime = Runtime(self.machine, journal, scheduler, authenticate=lambda _: OPERATOR, version="0")
         self.workers: list[SkillWorker] = start_skills(SkillsSection(settings), self.runtime)
@@ -332,9 +328,7 @@ def test_a_missing_git_is_answered(root: Path, tmp_path: Path, monkeypatch: pyte
     "Schemas, skills and observability",
     "`git.diff` is bounded in time, size and number, and is not retried forever",
 )
-def test_no_more_run_at_once_than_allowed(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_run_at_once_than_allowed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     fake_git(tmp_path / "bin", f"echo x >> {tmp_path}/started; cat {gate} > /dev/null", monkeypatch)
@@ -381,9 +375,7 @@ def test_a_request_that_is_delivered_again_is_not_answered_twice(root: Path) -> 
         ({"from": None}, "`replies` allows"),
     ],
 )
-def test_what_cannot_be_answered_goes_to_the_dead_letters(
-    root: Path, more: dict[str, Any], reason: str
-) -> None:
+def test_what_cannot_be_answered_goes_to_the_dead_letters(root: Path, more: dict[str, Any], reason: str) -> None:
     async def work(server: Server) -> None:
         env = {"id": "x", "ts": "2026-01-01T00:00:00Z", "from": "sam", "type": "git.diff.request"}
         server.enqueue(STREAM, {**env, "payload": {"base": "main"}, **more})
@@ -411,9 +403,7 @@ def test_a_full_inbox_is_tried_again_and_not_for_ever(root: Path, monkeypatch: p
     served(GitSkill(root=str(root)), work)
 
 
-def test_a_stop_gives_back_what_is_at_work(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_gives_back_what_is_at_work(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = tmp_path / "pids"
     fake_git(tmp_path / "bin", f"echo $$ > {pids}; exec sleep 600", monkeypatch)
 

@@ -78,9 +78,7 @@ def test_a_child_that_reads_no_task_is_no_error_of_ours(child: Callable[[str], s
 
 def test_cancelling_kills_a_short_lived_child(child: Callable[[str], str], tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    module = child(
-        "open(word + '.new', 'w').write(str(os.getpid()))\nos.rename(word + '.new', word)\ntime.sleep(60)"
-    )
+    module = child("open(word + '.new', 'w').write(str(os.getpid()))\nos.rename(word + '.new', word)\ntime.sleep(60)")
 
     async def cancel() -> None:
         work = asyncio.ensure_future(run_child(module, Task(str(pid_file))))

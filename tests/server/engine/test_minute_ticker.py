@@ -99,9 +99,7 @@ def test_a_quiet_server_writes_nothing(bench: Bench) -> None:
     assert bench.journal.events == []
 
 
-@pytest.mark.promise(
-    "Journal", "ticks are written while rows come and once after; each changed queue gets a gauge"
-)
+@pytest.mark.promise("Journal", "ticks are written while rows come and once after; each changed queue gets a gauge")
 def test_ticks_come_while_rows_come_and_once_after(bench: Bench) -> None:
     bench.enqueue("a", "1")
     bench.pass_time(TICK_US)
@@ -111,9 +109,7 @@ def test_ticks_come_while_rows_come_and_once_after(bench: Bench) -> None:
     assert bench.journal.events.count("tick") == 3
 
 
-@pytest.mark.promise(
-    "Journal", "ticks are written while rows come and once after; each changed queue gets a gauge"
-)
+@pytest.mark.promise("Journal", "ticks are written while rows come and once after; each changed queue gets a gauge")
 def test_each_changed_queue_has_one_gauge_with_every_count(bench: Bench) -> None:
     bench.enqueue("a", "1")
     bench.enqueue("a", "2")

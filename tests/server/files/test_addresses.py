@@ -54,9 +54,7 @@ def test_control_is_tcp_a_socket_or_nothing() -> None:
             parse_control(text)
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST", "127.0.0.1", "127.255.0.3", "::1", "::ffff:127.0.0.1"]
-)
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.255.0.3", "::1", "::ffff:127.0.0.1"])
 def test_loopback(host: str) -> None:
     assert is_loopback(host)
 
@@ -98,9 +96,7 @@ def test_not_loopback(host: str) -> None:
         ("fd00::1", "192.0.2.7", "192.0.2.7"),
     ],
 )
-def test_behind_proxies_the_last_hop_that_is_none_of_ours_counts(
-    peer: str, forwarded: str | None, client: str
-) -> None:
+def test_behind_proxies_the_last_hop_that_is_none_of_ours_counts(peer: str, forwarded: str | None, client: str) -> None:
     trusted = [parse_network("10.0.0.0/8"), parse_network("fd00::1")]
     assert client_address(peer, forwarded, trusted) == client
     assert client_address(peer, forwarded, []) == peer

@@ -17,9 +17,7 @@ def write(folder: Path, name: str, data: object) -> None:
     path.write_bytes(data if isinstance(data, bytes) else msgspec.json.encode(data))
 
 
-@pytest.mark.promise(
-    "Schemas, skills and observability", "a broken schema is reported by name; nothing is fetched"
-)
+@pytest.mark.promise("Schemas, skills and observability", "a broken schema is reported by name; nothing is fetched")
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
@@ -84,9 +82,7 @@ class TestConfig:
             load(file, {})
         return caught.value.errors
 
-    @pytest.mark.promise(
-        "Schemas, skills and observability", "a broken schema is reported by name; nothing is fetched"
-    )
+    @pytest.mark.promise("Schemas, skills and observability", "a broken schema is reported by name; nothing is fetched")
     def test_every_broken_file_is_a_problem_of_the_config(self, tmp_path: Path) -> None:
         write(tmp_path, "schemas/a/b@v1.json", {"type": "nonsense"})
         write(tmp_path, "schemas/a/c@v1.json", b"{")

@@ -50,9 +50,7 @@ class HttpDriver:
         spaces = SpaceEndpoint(self.services.spaces, self.services.guard, is_loopback_bind=True)
         self.endpoint = HttpEndpoint(self.services, spaces, is_loopback_bind=True)
 
-    async def handle(
-        self, method: str, path: str, body: Any = None, *, token: str | None = None, **more: Any
-    ) -> Any:
+    async def handle(self, method: str, path: str, body: Any = None, *, token: str | None = None, **more: Any) -> Any:
         """The answer, whatever it is."""
         headers = dict(more.pop("headers", {}))
         if token is not None:

@@ -133,9 +133,7 @@ def test_a_page_of_another_place_has_no_cookie_listed_or_not(origin: str) -> Non
     assert known(sessions, signed_in(sessions), Origin=origin) is None
 
 
-@pytest.mark.promise(
-    "Administration", "a session ends with its token and survives a restart, and no token is logged"
-)
+@pytest.mark.promise("Administration", "a session ends with its token and survives a restart, and no token is logged")
 def test_a_session_ends_with_its_token_and_with_the_right_to_administer() -> None:
     tokens = store()
     sessions = Sessions(tokens, None)

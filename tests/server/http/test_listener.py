@@ -54,9 +54,7 @@ def test_a_path_that_takes_other_methods_names_them_and_a_typo_the_nearest_path(
     drive(work)
 
 
-@pytest.mark.parametrize(
-    "path", [route.path for route in routes.ROUTES if route.is_admin and route.method == "GET"]
-)
+@pytest.mark.parametrize("path", [route.path for route in routes.ROUTES if route.is_admin and route.method == "GET"])
 def test_an_administrators_route_needs_an_administrator(path: str) -> None:
     async def work(driver: HttpDriver) -> None:
         assert await driver.code("GET", path, token="all-token") == "Forbidden"

@@ -26,16 +26,14 @@ def outline(tree: dict[str, Any]) -> dict[str, Any]:
             found[f"{method.upper()} {path}"] = {
                 "id": operation["operationId"],
                 "parameters": {
-                    f"{one['in']} {one['name']}": fields(one["schema"], schemas)
-                    | {"required": one["required"]}
+                    f"{one['in']} {one['name']}": fields(one["schema"], schemas) | {"required": one["required"]}
                     for one in operation.get("parameters", [])
                 },
                 "body": {kind: fields(one["schema"], schemas) for kind, one in body.items()},
                 "responses": {
                     status: {
                         "content": {
-                            kind: fields(one["schema"], schemas)
-                            for kind, one in response.get("content", {}).items()
+                            kind: fields(one["schema"], schemas) for kind, one in response.get("content", {}).items()
                         },
                         "headers": sorted(response.get("headers", {})),
                     }
@@ -112,8 +110,4 @@ def test_a_route_that_answers_json_says_what_it_answers(route: Route) -> None:
 
 
 def test_the_names_of_routes_and_their_paths_are_unique() -> None:
-    assert (
-        len({route.name for route in ROUTES})
-        == len({(route.method, route.path) for route in ROUTES})
-        == len(ROUTES)
-    )
+    assert len({route.name for route in ROUTES}) == len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)

@@ -23,9 +23,7 @@ TOKENS = Config(auth=AuthSection(tokens=(TokenSection("sam-token", ("streams:min
         ("/v1/live", {"view": "inflight"}, LiveUpgrade),
     ],
 )
-def test_a_socket_is_opened_with_the_protocol_that_was_offered(
-    path: str, query: dict[str, str], kind: type
-) -> None:
+def test_a_socket_is_opened_with_the_protocol_that_was_offered(path: str, query: dict[str, str], kind: type) -> None:
     async def work(driver: HttpDriver) -> None:
         headers = {"Sec-WebSocket-Protocol": "chat"}
         opened = await driver.handle("GET", path, query=query, upgrade=True, headers=headers)
@@ -59,10 +57,7 @@ def test_a_refusal_goes_over_the_socket_where_the_client_asks_for_it() -> None:
         for token in (None, "wrong", "sam-token"):
             opened = await driver.handle("GET", "/v1/subscribe", query=soft, upgrade=True, token=token)
             assert isinstance(opened, SubscribeUpgrade)
-        assert (
-            await driver.code("GET", "/v1/subscribe", query=asked, upgrade=True, token="sam-token")
-            == "Forbidden"
-        )
+        assert await driver.code("GET", "/v1/subscribe", query=asked, upgrade=True, token="sam-token") == "Forbidden"
 
     drive(work, TOKENS)
 

@@ -158,9 +158,7 @@ def test_a_payload_is_told_only_where_asked(watched: Callable[..., Watched]) -> 
     ("reason", "event"),
     [("fired", "trigger.run"), ("failed", "trigger.fail"), ("suppressed", "trigger.suppressed")],
 )
-def test_what_a_rule_did_is_told_with_its_cause(
-    watched: Callable[..., Watched], reason: str, event: str
-) -> None:
+def test_what_a_rule_did_is_told_with_its_cause(watched: Callable[..., Watched], reason: str, event: str) -> None:
     one = watched()
     one.say(type_="enqueue", to="jobs", env=envelope("a"))
     machine = one.broker.machine
@@ -278,9 +276,7 @@ def test_a_full_disk_is_survived(watched: Callable[..., Watched], monkeypatch: p
     assert [event["event"] for event in one.read()][1:] == ["kept", "log.dropped"]
 
 
-def test_the_memory_of_leases_is_bounded(
-    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_of_leases_is_bounded(watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "LEASES_MAX", 3)
     one = watched()
     for n in range(10):

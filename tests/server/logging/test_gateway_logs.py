@@ -21,7 +21,9 @@ from tests.server.logging.draining import drain
 
 AT_US = 1_767_225_600_123_456
 STAMP = "2026-01-01T00:00:00.123Z"
-CHAT = b'{"protocol":"mew/v0.4","id":"m1","ts":"x","from":"sam","to":["client-b"],"kind":"chat","payload":{"text":"hi"}}'
+CHAT = (
+    b'{"protocol":"mew/v0.4","id":"m1","ts":"x","from":"sam","to":["client-b"],"kind":"chat","payload":{"text":"hi"}}'
+)
 TOKEN = "s3cr3t-token"
 DIGEST = "sha256:" + hashlib.sha256(TOKEN.encode()).hexdigest()[:12]
 
@@ -77,9 +79,7 @@ def test_what_is_not_known_is_left_out(logs: GatewayLogs, tmp_path: Path) -> Non
 )
 def test_a_decision(logs: GatewayLogs, tmp_path: Path) -> None:
     held = ({"kind": "chat"}, {"kind": "mcp/*"})
-    logs.decided(
-        AT_US, "m1", "sam", "demo", True, "mcp/request", held[1], "static", held, "websocket", ["r1", "r2"]
-    )
+    logs.decided(AT_US, "m1", "sam", "demo", True, "mcp/request", held[1], "static", held, "websocket", ["r1", "r2"])
     logs.decided(AT_US, "m2", "sam", "demo", False, "stream/open", None, None, (), "http")
     logs.close()
     allowed, denied = decisions(tmp_path)
@@ -169,9 +169,7 @@ def test_only_what_hands_over_a_token_is_touched() -> None:
         b'{"kind":"system/join"}',
     ):
         assert redact(envelope) is envelope
-    assert msgspec.json.decode(redact(b'{"type":"join","token":{"a":1},"payload":["token"]}'))["payload"] == [
-        "token"
-    ]
+    assert msgspec.json.decode(redact(b'{"type":"join","token":{"a":1},"payload":["token"]}'))["payload"] == ["token"]
 
 
 @pytest.mark.parametrize(
@@ -186,9 +184,7 @@ def test_what_cannot_be_read_is_told_by_its_size(logs: GatewayLogs, tmp_path: Pa
 
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text(max_size=4)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=4), inner, max_size=2)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=4), inner, max_size=2)),
     max_leaves=4,
 )
 marked = st.sampled_from([TOKEN, f"{TOKEN}é", [TOKEN], {"a": TOKEN}])
@@ -206,9 +202,7 @@ def test_redacting_never_raises_and_never_shows_a_token(
     kind: str, token: Any, other: Any, tail: bytes, data: st.DataObject
 ) -> None:
     payload = data.draw(st.sampled_from([other, {"token": token}, {"a": other, "token": token}]))
-    envelope = data.draw(
-        st.permutations([("kind", kind), ("token", token), ("payload", payload), ("x", other)])
-    )
+    envelope = data.draw(st.permutations([("kind", kind), ("token", token), ("payload", payload), ("x", other)]))
     text = msgspec.json.encode(dict(envelope))
     assert TOKEN.encode() not in redact(text)
     assert TOKEN.encode() not in redact(text + tail)
@@ -248,9 +242,7 @@ SWITCHES: list[tuple[str, Any, dict[str, str], tuple[bool, bool]]] = [
     [case[1:] for case in SWITCHES],
     ids=[case[0] for case in SWITCHES],
 )
-def test_switches(
-    section: Any, environment: dict[str, str], expected: tuple[bool, bool], tmp_path: Path
-) -> None:
+def test_switches(section: Any, environment: dict[str, str], expected: tuple[bool, bool], tmp_path: Path) -> None:
     assert Switches.read(section, environment) == expected
     logs = GatewayLogs.from_environment(tmp_path / "logs", environment, section)
     logs.received(AT_US, CHAT, "m1", "sam", "demo", "websocket")
@@ -268,12 +260,8 @@ def test_the_directory_stays_out_of_repositories(logs: GatewayLogs, tmp_path: Pa
     assert (tmp_path / "logs" / "envelope-history.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.promise(
-    "Capabilities and log files of a gateway", "the log files rotate and never block the loop"
-)
-def test_files_are_put_aside_by_size_and_the_oldest_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.promise("Capabilities and log files of a gateway", "the log files rotate and never block the loop")
+def test_files_are_put_aside_by_size_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_logs, "LINGER_S", 0)
     logs = GatewayLogs(tmp_path, history=True, decisions=False, max_bytes=2_000, keep=2)
     assert logs._history is not None
@@ -292,9 +280,7 @@ def test_files_are_put_aside_by_size_and_the_oldest_goes(
     assert all((tmp_path / name).stat().st_size <= 2_000 for name in names)
 
 
-@pytest.mark.promise(
-    "Capabilities and log files of a gateway", "the log files rotate and never block the loop"
-)
+@pytest.mark.promise("Capabilities and log files of a gateway", "the log files rotate and never block the loop")
 @pytest.mark.parametrize(("bound", "value"), [("WAITING_MAX", 50), ("WAITING_BYTES_MAX", 50 * len(CHAT))])
 def test_what_does_not_fit_is_dropped_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
@@ -320,9 +306,7 @@ def test_what_does_not_fit_is_dropped_and_counted(
     assert len(lines) + logs.dropped == 500
 
 
-@pytest.mark.promise(
-    "Capabilities and log files of a gateway", "the log files rotate and never block the loop"
-)
+@pytest.mark.promise("Capabilities and log files of a gateway", "the log files rotate and never block the loop")
 def test_one_write_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_logs, "LINGER_S", 600.0)
     sizes: list[int] = []

@@ -85,9 +85,7 @@ def text_of(emit: Callable[[], None], stream: io.StringIO | None = None) -> str:
 
 @pytest.mark.promise("Foundations", "logs are structured and never contain a token")
 def test_an_event_is_one_json_line() -> None:
-    (line,) = lines(
-        lambda: logs.event("conn.open", link=7, peer="127.0.0.1", tags=["a"], name="x", none=None)
-    )
+    (line,) = lines(lambda: logs.event("conn.open", link=7, peer="127.0.0.1", tags=["a"], name="x", none=None))
     assert line.pop("ts").endswith("Z")
     assert line == {
         "level": "info",
@@ -213,9 +211,7 @@ def test_text_is_always_one_printable_line(fields: dict[str, str]) -> None:
 
 
 def test_text_quotes_what_could_be_mistaken() -> None:
-    text = text_of(
-        lambda: logs.event("conn.open", a="plain", b="two words", c="", d="\x1b[31m", e=[1, "x"], f=True)
-    )
+    text = text_of(lambda: logs.event("conn.open", a="plain", b="two words", c="", d="\x1b[31m", e=[1, "x"], f=True))
     assert text.endswith('info    conn.open a=plain b="two words" c="" d=\\x1b[31m e=[1,"x"] f=true\n')
 
 

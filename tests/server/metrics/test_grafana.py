@@ -41,9 +41,7 @@ def faults(expression: str) -> list[str]:
     matchers = re.findall(r"\{([^}]*)\}", expression)
     found += [f"{{{one}}} is no matcher" for one in matchers if not re.fullmatch(r'\w+=~?"[^"]*"', one)]
     lengths = re.findall(r"\[([^]]*)\]", expression)
-    found += [
-        f"[{one}] is no range" for one in lengths if not re.fullmatch(r"\d+[smhd]|\$__rate_interval", one)
-    ]
+    found += [f"[{one}] is no range" for one in lengths if not re.fullmatch(r"\d+[smhd]|\$__rate_interval", one)]
     return found
 
 

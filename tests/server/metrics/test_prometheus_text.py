@@ -17,9 +17,7 @@ def one_stream_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveys, "STREAMS_A_TURN", 1)
 
 
-def finish(
-    bench: QueueDriver, figures: StreamFigures, between: object = None
-) -> dict[tuple[str, str], float]:
+def finish(bench: QueueDriver, figures: StreamFigures, between: object = None) -> dict[tuple[str, str], float]:
     """Make a scrape, with something happening after its first turn."""
     scrape = Scrape(bench.machine, figures, lambda now: [])
     turns = 0

@@ -50,9 +50,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert done.returncode == 0 and "penstock.service" not in done.stderr, done.stderr
 
 
-@pytest.mark.promise(
-    "Operations", "the container runs as an unprivileged user, needs tokens, and has a health check"
-)
+@pytest.mark.promise("Operations", "the container runs as an unprivileged user, needs tokens, and has a health check")
 def test_the_container_has_nothing_of_root_and_starts_the_server() -> None:
     text = containerfile()
     lines = [line for line in text.replace("\\\n", "").splitlines() if line and not line.startswith("#")]

@@ -11,9 +11,7 @@ from penstock.server.ops.reference_pages import http_reference, metrics_referenc
 from tests.paths import ROOT
 
 
-@pytest.mark.promise(
-    "Operations", "the reference pages of metrics, routes and commands are generated and current"
-)
+@pytest.mark.promise("Operations", "the reference pages of metrics, routes and commands are generated and current")
 def test_every_route_and_metric_is_in_its_reference() -> None:
     page = http_reference()
     assert all(f"## {route.method} `{route.path}`\n" in page for route in ROUTES)
@@ -21,9 +19,7 @@ def test_every_route_and_metric_is_in_its_reference() -> None:
     assert all(f"| `{metric.sample}` |" in page for metric in METRICS)
 
 
-@pytest.mark.promise(
-    "Operations", "the reference pages of metrics, routes and commands are generated and current"
-)
+@pytest.mark.promise("Operations", "the reference pages of metrics, routes and commands are generated and current")
 @pytest.mark.parametrize(
     ("name", "text"),
     [("http.md", http_reference()), ("metrics.md", metrics_reference()), ("cli.md", cli_reference())],

@@ -104,9 +104,7 @@ def read_all(descriptor: int) -> list[RelayReport]:
     return told
 
 
-@pytest.mark.promise(
-    "Relay", "a server that does not read costs observations, never time of the relay's loop"
-)
+@pytest.mark.promise("Relay", "a server that does not read costs observations, never time of the relay's loop")
 def test_a_server_that_does_not_read_costs_observations_before_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "WAITING_MAX", 1_000)
     monkeypatch.setattr(process, "FACTS_WAITING_MAX", 3_000)

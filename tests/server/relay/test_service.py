@@ -211,9 +211,7 @@ def test_what_is_no_message_is_refused_and_counted(start: Start) -> None:
     assert subscriber.receive() == [publisher.topic + frame]
 
 
-@pytest.mark.promise(
-    "Relay", "the signer can extend its topic, and another signer cannot take it over (flaw 8)"
-)
+@pytest.mark.promise("Relay", "the signer can extend its topic, and another signer cannot take it over (flaw 8)")
 def test_only_trusted_signers_register_and_nobody_takes_a_topic_over(start: Start) -> None:
     run = start()
     topic = peers.make_topic()
@@ -364,8 +362,7 @@ def test_a_strangers_message_never_gives_it_anothers_topic(start: Start) -> None
     # A socket subscribes again when somebody looks at it.
     run.wait(
         lambda: (
-            [socket.poll(0) for socket in subscribers]
-            and all(topic.subscribers for topic in run.relay.topics.values())
+            [socket.poll(0) for socket in subscribers] and all(topic.subscribers for topic in run.relay.topics.values())
         )
     )
     frames = [publisher.chunk(b"for one reader") for publisher in publishers]
@@ -456,12 +453,8 @@ def test_a_long_path_has_a_short_one(start: Start, tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-@pytest.mark.promise(
-    "Relay", "CURVE accepts listed keys; without it the relay serves only this machine (flaw 5)"
-)
-@pytest.mark.parametrize(
-    "endpoint", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "udp://x:1", "tcp://127.0.0.1"]
-)
+@pytest.mark.promise("Relay", "CURVE accepts listed keys; without it the relay serves only this machine (flaw 5)")
+@pytest.mark.parametrize("endpoint", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0", "udp://x:1", "tcp://127.0.0.1"])
 def test_nothing_is_served_to_other_machines_without_keys(start: Start, endpoint: str) -> None:
     with pytest.raises(EndpointError):
         start(pub=endpoint)
@@ -500,9 +493,7 @@ def _join(socket: zmq.Socket[Any], keys: tuple[bytes, bytes], server: bytes) -> 
     socket.curve_serverkey = server
 
 
-@pytest.mark.promise(
-    "Relay", "CURVE accepts listed keys; without it the relay serves only this machine (flaw 5)"
-)
+@pytest.mark.promise("Relay", "CURVE accepts listed keys; without it the relay serves only this machine (flaw 5)")
 def test_curve_lets_in_who_is_listed_and_nobody_else(start: Start) -> None:
     server_public, server_secret = zmq.curve_keypair()
     friend, stranger = zmq.curve_keypair(), zmq.curve_keypair()
@@ -573,9 +564,7 @@ def test_what_is_told_never_names_a_topic(start: Start) -> None:
     }
     assert [each.topic for each in told[TopicRegistered]] == [hash_of(topic)]
     assert [each.on for each in told[SubscribersChanged]] == [True, False]
-    assert (
-        sum(each.chunks for each in told[TopicCounts]) == sum(each.sent for each in told[TopicCounts]) == 600
-    )
+    assert sum(each.chunks for each in told[TopicCounts]) == sum(each.sent for each in told[TopicCounts]) == 600
     assert told[TopicCounts]  # without waiting for the second
     assert topic.decode() not in repr(run.told)
 

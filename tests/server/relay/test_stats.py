@@ -34,9 +34,7 @@ def make_stats(**limits: Any) -> tuple[Relay, Topic, TopicStats, list[list[Relay
     return relay, topic, TopicStats(relay, reports.append), reports
 
 
-@pytest.mark.promise(
-    "Relay", "a server that does not read costs observations, never time of the relay's loop"
-)
+@pytest.mark.promise("Relay", "a server that does not read costs observations, never time of the relay's loop")
 def test_what_waits_for_a_report_is_bounded() -> None:
     _, topic, stats, reports = make_stats(observations_max=2, facts_max=1)
     for _ in range(3):

@@ -100,9 +100,7 @@ def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(start: Sta
             publishers, streams = [], []
             for each in keys:
                 assert isinstance(each, StreamKeys)
-                publishers.append(
-                    await stack.enter_async_context(TokenPublisher(run.pull, each, signer=signer))
-                )
+                publishers.append(await stack.enter_async_context(TokenPublisher(run.pull, each, signer=signer)))
                 streams.append(await stack.enter_async_context(TokenStream(run.pub, each)))
             for publisher in publishers:
                 await publisher.send("before")
@@ -122,10 +120,7 @@ def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(start: Sta
             for publisher in publishers:
                 await publisher.send("after")
                 await publisher.complete()
-            return [
-                first + [token async for token in stream]
-                for first, stream in zip(before, streams, strict=True)
-            ]
+            return [first + [token async for token in stream] for first, stream in zip(before, streams, strict=True)]
 
     read = asyncio.run(publish_and_read())
     assert read == [["before", "after"]] * len(keys)

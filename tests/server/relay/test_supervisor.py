@@ -78,9 +78,7 @@ def test_curve_keys_come_from_a_file_of_secret_keys(tmp_path: Path) -> None:
     assert main(["token", "curve-keygen", "--out", str(tmp_path)]) == 1  # never over a key that is there
 
 
-def test_a_signers_key_is_made_with_its_public_half(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signers_key_is_made_with_its_public_half(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from penstock.cli import main
 
     assert main(["token", "signer-keygen", "--out", str(tmp_path), "--json"]) == 0

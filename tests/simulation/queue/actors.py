@@ -128,16 +128,12 @@ class Producer(Caller):
                 line.request("enqueue", to=stream, env=self.envelope(stream))
             case 3 | 4:
                 count = self.dice.randint(2, 8)
-                line.send_line(
-                    *[line.frame("enqueue", to=stream, env=self.one(stream)) for _ in range(count)]
-                )
+                line.send_line(*[line.frame("enqueue", to=stream, env=self.one(stream)) for _ in range(count)])
             case 5:
                 env = [self.one(stream) for _ in range(self.dice.randint(1, 5))]
                 line.request("enqueue", to=stream, env=env)
             case 6:
-                line.request(
-                    "enqueue", to=stream, env=self.envelope(stream), delayMs=self.dice.randint(0, 600)
-                )
+                line.request("enqueue", to=stream, env=self.envelope(stream), delayMs=self.dice.randint(0, 600))
             case 7 if self.recent:
                 to, env_ = self.dice.choice(self.recent)
                 line.request("enqueue", to=to, env=env_)

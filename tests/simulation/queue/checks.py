@@ -63,9 +63,7 @@ def channels_balance(machine: QueueMachine) -> None:
             raise Broken(BALANCE, f"`{name}` went to sleep unbalanced: {dormant.counters}")
     if not machine.totals.dormant_forgotten and asleep != machine.asleep:
         raise Broken(BALANCE, f"sleeping streams are counted as {machine.asleep} instead of {asleep}")
-    metrics_balance(
-        overview(machine, machine.channels.values(), asleep=[machine.asleep]), "all streams together"
-    )
+    metrics_balance(overview(machine, machine.channels.values(), asleep=[machine.asleep]), "all streams together")
 
 
 def metrics_balance(q: dict[str, Any], name: str) -> None:
@@ -81,15 +79,11 @@ def leases_have_one_holder(machine: QueueMachine) -> None:
     for consumer in machine.consumers.values():
         for lease, record in consumer.leases.items():
             if record.holder is not consumer or record.state != LEASED or record.lease != lease:
-                raise Broken(
-                    HOLDER, f"`{record.id}` is in a lease of consumer {consumer.no} that is not its own"
-                )
+                raise Broken(HOLDER, f"`{record.id}` is in a lease of consumer {consumer.no} that is not its own")
             held[record.channel] = held.get(record.channel, 0) + 1
     for channel in machine.channels.values():
         if channel.leased != held.get(channel, 0):
-            raise Broken(
-                HOLDER, f"`{channel.name}` counts {channel.leased} leases, and {held.get(channel, 0)} exist"
-            )
+            raise Broken(HOLDER, f"`{channel.name}` counts {channel.leased} leases, and {held.get(channel, 0)} exist")
 
 
 def keys_are_out_once(machine: QueueMachine) -> None:
@@ -131,9 +125,7 @@ def nothing_is_counted_early(machine: QueueMachine, history: History) -> None:
     for channel in machine.channels.values():
         durable = history.counts.get(channel.name, 0)
         if channel.counters.in_ != durable:
-            raise Broken(
-                VISIBLE, f"`{channel.name}` counts {channel.counters.in_} in, and {durable} are durable"
-            )
+            raise Broken(VISIBLE, f"`{channel.name}` counts {channel.counters.in_} in, and {durable} are durable")
 
 
 def nothing_is_there_early(machine: QueueMachine, history: History) -> None:
@@ -204,17 +196,13 @@ def counts_agree(machine: QueueMachine) -> None:
     ids = sum(len(c.order) for c in machine.channels.values())
     ids += sum(len(d.order) for d in machine.dormant.values())
     held = sum(len(r.body) for c in machine.channels.values() for r in c.live.values())
-    pending = sum(
-        len(r.body) for c in machine.channels.values() for r in c.live.values() if r.state == PENDING
-    )
+    pending = sum(len(r.body) for c in machine.channels.values() for r in c.live.values() if r.state == PENDING)
     pulls = sum(c.pull for channel in machine.channels.values() for c in channel.consumers.values())
     there = (ids, held, held, pending, pulls)
     in_channels = sum(channel.bytes for channel in machine.channels.values())
     counted = (machine.ids, machine.bytes, in_channels, machine.pending_bytes, machine.waiting_pulls)
     if there != counted:
-        raise Broken(
-            BOUNDS, f"(ids, bytes, bytes in channels, pending, pulls) are {there}, counted {counted}"
-        )
+        raise Broken(BOUNDS, f"(ids, bytes, bytes in channels, pending, pulls) are {there}, counted {counted}")
 
 
 def promises_survived(world: CheckedWorld) -> None:

@@ -31,9 +31,7 @@ _BAD: list[Any] = [
     b"[]",
     b"\xff\xfe",
     b"null",
-    b'{"type":"enqueue","to":"s","env":{"id":"v","id":"v","ts":"'
-    + TS.encode()
-    + b'","type":"t","payload":1}}',
+    b'{"type":"enqueue","to":"s","env":{"id":"v","id":"v","ts":"' + TS.encode() + b'","type":"t","payload":1}}',
     b'{"type":"enqueue","to":"s","env":' + b"[" * 100 + b"]" * 100 + b"}",
     {"kind": "dance"},
     {"kind": "enqueue", "to": "s"},

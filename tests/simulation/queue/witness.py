@@ -131,8 +131,7 @@ class Witness:
         for op in ("ack", "nack", "release", "term", "extend"):
             ids = message.get(op, [])
             talk.awaited += [
-                Awaited(talk.messages, op, str(id_), message)
-                for id_ in (ids if isinstance(ids, list) else [ids])
+                Awaited(talk.messages, op, str(id_), message) for id_ in (ids if isinstance(ids, list) else [ids])
             ]
 
     # From the server
@@ -150,9 +149,7 @@ class Witness:
         match frame["type"]:
             case "deliver":
                 one = not isinstance(frame["seq"], list)
-                columns = [
-                    [frame[key]] if one else frame[key] for key in ("env", "seq", "attempt", "leaseId")
-                ]
+                columns = [[frame[key]] if one else frame[key] for key in ("env", "seq", "attempt", "leaseId")]
                 for env, seq, attempt, lease_id in zip(*columns, strict=True):
                     self._delivered(pipe, talk, frame["stream"], env, seq, attempt, lease_id)
                 self._drew(talk, len(columns[0]))
@@ -175,9 +172,7 @@ class Witness:
         assert talk.stream is not None
         if "deliver" in message:
             one = not isinstance(message["seq"], list)
-            columns = [
-                [message[key]] if one else message[key] for key in ("deliver", "seq", "attempt", "leaseId")
-            ]
+            columns = [[message[key]] if one else message[key] for key in ("deliver", "seq", "attempt", "leaseId")]
             for env, seq, attempt, lease_id in zip(*columns, strict=True):
                 self._delivered(pipe, talk, talk.stream, env, seq, attempt, lease_id)
             self._drew(talk, len(columns[0]))
@@ -252,28 +247,18 @@ class Witness:
         headers = env.get("headers") or {}
         lane: object = None
         if policy.partitioned:
-            lane = env.get(
-                "partitionKey", headers.get("partitionKey", seq)
-            )  # without a key there is no order
+            lane = env.get("partitionKey", headers.get("partitionKey", seq))  # without a key there is no order
         elif policy.priority:
             lane = ordering_keys.priority(msgspec.json.encode(env))
         firsts = self._firsts.setdefault((stream, lane), [])
         at = bisect(firsts, (lease, seq))
         if (at > 0 and firsts[at - 1][1] > seq) or (at < len(firsts) and firsts[at][1] < seq):
-            raise Broken(
-                checks.ORDER, f"`{stream}` delivers {seq} out of turn: {firsts[max(at - 3, 0) : at + 3]}"
-            )
+            raise Broken(checks.ORDER, f"`{stream}` delivers {seq} out of turn: {firsts[max(at - 3, 0) : at + 3]}")
         firsts.insert(at, (lease, seq))
 
     def _failed(self, error: Frame, text: str) -> None:
         kind = TABLE.get(error["code"])
-        if (
-            kind is None
-            or not error.get("hint")
-            or not text
-            or "\n" in text
-            or error["status"] != kind.status
-        ):
+        if kind is None or not error.get("hint") or not text or "\n" in text or error["status"] != kind.status:
             raise Broken(checks.BAD_INPUT, f"{error} is not an error of the table")
         if error["code"] == "AlreadyAcked" and error["ref"] not in self.history.settled_ids:
             raise Broken(checks.DURABLE, f"`{error['ref']}` is called settled and no settle is durable")
@@ -283,11 +268,7 @@ class Witness:
             case "enqueue" | "send":
                 many = "ids" in result
                 stream = str(result.get("to", request["to"]))
-                pairs = (
-                    zip(result["ids"], result["seqs"], strict=True)
-                    if many
-                    else [(result["id"], result["seq"])]
-                )
+                pairs = zip(result["ids"], result["seqs"], strict=True) if many else [(result["id"], result["seq"])]
                 for id_, seq in pairs:
                     if self.history.ids.get((stream, seq)) != id_:
                         raise Broken(checks.DURABLE, f"`{id_}` in `{stream}` is acknowledged and not durable")
@@ -344,9 +325,7 @@ class Witness:
             raise Broken(checks.DURABLE, f"{op} of `{id_}` is confirmed and not durable")
         no, _ = self._holders[place]
         if no != pipe.no and not (by_name and self.conversations[no].who == talk.who):
-            raise Broken(
-                checks.HOLDER, f"`{talk.who}` may {op} `{id_}`, which `{self.conversations[no].who}` holds"
-            )
+            raise Broken(checks.HOLDER, f"`{talk.who}` may {op} `{id_}`, which `{self.conversations[no].who}` holds")
         self.confirmed[place] = op
 
 

@@ -228,9 +228,7 @@ class Liar(Participant):
         client = self.wire()
         match dice.randint(0, 11):
             case 0:
-                client.send(
-                    "chat", {"text": "it was me"}, **{"from": dice.choice(("ann", "gateway", "boss"))}
-                )
+                client.send("chat", {"text": "it was me"}, **{"from": dice.choice(("ann", "gateway", "boss"))})
             case 1:
                 kind = dice.choice(("system/presence", "system/welcome", "system/error", "system/register"))
                 client.send(kind, {"event": "join", "participant": {"id": "nobody"}})

@@ -81,9 +81,7 @@ def bounds_hold(world: CheckedWorld) -> None:
         there = (len(space.present), len(state.streams), len(state.invited), grants)
         most = (limits.participants_max, limits.space_streams_max, limits.invites_max, limits.grants_max)
         if any(count > bound for count, bound in zip(there, most, strict=True)):
-            raise Broken(
-                checks.BOUNDS, f"(participants, streams, invited, grants) are {there}, at most {most}"
-            )
+            raise Broken(checks.BOUNDS, f"(participants, streams, invited, grants) are {there}, at most {most}")
 
 
 def spaces_are_their_rows(world: CheckedWorld) -> None:
@@ -92,9 +90,7 @@ def spaces_are_their_rows(world: CheckedWorld) -> None:
         compare(world.space_witness.models[space.id], space.state, "runs on")
         routes = sorted(route.id for route in space.router.routes.values())
         if routes != sorted(space.state.streams):
-            raise Broken(
-                checks.DURABLE, f"frames pass on {routes}, and {sorted(space.state.streams)} are open"
-            )
+            raise Broken(checks.DURABLE, f"frames pass on {routes}, and {sorted(space.state.streams)} are open")
 
 
 def compare(model: SpaceModel, state: SpaceState, how: str) -> None:
@@ -103,9 +99,7 @@ def compare(model: SpaceModel, state: SpaceState, how: str) -> None:
         "invited": model.invited,
         "kicked": sorted(model.kicked),
         "grants": model.grants,
-        "streams": {
-            id_: (each.owner, sorted(each.writers), each.target) for id_, each in model.streams.items()
-        },
+        "streams": {id_: (each.owner, sorted(each.writers), each.target) for id_, each in model.streams.items()},
     }
     for name, value in durable.items():
         if said[name] != value:
@@ -119,9 +113,7 @@ def _remembered(state: SpaceState) -> dict[str, Any]:
     return {
         "invited": {name: each.digest for name, each in state.invited.items()},
         "kicked": sorted(state.kicked),
-        "grants": {
-            name: {id_: list(each) for id_, each in granted.items()} for name, granted in state.grants.items()
-        },
+        "grants": {name: {id_: list(each) for id_, each in granted.items()} for name, granted in state.grants.items()},
         "streams": {
             id_: (each.route.owner, sorted(each.route.writers), list(each.route.targets))
             for id_, each in state.streams.items()
@@ -148,9 +140,7 @@ def nobody_is_a_ghost(world: CheckedWorld, space: SpaceMachine, welcome: dict[st
     Somebody who is not welcomed finds the space full of them.
     """
     you = None if welcome is None else welcome["you"]["id"]
-    talks = [
-        each for each in world.space_witness.talks.values() if each.space == space.id and each.is_welcome
-    ]
+    talks = [each for each in world.space_witness.talks.values() if each.space == space.id and each.is_welcome]
     connected = [each.id for each in talks if not each.pipe.is_over and each.id != you]
     virtual = [name for name, each in space.settings.participants.items() if each.is_pipeline]
     expected = sorted(id_ for id_ in (*connected, *virtual) if id_ is not None)

@@ -29,9 +29,7 @@ class SpaceModel:
 
     def __init__(self, settings: SpaceSettings) -> None:
         self.settings = settings
-        self.tokens = {
-            digest: name for name, known in settings.participants.items() for digest in known.token_digests
-        }
+        self.tokens = {digest: name for name, known in settings.participants.items() for digest in known.token_digests}
         """Who shows which token, by its digest."""
         self.invited: dict[str, str] = {}
         self.kicked: list[str] = []

@@ -167,9 +167,7 @@ class SpaceWitness:
                     other.is_sure = False
 
     def _frame(self, talk: SpaceTalk, data: bytes) -> None:
-        self.frames.setdefault(
-            (talk.space, data), Sent(talk.pipe.no, talk.count, talk.id, talk.party, "", data)
-        )
+        self.frames.setdefault((talk.space, data), Sent(talk.pipe.no, talk.count, talk.id, talk.party, "", data))
         receivers = self._receivers(talk, data)
         if not receivers:
             return
@@ -256,9 +254,7 @@ class SpaceWitness:
         if stream.target and talk.id not in stream.target and talk.party not in stream.target:
             raise Broken(space_checks.TARGETS, f"`{talk.id}` received {shown!r}, meant for {stream.target}")
         if sent.id not in stream.writers:
-            raise Broken(
-                space_checks.AUTHORITY, f"{shown!r} is of `{sent.id}`, and {stream.writers} may write"
-            )
+            raise Broken(space_checks.AUTHORITY, f"{shown!r} is of `{sent.id}`, and {stream.writers} may write")
         self._in_order(talk, sent, data)
 
     def _in_order(self, talk: SpaceTalk, sent: Sent, what: bytes | str) -> None:
@@ -300,9 +296,7 @@ class SpaceWitness:
         if kind == "stream/close":
             stream = talk.streams.get(envelope["payload"].get("stream_id"))
             if stream is not None and stream.owner != sent.id:
-                raise Broken(
-                    space_checks.AUTHORITY, f"`{sent.id}` closed the stream of `{stream.owner}`: {data!r}"
-                )
+                raise Broken(space_checks.AUTHORITY, f"`{sent.id}` closed the stream of `{stream.owner}`: {data!r}")
         self._in_order(talk, sent, id_)
 
     def _gateway_said(self, talk: SpaceTalk, envelope: Frame) -> None:
@@ -334,9 +328,7 @@ class SpaceWitness:
             return
         before = talk.newest.get(sent.pipe_no, 0)
         if before > sent.no:
-            raise Broken(
-                space_checks.ORDER, f"{kind} answers message {sent.no} of `{talk.id}` after message {before}"
-            )
+            raise Broken(space_checks.ORDER, f"{kind} answers message {sent.no} of `{talk.id}` after message {before}")
         talk.newest[sent.pipe_no] = sent.no
 
     def _failed(self, talk: SpaceTalk, payload: Frame, causes: list[str]) -> None:
@@ -363,8 +355,6 @@ class SpaceWitness:
             raise Broken(space_checks.SENDER, f"{kind} answers `{cause}`, which asked for no such thing")
         if stream is None or stream.owner != sent.id:
             owner = None if stream is None else stream.owner
-            raise Broken(
-                space_checks.AUTHORITY, f"{kind} {payload}: `{sent.id}` asked, and the owner is `{owner}`"
-            )
+            raise Broken(space_checks.AUTHORITY, f"{kind} {payload}: `{sent.id}` asked, and the owner is `{owner}`")
         if cause not in self.models[talk.space].done:
             raise Broken(checks.DURABLE, f"{kind} {payload} is acknowledged and not durable")

@@ -35,9 +35,7 @@ def entries(table):
     return len(list(table.log.path.iterdir()))
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "compaction merges small files within bounds, without disturbing readers"
-)
+@pytest.mark.promise("Spark: pipeline", "compaction merges small files within bounds, without disturbing readers")
 def test_a_day_of_commits_stays_within_the_bounds(tmp_path):
     clock = Clock()
     table = LakeTable(tmp_path, NOTES, clock)
@@ -93,9 +91,7 @@ def test_a_merged_table_stays_small_and_whole(tmp_path):
     for number in range(160):
         clock.now += 20
         change = {
-            (f"c{channel}", minute): number
-            for channel in range(3)
-            for minute in (number // 10, number // 10 + 1)
+            (f"c{channel}", minute): number for channel in range(3) for minute in (number // 10, number // 10 + 1)
         }
         model |= change
         assert table.merge(counts(change), {APP: Progress(number, number + 1)})
@@ -153,9 +149,7 @@ def test_a_replaced_file_is_young_again(tmp_path):
     assert compaction.sweep(table, clock.now + SWEEP_AGE_S + 60)[0] == 1
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "compaction merges small files within bounds, without disturbing readers"
-)
+@pytest.mark.promise("Spark: pipeline", "compaction merges small files within bounds, without disturbing readers")
 def test_readers_do_not_notice(tmp_path):
     writer = LakeTable(tmp_path, NOTES)
     writer.append(notes(0, 1), {APP: Progress(0, 1)})

@@ -31,9 +31,7 @@ def read(path, **options):
     """What Spark does for a batch read, without Spark."""
     made = source(path, **options)
     reader = pickle.loads(pickle.dumps(made.reader(made.schema())))
-    batches = [
-        batch for part in reader.partitions() for batch in reader.read(pickle.loads(pickle.dumps(part)))
-    ]
+    batches = [batch for part in reader.partitions() for batch in reader.read(pickle.loads(pickle.dumps(part)))]
     return pa.Table.from_batches(batches) if batches else None
 
 
@@ -234,9 +232,7 @@ def sealed(data, count):
         bronze.publish(table, "j1", 0, first + count)
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "`penstock.spark.tables` and `penstock.spark.history` open the tables"
-)
+@pytest.mark.promise("Spark: source and sinks", "`penstock.spark.tables` and `penstock.spark.history` open the tables")
 def test_spark_reads_writes_and_views_the_lake(spark, tmp_path):
     """One long visit, because starting each part costs Spark seconds."""
     lake = tmp_path / "lake"
@@ -266,18 +262,11 @@ def test_spark_reads_writes_and_views_the_lake(spark, tmp_path):
     frame = spark.sql("select 'x' as name, cast(1 as bigint) as n, timestamp '2026-01-01' as at")
     mine = str(lake / "my table".replace(" ", "_"))
     for version in (1, 1, 2):
-        frame.write.format("penstock_delta").mode("append").option("appId", "a").option(
-            "version", version
-        ).save(mine)
+        frame.write.format("penstock_delta").mode("append").option("appId", "a").option("version", version).save(mine)
     frame.write.format("penstock_delta").mode("append").option("mergeKeys", "n").save(str(lake / "other"))
     assert spark.read.format("penstock_delta").load(mine).count() == 2
 
-    stream = (
-        spark.readStream.format("rate-micro-batch")
-        .option("rowsPerBatch", 10)
-        .option("numPartitions", 2)
-        .load()
-    )
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 2).load()
     for _ in range(2):  # the second run goes on where the first one ended
         query = (
             stream.writeStream.format("penstock_delta")

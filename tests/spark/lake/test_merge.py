@@ -48,9 +48,7 @@ def test_the_newest_row_wins(tmp_path):
     table = LakeTable(tmp_path, LATEST)
 
     def latest(*pairs):
-        rows = [
-            {"journal": "j1", "address": address, "offset": offset, "tags": None} for address, offset in pairs
-        ]
+        rows = [{"journal": "j1", "address": address, "offset": offset, "tags": None} for address, offset in pairs]
         return pa.Table.from_pylist(rows, LATEST.schema)
 
     table.merge(latest(("sam", 5), ("kim", 7), ("sam", 4)), {APP: Progress(0, 8)})

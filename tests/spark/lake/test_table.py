@@ -31,9 +31,7 @@ def widened(table, *fields):
     return TableDefinition(table.name, schema, table.key, table.write, table.partition_by, table.newest)
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "progress is stored in the table; killed writers lose and duplicate nothing"
-)
+@pytest.mark.promise("Spark: pipeline", "progress is stored in the table; killed writers lose and duplicate nothing")
 def test_a_replay_changes_nothing_even_of_number_zero(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     assert table.progress(APP) is None and table.fresh_from(APP) == 0
@@ -43,9 +41,7 @@ def test_a_replay_changes_nothing_even_of_number_zero(tmp_path):
     assert table.append(notes(1, 5), {APP: Progress(1, 5)})
     version = table.version()
     assert table.append(notes(1, 5), {APP: Progress(1, 5)}) is False
-    assert (
-        table.append(notes(1, 3), {APP: Progress(1, 3)}) is False
-    )  # Delta itself would take the lower number
+    assert table.append(notes(1, 3), {APP: Progress(1, 3)}) is False  # Delta itself would take the lower number
     assert table.fresh_from(APP) == 5 and table.version() == version
     assert offsets(table.rows()) == [0, 1, 2, 3, 4]
 
@@ -194,9 +190,7 @@ writes = st.lists(
 )
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "progress is stored in the table; killed writers lose and duplicate nothing"
-)
+@pytest.mark.promise("Spark: pipeline", "progress is stored in the table; killed writers lose and duplicate nothing")
 @settings(max_examples=15, deadline=None)
 @given(writes)
 def test_any_order_of_writes_and_replays_gives_each_row_once(steps):

@@ -58,14 +58,10 @@ for number in range(commits):
 def write(lake: Path, dies_at: int) -> int:
     """Run the writer until it dies, at the n-th thing that it does to a file, or comes to its end."""
     words = [sys.executable, "-c", WRITER, str(lake), str(COMMITS), str(dies_at)]
-    return subprocess.run(
-        words, env=environment(PYTHONPATH=str(Path.cwd())), timeout=60, check=False
-    ).returncode
+    return subprocess.run(words, env=environment(PYTHONPATH=str(Path.cwd())), timeout=60, check=False).returncode
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "progress is stored in the table; killed writers lose and duplicate nothing"
-)
+@pytest.mark.promise("Spark: pipeline", "progress is stored in the table; killed writers lose and duplicate nothing")
 def test_killed_writers_lose_nothing_and_double_nothing(tmp_path):
     dice = random.Random(7)
     for _ in range(ROUNDS):

@@ -117,9 +117,7 @@ def test_a_long_conversation_is_counted_whole_and_its_path_is_that_of_its_first(
 
 @given(
     st.lists(
-        st.tuples(
-            st.sampled_from("abc"), st.sampled_from("abc"), st.lists(st.integers(0, 12)), st.booleans()
-        ),
+        st.tuples(st.sampled_from("abc"), st.sampled_from("abc"), st.lists(st.integers(0, 12)), st.booleans()),
         min_size=1,
         max_size=12,
     )
@@ -149,9 +147,7 @@ def test_the_path_is_a_chain_of_answers_in_time(steps: list[tuple[str, str, list
 @pytest.mark.promise("Spark: pipeline", "`conversations` groups envelopes by correlation")
 def test_batches_of_any_size_give_the_same_rows() -> None:
     """A conversation may begin in one batch and end in a later one."""
-    members = [
-        sent(number, str(number))._replace(corr=corr) for corr in ("c", "d", "e") for number in range(5)
-    ]
+    members = [sent(number, str(number))._replace(corr=corr) for corr in ("c", "d", "e") for number in range(5)]
     table = pa.Table.from_pylist([member._asdict() for member in members], SHAPE)
     whole, cut = (
         [row for batch in conversations.build_rows(iter(table.to_batches(size))) for row in batch.to_pylist()]

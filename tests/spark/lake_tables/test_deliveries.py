@@ -62,9 +62,7 @@ def history() -> Journaled:
 def test_every_envelope_and_every_end_is_one_row(spark: SparkSession, history: Journaled) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    bad = Row(
-        event="enqueue", offset=900, recorded_at=START_WALL_US, channel="jobs", seq=99, id="bad", body=b"{"
-    )
+    bad = Row(event="enqueue", offset=900, recorded_at=START_WALL_US, channel="jobs", seq=99, id="bad", body=b"{")
     events = spark.createDataFrame(pa.concat_tables([history.events, events_of([bad])])).repartition(2)
     sent = envelopes(without_own(events))
     assert sent.schema.simpleString() == from_arrow_schema(ENVELOPES.schema).simpleString()
@@ -127,8 +125,6 @@ def test_every_envelope_and_every_end_is_one_row(spark: SparkSession, history: J
 
 
 def test_a_clock_that_was_set_back_gives_no_negative_times(spark: SparkSession) -> None:
-    back = Row(
-        event="ack", offset=0, recorded_at=5_000_000, channel="a", ref_at=9_000_000, first_at=8_000_000
-    )
+    back = Row(event="ack", offset=0, recorded_at=5_000_000, channel="a", ref_at=9_000_000, first_at=8_000_000)
     (row,) = deliveries(spark.createDataFrame(events_of([back]))).toArrow().to_pylist()
     assert (row["wait_ms"], row["work_ms"], row["total_ms"]) == (0.0, 0.0, 0.0)

@@ -100,9 +100,7 @@ def framed(spark: SparkSession, rows: list[tuple[float, Row]]) -> DataFrame:
 )
 def test_an_envelope_of_a_space_is_read_with_what_no_column_has_in_extra() -> None:
     more = {"to": ["kim"], "correlation_id": ["a", "b"], "context": {"sub": 1}, "payload": {"text": "hi"}}
-    (row,) = envelope_rows(
-        events_of(placed([(0, said("chat", "1", "sam", **more))])).to_batches()[0]
-    ).to_pylist()
+    (row,) = envelope_rows(events_of(placed([(0, said("chat", "1", "sam", **more))])).to_batches()[0]).to_pylist()
     assert (row["door"], row["channel"], row["type"], row["sender"]) == ("mew", "demo", "chat", "sam")
     assert (row["targets"], row["corr"], row["refs"]) == (["kim"], "a", ["a", "b"])
     assert (row["payload"], row["payload_error"]) == ('{"text":"hi"}', None)

@@ -17,9 +17,7 @@ times = st.integers(MINUTE_0, MINUTE_0 + 20 * MINUTE_US)
 
 
 @given(last_us=times, later_us=times, back_us=st.integers(0, MINUTE_US + GRACE_US - 1))
-def test_no_row_changes_a_minute_before_the_reach_nor_a_final_one(
-    last_us: int, later_us: int, back_us: int
-) -> None:
+def test_no_row_changes_a_minute_before_the_reach_nor_a_final_one(last_us: int, later_us: int, back_us: int) -> None:
     """A row counts for its own minute or, as a gauge, for one that ended less than the grace before it."""
     at_us = max(last_us, later_us)
     for minute_us in (floor_minute(at_us), floor_minute(at_us - back_us)):

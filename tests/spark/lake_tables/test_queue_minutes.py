@@ -59,8 +59,7 @@ def minutes_of(spark: SparkSession, rows: list[Row]) -> Rows:
     until = until.replace(microsecond=rows[-1].recorded_at % 1_000_000)
     made = queue_minutes(without_own(spark.createDataFrame(events_of(rows))), until).toArrow().to_pylist()
     keyed = {
-        (row["channel"], (int(row["minute"].timestamp()) * 1_000_000 - MINUTE_0) // MINUTE_US): row
-        for row in made
+        (row["channel"], (int(row["minute"].timestamp()) * 1_000_000 - MINUTE_0) // MINUTE_US): row for row in made
     }
     assert len(keyed) == len(made)
     return keyed
@@ -153,9 +152,7 @@ def test_a_gauge_that_comes_too_late_counts_where_it_stands(spark: SparkSession)
 
 @pytest.mark.promise("Spark: pipeline", "gold tables have exact minutes, however rows are batched")
 @pytest.mark.parametrize("where", ["anywhere", "before the gauges", "behind the gauges"])
-def test_any_way_to_cut_the_rows_ends_in_the_same_table(
-    spark: SparkSession, history: Journaled, where: str
-) -> None:
+def test_any_way_to_cut_the_rows_ends_in_the_same_table(spark: SparkSession, history: Journaled, where: str) -> None:
     rows = history.rows
     gauges = [index for index, row in enumerate(rows) if row.event == "gauge"]
     cuts = {

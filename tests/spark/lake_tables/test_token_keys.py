@@ -17,9 +17,7 @@ def line(**more: str) -> str:
     return msgspec.json.encode({"topic": TOPIC, "mac_key": "07" * 32, **more}).decode()
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "a key file is readable by its owner only, and is read again when it grows"
-)
+@pytest.mark.promise("Spark: pipeline", "a key file is readable by its owner only, and is read again when it grows")
 def test_a_file_of_keys_is_read_again_when_it_grows(tmp_path):
     path = tmp_path / "keys"
     path.touch(0o600)
@@ -51,9 +49,7 @@ def test_a_bad_line_is_named(tmp_path, text, said):
         KeyFile(path).keys()
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "a key file is readable by its owner only, and is read again when it grows"
-)
+@pytest.mark.promise("Spark: pipeline", "a key file is readable by its owner only, and is read again when it grows")
 def test_keys_that_others_may_read_are_refused(tmp_path):
     path = tmp_path / "keys"
     with pytest.raises(KeysError, match="No such file"):

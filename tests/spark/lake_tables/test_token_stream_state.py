@@ -58,9 +58,7 @@ class Tale:
         return stream.row()
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched"
-)
+@pytest.mark.promise("Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched")
 def test_without_keys_a_stream_is_what_was_counted():
     tale = Tale()
     tale.add("register", meta='{"exp":1,"signer":"s"}')
@@ -90,9 +88,7 @@ def test_without_keys_a_stream_is_what_was_counted():
     assert made["tokens"] is made["chain_ok"] is made["forged"] is made["mark"] is None
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched"
-)
+@pytest.mark.promise("Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched")
 def test_another_registration_is_another_stream_and_one_that_ends_early_was_unregistered():
     tale = Tale()
     tale.add("register")
@@ -199,9 +195,7 @@ def test_messages_that_moved_are_seen():
 @st.composite
 def tales(draw: st.DrawFn) -> Tale:
     tale = Tale()
-    steps = st.sampled_from(
-        ["register", "expire", "counts", "chunk", "block", "end", "resume", "forged", "subscribe"]
-    )
+    steps = st.sampled_from(["register", "expire", "counts", "chunk", "block", "end", "resume", "forged", "subscribe"])
     for step in draw(st.lists(steps, max_size=25)):
         match step:
             case "counts":
@@ -221,9 +215,7 @@ def tales(draw: st.DrawFn) -> Tale:
     return tale
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched"
-)
+@pytest.mark.promise("Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched")
 @given(tales(), st.lists(st.integers(0, 25), max_size=4))
 def test_any_way_of_cutting_the_rows_gives_the_same_streams(tale, cuts):
     whole = [stream.row() for stream in tale.fold(KEY)]

@@ -29,9 +29,7 @@ SECOND_US = 1_000_000
 
 def rows_of(*tales: tuple[str, Tale]) -> list[Row]:
     """Rows of the journal for rows of topics, those of all topics in turn."""
-    heard = sorted(
-        ((row.at_us, topic, row) for topic, tale in tales for row in tale.rows), key=lambda one: one[:2]
-    )
+    heard = sorted(((row.at_us, topic, row) for topic, tale in tales for row in tale.rows), key=lambda one: one[:2])
     return [
         Row(
             door="streamservice",
@@ -63,9 +61,7 @@ def told(count: int) -> Tale:
     return tale
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched"
-)
+@pytest.mark.promise("Spark: pipeline", "`token_chunks` and `token_streams` do not depend on how rows are batched")
 def test_silver_has_a_row_for_each_message_and_each_count(spark: SparkSession) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 

@@ -179,9 +179,7 @@ def test_a_batch_without_firings_closes_the_minutes_of_earlier_ones_and_asks_no_
     assert [(row["fired"], row["final"]) for row in whole] == [(2, True), (2, True), (1, True)]
     made, asked = brought(quiet, tmp_path / "cut", [*range(size, end, size), end])
     assert made == whole
-    assert asked == [
-        last for first, last in pairwise([*range(0, end, size), end]) if is_needed(quiet, first, last)
-    ]
+    assert asked == [last for first, last in pairwise([*range(0, end, size), end]) if is_needed(quiet, first, last)]
     assert max(asked) < end
 
 

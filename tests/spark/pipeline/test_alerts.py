@@ -52,9 +52,7 @@ def breach(number: int, value: float = 5.0, rule: AnyAlertRule = RATE, subject: 
     return Breach(rule.id, rule.severity, subject, minute(number), value, getattr(rule, "above", 0.0))
 
 
-def told(
-    found: list[Breach], until_us: int, known: list[Alert] | None = None, *rules: AnyAlertRule
-) -> list[Alert]:
+def told(found: list[Breach], until_us: int, known: list[Alert] | None = None, *rules: AnyAlertRule) -> list[Alert]:
     return episodes(JOURNAL, rules or (RATE, SLOW, QUIET), known or [], found, until_us)
 
 

@@ -53,11 +53,7 @@ def until(check: Callable[[], Any], what: str) -> Any:
 
 def status(data: Path) -> PipelineStatus:
     file = data / "run" / "pipeline.json"
-    return (
-        msgspec.json.decode(file.read_bytes(), type=PipelineStatus)
-        if file.exists()
-        else PipelineStatus("off")
-    )
+    return msgspec.json.decode(file.read_bytes(), type=PipelineStatus) if file.exists() else PipelineStatus("off")
 
 
 def command(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -108,9 +104,7 @@ def test_beside_a_server_the_loop_closes_and_a_killed_driver_changes_nothing(
         command("pipeline", "wait", "--data", str(server.data), "--timeout", str(PATIENCE_S))
         [minute] = rows_of(server.data, "select sum(enqueued) as n from queue_minutes where channel = 'jobs'")
         assert minute == {"n": 20}
-        assert rows_of(server.data, "select count(*) as n from envelopes where sender like 'pipeline/%'") == [
-            {"n": 0}
-        ]
+        assert rows_of(server.data, "select count(*) as n from envelopes where sender like 'pipeline/%'") == [{"n": 0}]
         text = http.get("/metrics").body.decode()
         assert "penstock_pipeline_up 1.0" in text and 'penstock_pipeline_offset{query="ingest"}' in text
         assert http.get("/health").json["pipeline"] == "running"

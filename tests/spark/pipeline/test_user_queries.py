@@ -117,9 +117,7 @@ def test_one_that_ran_long_is_tried_again_soon() -> None:
         ("begin = 1", r"has no function `start\(spark, place, checkpoint\)`"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_the_reason(
-    tmp_path: Path, text: str | None, said: str
-) -> None:
+def test_a_file_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, text: str | None, said: str) -> None:
     file = tmp_path / "mine.py"
     if text is not None:
         file.write_text(text)

@@ -27,9 +27,7 @@ def lines(batch: pa.RecordBatch, *, is_text: bool = False) -> list[Any]:
 
 
 def test_values_of_every_type_become_json():
-    inner = pa.struct(
-        [("when", pa.timestamp("us", tz="UTC")), ("tags", pa.map_(pa.string(), pa.list_(pa.int64())))]
-    )
+    inner = pa.struct([("when", pa.timestamp("us", tz="UTC")), ("tags", pa.map_(pa.string(), pa.list_(pa.int64())))])
     moment = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
     cases: list[tuple[Any, pa.DataType, Any]] = [
         ({"when": moment, "tags": [("a", [1, None])]}, inner, {"when": "2026-01-02T03:04:05Z", "tags": {"a": [1, None]}}),

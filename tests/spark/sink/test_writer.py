@@ -100,9 +100,7 @@ def test_a_queue_cannot_be_overwritten():
 
 def test_options_are_read_whatever_their_case_and_spark_may_add_its_own(monkeypatch, tmp_path):
     monkeypatch.setenv("SINK_TOKEN", "secret")
-    target = parse_target(
-        {**GOOD, "TOKEN": "env:SINK_TOKEN", "checkpointlocation": "x", "RetryTimeout": "2m"}
-    )
+    target = parse_target({**GOOD, "TOKEN": "env:SINK_TOKEN", "checkpointlocation": "x", "RetryTimeout": "2m"})
     assert (target.token, target.patience_s) == ("secret", 120.0)
     assert "secret" not in repr(target)
     (tmp_path / "token").write_text("kept\n")
@@ -211,9 +209,9 @@ def test_a_streaming_query_that_is_run_again_sends_each_row_once(spark, server, 
     options = {"url": server.http, "app": app, "type": "reading"}
 
     def add(*values: int) -> None:
-        spark.createDataFrame([(value,) for value in values], "n int").repartition(2).write.mode(
-            "append"
-        ).json(str(source))
+        spark.createDataFrame([(value,) for value in values], "n int").repartition(2).write.mode("append").json(
+            str(source)
+        )
 
     frame = (
         spark.readStream.schema("n int")
@@ -230,9 +228,7 @@ def test_a_streaming_query_that_is_run_again_sends_each_row_once(spark, server, 
     sent = waiting(server, stream)
     assert sorted(row["payload"]["n"] for row in sent) == [1, 2, 2]
     assert all(row["payload"]["m"] == {"k": row["payload"]["n"]} for row in sent)
-    assert all(
-        (row["type"], row["from"], row["tags"]) == ("reading", f"pipeline/{app}", ["hot"]) for row in sent
-    )
+    assert all((row["type"], row["from"], row["tags"]) == ("reading", f"pipeline/{app}", ["hot"]) for row in sent)
     assert all(row["headers"] == {"unit": "C", "x-penstock-hop": 1} for row in sent)
 
     (checkpoint / "commits" / "0").unlink()

@@ -36,9 +36,7 @@ def test_every_batch_has_exactly_the_declared_schema(written: Written) -> None:
     assert declared(written.data, columns="seq,id").names == ["seq", "id"]
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint"
-)
+@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint")
 def test_a_schema_of_ones_own_is_refused(tmp_path: Path) -> None:
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 

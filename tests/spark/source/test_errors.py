@@ -36,9 +36,7 @@ def test_a_directory_that_goes_away_says_so(written: Written) -> None:
         reader.latestOffset(at(written, 30), ALL)
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint"
-)
+@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint")
 def test_a_file_that_may_not_be_read_says_who_may() -> None:
     with (
         pytest.raises(SourceError, match=r"no access to `/x/watermark`.* Run Spark as that user"),

@@ -51,9 +51,7 @@ def test_tokens_come_from_where_they_are_said_to_be_and_are_never_shown(
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint"
-)
+@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint")
 def test_places_that_hold_no_journal_say_what_to_name(tmp_path: Path, written: Written) -> None:
     for path, message in (
         (tmp_path / "none", "there is no directory"),
@@ -91,8 +89,7 @@ def test_a_clock_that_is_stepped_back_leaves_times_in_order(tmp_path: Path) -> N
     times = table(reader, reader.partitions()).column("recorded_at").cast(pa.int64()).to_pylist()
     assert times == sorted(times)
     assert times == [
-        START_US + min(max(n, 0), 4) * SECOND_US if n < 8 else START_US + (n - 3) * SECOND_US
-        for n in range(10)
+        START_US + min(max(n, 0), 4) * SECOND_US if n < 8 else START_US + (n - 3) * SECOND_US for n in range(10)
     ]
     opened = open_one(journal.data)
     for n in range(10):

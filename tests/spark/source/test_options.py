@@ -15,9 +15,7 @@ from tests.spark.journals import (
 )
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint"
-)
+@pytest.mark.promise("Spark: source and sinks", "wrong options, paths, permissions and schemas fail with a hint")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -53,9 +51,7 @@ def test_options_are_read_in_any_case_and_paths_become_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    source = PenstockSource(
-        {"PATH": "one, file:///two/three", "STARTINGOFFSETS": "Latest", "maxtriggerdelay": "2 min"}
-    )
+    source = PenstockSource({"PATH": "one, file:///two/three", "STARTINGOFFSETS": "Latest", "maxtriggerdelay": "2 min"})
     monkeypatch.chdir("/")
     options = parse_options(source.options)
     assert [location.path for location in options.locations] == [str(tmp_path / "one"), "/two/three"]

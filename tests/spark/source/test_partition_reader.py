@@ -54,9 +54,7 @@ def test_bodies_that_do_not_fit_are_null() -> None:
     assert texts(bodies.slice(7)).to_pylist() == ['"é"']
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "9: a range that is split or read again in any way gives the same rows"
-)
+@pytest.mark.promise("Spark: source and sinks", "9: a range that is split or read again in any way gives the same rows")
 def test_a_replayed_batch_gives_identical_rows(written: Written) -> None:
     """Invariant 9, with the rows moving from segments to the table in between."""
     reader = stream(written.data, includePipeline="true")
@@ -70,9 +68,7 @@ def test_a_replayed_batch_gives_identical_rows(written: Written) -> None:
     assert offsets_of(before) == list(range(5, 30))
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "9: a range that is split or read again in any way gives the same rows"
-)
+@pytest.mark.promise("Spark: source and sinks", "9: a range that is split or read again in any way gives the same rows")
 @settings(max_examples=60)
 @given(data=st.data())
 def test_any_split_of_any_range_gives_the_rows_of_one_read(

@@ -46,9 +46,9 @@ def test_a_read_begins_and_ends_where_it_is_told(written: Written) -> None:
     assert read(startingOffsets="latest") == []
     given = {"startingOffsets": json.dumps(at(written, 8)), "endingOffsets": json.dumps(at(written, 22))}
     assert read(**given) == list(range(8, 22))
-    assert read(
-        startingOffsets=json.dumps(at(written, -2)), endingOffsets=json.dumps(at(written, -1))
-    ) == list(range(30))
+    assert read(startingOffsets=json.dumps(at(written, -2)), endingOffsets=json.dumps(at(written, -1))) == list(
+        range(30)
+    )
     for text, expected in (
         (str(START_US // 1000), 0),
         (str((START_US + 12 * SECOND_US) // 1000), 12),

@@ -41,9 +41,7 @@ def test_two_journals_are_read_as_one_and_share_the_limit(tmp_path: Path, writte
         assert 0 < rows.num_rows <= 8
         seen += zip(rows.column("journal").to_pylist(), offsets_of(rows), strict=True)
         start, steps = end, steps + 1
-    assert steps == 5 and sorted(seen) == sorted(
-        [(written.id, n) for n in range(30)] + [(OTHER, n) for n in range(10)]
-    )
+    assert steps == 5 and sorted(seen) == sorted([(written.id, n) for n in range(30)] + [(OTHER, n) for n in range(10)])
     with pytest.raises(SourceError, match=f"has no offset for journal {OTHER}"):
         batch(written.data, other.data, startingOffsets=json.dumps(at(written, 0))).partitions()
     with pytest.raises(SourceError, match=f"names journal {OTHER}, which is not read here"):
@@ -78,15 +76,11 @@ def test_the_latest_offset_obeys_every_limit(written: Written) -> None:
     "Spark: source and sinks",
     "admission control and AvailableNow work, and an idle query reads only the watermark",
 )
-def test_a_batch_waits_for_enough_rows_but_not_for_ever(
-    written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_waits_for_enough_rows_but_not_for_ever(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1_000.0]
     monkeypatch.setattr(stream_reader.time, "monotonic", lambda: clock[0])
     reader = stream(written.data, minOffsetsPerTrigger=20, maxOffsetsPerTrigger=25, maxTriggerDelay="1m")
-    assert reader.latestOffset(at(written, 20), ReadMaxRows(25)) == at(written, 30), (
-        "the first waits for nothing"
-    )
+    assert reader.latestOffset(at(written, 20), ReadMaxRows(25)) == at(written, 30), "the first waits for nothing"
     written.add(5)
     assert reader.latestOffset(at(written, 30), ReadMaxRows(25)) == at(written, 30)
     assert reader.latestOffset(at(written, 30), ALL) == at(written, 35), "who wants all gets all"
@@ -125,9 +119,7 @@ def test_shares_of_a_limit_follow_what_waits() -> None:
     "Spark: source and sinks",
     "admission control and AvailableNow work, and an idle query reads only the watermark",
 )
-def test_an_idle_query_looks_at_the_watermark_alone(
-    written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_query_looks_at_the_watermark_alone(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = stream(written.data)
     start = reader.latestOffset(at(written, 0), ALL)
     from penstock.journal.parquet_table import EventsTable
@@ -159,9 +151,7 @@ def test_rows_under_a_paused_reader_are_named_held_or_left_out(tmp_path: Path) -
     held.commit(at(journal, 20))
     assert journal.seal(brief).removed_files == 2, "what the reader has"
     paused = stream(journal.data, columns="offset")
-    with pytest.raises(
-        GoneError, match="DATA_LOSS: rows 5 to 19 are no longer kept; the oldest is 20"
-    ) as caught:
+    with pytest.raises(GoneError, match="DATA_LOSS: rows 5 to 19 are no longer kept; the oldest is 20") as caught:
         paused.partitions(at(journal, 5), at(journal, 40))
     assert "`failOnDataLoss`" in str(caught.value) and "`reader`" in str(caught.value)
     assert offsets_of(table(held, held.partitions(at(journal, 20), at(journal, 40)))) == list(range(20, 40))
@@ -193,9 +183,7 @@ def test_a_named_reader_holds_from_its_first_row(written: Written) -> None:
     assert [(one.name, one.offset) for one in named_readers.list_readers(disk)] == [("nightly", 12)]
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "a recreated journal fails a checkpoint and never restarts it"
-)
+@pytest.mark.promise("Spark: source and sinks", "a recreated journal fails a checkpoint and never restarts it")
 def test_a_recreated_journal_fails_a_checkpoint_and_never_restarts(written: Written) -> None:
     reader = stream(written.data)
     reader.latestOffset(at(written, 0), ALL)
@@ -215,9 +203,7 @@ def test_a_recreated_journal_fails_a_checkpoint_and_never_restarts(written: Writ
         assert "new checkpoint" in text and "penstock pipeline reset" in text
 
 
-@pytest.mark.promise(
-    "Spark: source and sinks", "a recreated journal fails a checkpoint and never restarts it"
-)
+@pytest.mark.promise("Spark: source and sinks", "a recreated journal fails a checkpoint and never restarts it")
 def test_rows_that_a_crash_took_back_are_noticed(tmp_path: Path) -> None:
     journal = Written(tmp_path / "data", sync="off")
     journal.add(10)
@@ -227,9 +213,7 @@ def test_rows_that_a_crash_took_back_are_noticed(tmp_path: Path) -> None:
     seen = reader.latestOffset(at(journal, 0), ALL)
     assert seen == at(journal, 15)
     segment = sorted((journal.data / "journal").glob("log-*"))[-1]
-    RealDisk(segment.parent).open(segment.name).truncate(
-        segment.stat().st_size * 2 // 3
-    )  # what the disk had kept
+    RealDisk(segment.parent).open(segment.name).truncate(segment.stat().st_size * 2 // 3)  # what the disk had kept
     again = Written(journal.data, sync="off")
     again.publish()
     lost = again.end

@@ -88,9 +88,7 @@ def fanout(
             sides = _start_sides(group, max(participants, *ENTITIES), wants_peer=peer)
             for kind in [kind for kind in ("targeted", "broadcast") if kind in kinds]:
                 flow = partial(measured.flow, count=participants, seconds=each_s)
-                _closed(
-                    result, sides, rounds, kind, participants, partial(flow, is_targeted=kind == "targeted")
-                )
+                _closed(result, sides, rounds, kind, participants, partial(flow, is_targeted=kind == "targeted"))
             if "table" in kinds:
                 _table(result, measured, sides, rounds, each_s, rate)
             for _, server in sides:
@@ -100,14 +98,10 @@ def fanout(
             for count in [count for count in counts if count <= most]:
                 server = group.penstock(space_config(count))
                 result.commands["penstock"] = server.words
-                found = measured.paced(
-                    server, count, seconds, rate, is_targeted=is_targeted, is_aggregated=True
-                )
+                found = measured.paced(server, count, seconds, rate, is_targeted=is_targeted, is_aggregated=True)
                 server.stop()
                 words = f"growth, {count:,} participants, {'targeted' if is_targeted else 'broadcast'}"
-                result.add(
-                    words, f"nothing: one frame a write; all at {rate} Hz, one sends sums to all", [found]
-                )
+                result.add(words, f"nothing: one frame a write; all at {rate} Hz, one sends sums to all", [found])
 
     code = ProcessGroup(result, durable=True).run(run, output)
     if plot is not None and not result.failures:
@@ -129,8 +123,7 @@ def growth_lines(result: BenchResult) -> dict[str, list[tuple[float, float]]]:
 def space_config(participants: int) -> dict[str, Any]:
     """A config with one space and so many participants, each with every capability."""
     members = {
-        name(number): {"tokens": [token(number)], "capabilities": [{"kind": "*"}]}
-        for number in range(participants)
+        name(number): {"tokens": [token(number)], "capabilities": [{"kind": "*"}]} for number in range(participants)
     }
     return {"spaces": [{"space": {"id": SPACE, "name": SPACE}, "participants": members}]}
 
@@ -143,9 +136,7 @@ class FanoutRounds:
 
     def flow(self, server: ServerProcess, count: int, seconds: float, *, is_targeted: bool) -> BenchRound:
         """One publisher, as fast as the slowest reader."""
-        job = FanoutJob(
-            port=server.http_port, seconds=seconds, board=self._group.board(), size=self._size, count=count
-        )
+        job = FanoutJob(port=server.http_port, seconds=seconds, board=self._group.board(), size=self._size, count=count)
         job.block, job.window, job.is_targeted = min(BLOCK, self._window), self._window, is_targeted
         sent, read = self._group.flow(server.cpu_s, "fanout.loads:publish", job, "fanout.loads:receive")
         expected = sent.count * (1 if is_targeted else count)
@@ -179,9 +170,7 @@ class FanoutRounds:
 def _to_round(
     server: ServerProcess, sent: LoadReport, received: int, expected: int, reader_s: float = 0.0
 ) -> BenchRound:
-    cpu_s = {"server": sent.server_cpu_s, "producer": sent.cpu_s} | (
-        {"consumer": reader_s} if reader_s else {}
-    )
+    cpu_s = {"server": sent.server_cpu_s, "producer": sent.cpu_s} | ({"consumer": reader_s} if reader_s else {})
     done = BenchRound.timed(received, sent.seconds, server.rss_bytes(), **cpu_s)
     done.frames, done.dropped = sent.count, expected - received
     done.frame_cpu_us = round(sent.server_cpu_s / max(sent.count, 1) * 1e6, 3)

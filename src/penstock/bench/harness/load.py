@@ -48,9 +48,7 @@ class LoadReport(msgspec.Struct, omit_defaults=True):
     cpu_s: float = 0.0
     server_cpu_s: float = 0.0
     latencies: dict[str, float] | None = None  # milliseconds by percentile
-    late: dict[str, float] | None = (
-        None  # how far an open-loop producer was behind its schedule, in milliseconds
-    )
+    late: dict[str, float] | None = None  # how far an open-loop producer was behind its schedule, in milliseconds
     error: str | None = None
     received: int = 0
     missing: int = 0  # frames that were expected here and did not arrive

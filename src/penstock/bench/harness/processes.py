@@ -153,9 +153,7 @@ class ServerProcess:
         # Without a data directory the server puts its run files into TMPDIR.
         environment = make_environment(source) | {"TMPDIR": str(folder)}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
-            )
+            self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
         self.pid = self.process.pid
 
     @property
@@ -168,9 +166,7 @@ class ServerProcess:
 
     def wait(self) -> None:
         def explain() -> str:
-            return (
-                f"`{' '.join(self.command[:4])}` did not start: {self.log.read_text(errors='replace')[-500:]}"
-            )
+            return f"`{' '.join(self.command[:4])}` did not start: {self.log.read_text(errors='replace')[-500:]}"
 
         def is_ready() -> bool:
             if self.process.poll() is not None:
@@ -328,9 +324,7 @@ class ProcessGroup:
         Board.create(path)
         return str(path)
 
-    def load(
-        self, role: str, job: LoadJob, *, is_announced: bool = False, log: Path | None = None
-    ) -> LoadProcess:
+    def load(self, role: str, job: LoadJob, *, is_announced: bool = False, log: Path | None = None) -> LoadProcess:
         """Start a load; with `is_announced`, wait until it is ready."""
         load = LoadProcess(role, job, log)
         self._loads.append(load)

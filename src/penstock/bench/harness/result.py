@@ -52,9 +52,7 @@ class BenchRound(msgspec.Struct, rename="camel", omit_defaults=True):
     frames: int = 0
     dropped: int = 0  # deliveries that the server dropped for slow readers
     wall_s: float | None = None  # inside Spark: with the start of the query, which `seconds` leaves out
-    pss_mib: float | None = (
-        None  # memory with shared pages divided among the processes; RSS counts them for each
-    )
+    pss_mib: float | None = None  # memory with shared pages divided among the processes; RSS counts them for each
     by_program: dict[str, str] | None = None
 
     @classmethod
@@ -77,9 +75,7 @@ class BenchCell(msgspec.Struct, rename="camel", omit_defaults=True):
     rounds: list[BenchRound]
     accounted: bool = True
     batch: int | None = None
-    ratio: float | None = (
-        None  # our throughput over this peer's, both with the lean client; 0.87 to 1.15 is a tie
-    )
+    ratio: float | None = None  # our throughput over this peer's, both with the lean client; 0.87 to 1.15 is a tie
 
     def middle(self, field: str) -> float | None:
         """The median of a field over the rounds that have it."""

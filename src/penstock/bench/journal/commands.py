@@ -86,8 +86,7 @@ def _measure(result: BenchResult, folder: Path, rounds: int, count: int, group: 
         ("read back", read, "in order", SEALED),
     ):
         cells = {
-            name: result.add(f"{kind}, {words}", batched, done, name, "in process")
-            for name, done in found.items()
+            name: result.add(f"{kind}, {words}", batched, done, name, "in process") for name, done in found.items()
         }
         cells["sqlite"].compare(cells[ours])
 

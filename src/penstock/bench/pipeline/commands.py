@@ -64,9 +64,7 @@ def pipeline(
 
     def run(group: ProcessGroup) -> None:
         folder = str(group.folder)
-        job = SparkJob(
-            seconds=SPARK_S, folder=folder, rows=[rows], rounds=rounds, master=master, queries=asked
-        )
+        job = SparkJob(seconds=SPARK_S, folder=folder, rows=[rows], rounds=rounds, master=master, queries=asked)
         if "source" in parts:
             _judge_source(result, _run_spark(group, "source", job))
         _measure_live(result, PipelineRounds(group), parts, seconds, rounds, rate)
@@ -139,9 +137,7 @@ def _measure_live(
         goal = f"with a pipeline the server does {ratio} of its throughput without; the goal of {BUSY_LEAST}"
         result.judge(goal, ratio >= BUSY_LEAST)
         each = ", ".join(f"{speed:,.0f}" for speed in speeds)
-        result.notes.append(
-            f"under that load, and until it had caught up, the pipeline took {each} rows a second"
-        )
+        result.notes.append(f"under that load, and until it had caught up, the pipeline took {each} rows a second")
     if live.command:
         result.commands["penstock"] = live.command
 

@@ -124,8 +124,7 @@ class PipelineRounds:
         done.server_rss_mib = round(tree.rss_bytes() / MIB, 1)
         done.pss_mib = round(tree.pss_bytes() / MIB, 1)
         done.by_program = {
-            name: f"{len(pids)} with {sum(map(rss_bytes, pids)) / MIB:,.0f} MiB"
-            for name, pids in tree.names().items()
+            name: f"{len(pids)} with {sum(map(rss_bytes, pids)) / MIB:,.0f} MiB" for name, pids in tree.names().items()
         }
         return done
 

@@ -59,9 +59,7 @@ class PipelineServer(PenstockServer):
         while not is_done():
             status = self.status()
             if status.state in ("failed", "halted") or time.monotonic() > deadline:
-                raise BenchError(
-                    f"the pipeline {what}: it is {status.state}, {status.message or 'no message'}"
-                )
+                raise BenchError(f"the pipeline {what}: it is {status.state}, {status.message or 'no message'}")
             time.sleep(POLL_S)
 
     def stop(self) -> None:

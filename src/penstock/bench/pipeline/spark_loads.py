@@ -86,9 +86,7 @@ def source(job: SparkJob) -> LoadReport:
             sources = _open_sources(spark, data, query)
             done: dict[tuple[str, str], list[BenchRound]] = {name: [] for name in sources}
             for number in range(job.rounds + 1):
-                announce(
-                    note=f"{query.name}: " + (f"round {number} of {job.rounds}" if number else "warming up")
-                )
+                announce(note=f"{query.name}: " + (f"round {number} of {job.rounds}" if number else "warming up"))
                 for name, frame in sources.items():
                     done[name].append(_run(query, frame(), rows, folder / "checkpoints"))
             for (target, client), found in done.items():
@@ -112,9 +110,7 @@ def _open_sources(
 
     schema = from_arrow_schema(FILE_SCHEMA)
     # Bodies are JSON text, which the JSON source would parse.
-    as_text = StructType(
-        [StructField(one.name, StringType()) if one.name == "body" else one for one in schema.fields]
-    )
+    as_text = StructType([StructField(one.name, StringType()) if one.name == "body" else one for one in schema.fields])
 
     def ours(**options: str) -> DataFrame:
         reader = spark.readStream.format("penstock").options(startingOffsets="earliest", **options)

@@ -21,9 +21,7 @@ Seconds = Annotated[float, Parameter(help="Seconds of load per cell, divided amo
 Rounds = Annotated[int, Parameter(help="Rounds per cell; peers alternate, and medians are shown.")]
 Durable = Annotated[
     bool,
-    Parameter(
-        negative="", show_default=False, help="Sync a journal on disk before confirming; Redis: its log."
-    ),
+    Parameter(negative="", show_default=False, help="Sync a journal on disk before confirming; Redis: its log."),
 ]
 Size = Annotated[int, Parameter(help="Bytes of an envelope.")]
 Kinds = Annotated[str, Parameter(help="Kinds of cells to run, with commas.")]
@@ -159,9 +157,7 @@ def _flow(measured: QueueRounds, batch: int, each_s: float, rate: int, side: Sid
     return measured.flow(side[0], batch, each_s, rate, side[1])
 
 
-def _add_flow(
-    result: BenchResult, sides: list[Side], found: list[list[BenchRound]], batch: int, rate: int
-) -> None:
+def _add_flow(result: BenchResult, sides: list[Side], found: list[list[BenchRound]], batch: int, rate: int) -> None:
     name = f"open loop, {rate:,} a second" if rate else f"closed loop, {batch} a frame"
     cells: list[BenchCell] = []
     for (server, client), done in zip(sides, found, strict=True):
@@ -187,10 +183,7 @@ def trigger_configs() -> dict[str, dict[str, Any]]:
 
     def with_rules(*conditions: dict[str, Any], **more: object) -> dict[str, Any]:
         caps = {"perStreamCaps": {"notices": {"maxDepth": 1000, "overflow": "drop-oldest"}}}
-        rules = [
-            {"id": f"r{number}", "when": when, "do": [notify], **more}
-            for number, when in enumerate(conditions)
-        ]
+        rules = [{"id": f"r{number}", "when": when, "do": [notify], **more} for number, when in enumerate(conditions)]
         return {"streams": caps, "triggers": rules}
 
     load = {"type": "bench.load"}

@@ -60,9 +60,7 @@ def live(
                 result.notes.append(f"{count} followers need more open files than this user may have")
             done = _measure(group, min(count, allowed), load)
             words = f"live, {min(count, allowed):,} followers of {rows:,} rows, {changes:,} changes a second"
-            batched = (
-                "changes are gathered for 100 ms; one write a follower; per second counts changes to all"
-            )
+            batched = "changes are gathered for 100 ms; one write a follower; per second counts changes to all"
             result.add(words, batched, [done])
 
     return ProcessGroup(result).run(run, output)
@@ -80,9 +78,7 @@ def _measure(group: ProcessGroup, watchers: int, load: QueueJob) -> BenchRound:
     seen = None if followers is None else followers.report()
     cpu_s, wall_s = server.cpu_s() - before_s, time.monotonic() - begun
     if seen is not None and seen.count < watchers * min(rows, sent.count):
-        raise BenchError(
-            f"{sent.count} changes of {rows} rows, and {watchers} followers received only {seen.count}"
-        )
+        raise BenchError(f"{sent.count} changes of {rows} rows, and {watchers} followers received only {seen.count}")
     server.stop()
     done = BenchRound.timed(sent.count if seen is None else seen.count, sent.seconds, server=cpu_s)
     done.latency_ms = None if seen is None else seen.latencies

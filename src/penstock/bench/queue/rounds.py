@@ -24,15 +24,11 @@ class QueueRounds:
 
     def _job(self, server: Server, kind: str, seconds: float, batch: int = 1) -> QueueJob:
         self._rounds += 1
-        job = QueueJob(
-            port=server.port, seconds=seconds, board=self._group.board(), size=self._size, batch=batch
-        )
+        job = QueueJob(port=server.port, seconds=seconds, board=self._group.board(), size=self._size, batch=batch)
         job.stream, job.tag, job.window = f"bench/{kind}-{self._rounds}", f"b{self._rounds}", WINDOW
         return job
 
-    def flow(
-        self, server: Server, batch: int, seconds: float, rate: int = 0, client: str = "lean"
-    ) -> BenchRound:
+    def flow(self, server: Server, batch: int, seconds: float, rate: int = 0, client: str = "lean") -> BenchRound:
         """One producer, one consumer, everything acked: closed loop, or open loop at `rate` a second."""
         job = self._job(server, "flow", seconds, batch)
         job.rate = rate
@@ -47,9 +43,7 @@ class QueueRounds:
         consumer = QueueJob(port=server.port, seconds=seconds, board=job.board, stream=job.stream, batch=64)
         return self._measure(server, "queue.loads:post", job, "queue.loads:consume", consumer)
 
-    def fill(
-        self, server: PenstockServer, batch: int, count: int, seconds: float, connections: int
-    ) -> BenchRound:
+    def fill(self, server: PenstockServer, batch: int, count: int, seconds: float, connections: int) -> BenchRound:
         """HTTP enqueues without a consumer: at most `count`, over several streams because each is bounded."""
         job = self._post(server, "fill", batch, seconds, connections)
         job.window, job.count, job.stream_max = 1 << 40, count, FILL_STREAM // batch * batch
@@ -57,16 +51,12 @@ class QueueRounds:
         server.check_counts(job.stream, report.count, is_held=True)
         return _to_round(server, report, report)
 
-    def _post(
-        self, server: PenstockServer, kind: str, batch: int, seconds: float, connections: int
-    ) -> QueueJob:
+    def _post(self, server: PenstockServer, kind: str, batch: int, seconds: float, connections: int) -> QueueJob:
         job = self._job(server, kind, seconds, batch)
         job.port, job.connections, job.token = server.http_port, connections, server.token()
         return job
 
-    def _measure(
-        self, server: Server, sender: str, job: QueueJob, receiver: str, receiver_job: QueueJob
-    ) -> BenchRound:
+    def _measure(self, server: Server, sender: str, job: QueueJob, receiver: str, receiver_job: QueueJob) -> BenchRound:
         sent, taken = self._group.flow(server.cpu_s, sender, job, receiver, receiver_job)
         if sent.count != taken.count:
             raise BenchError(f"{sent.count} envelopes were sent and {taken.count} were acked")

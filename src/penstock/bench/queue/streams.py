@@ -64,9 +64,7 @@ def streams(
     count: Annotated[int, Parameter(help="Streams, with one envelope each.")] = 100_000,
     size: Annotated[int, Parameter(help="Bytes of a payload.")] = 200,
     durable: Durable = False,
-    minute: Annotated[
-        bool, Parameter(help="Also wait for a full minute to pass, when gauges are written.")
-    ] = True,
+    minute: Annotated[bool, Parameter(help="Also wait for a full minute to pass, when gauges are written.")] = True,
     output: Output = PLAIN,
 ) -> int:
     """Measure a server that holds very many streams: its memory, and the longest stall of its loop.

@@ -119,9 +119,7 @@ def _beside(group: ProcessGroup, measured: RelayRounds, rounds: int, each_s: flo
     words = f"relay beside the queue, {speed:,} a second wanted"
     pace = result.add(words, SINGLE, [found for _, found in both]).speed
     first, second = one.middle_ms("p99") or 0.0, other.middle_ms("p99") or 0.0
-    times = (
-        f"p99 of the queue: {first:.2f} ms alone, {second:.2f} ms beside the relay at {pace:,.0f} a second"
-    )
+    times = f"p99 of the queue: {first:.2f} ms alone, {second:.2f} ms beside the relay at {pace:,.0f} a second"
     result.judge(f"{times}; the goal of no change", second <= first * P99_SLACK)
     server.stop()
 

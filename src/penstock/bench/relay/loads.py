@@ -72,9 +72,7 @@ def blocks(keys: StreamKeys, count: int) -> list[tuple[bytes, bytes, bytes]]:
 BURST = 256
 HWM = 100_000
 READ_MAX = 1_024  # messages between two entries on the board
-GATHER_S = (
-    0.0005  # how long a subscriber lets messages gather: waking for each would take a core from the relay
-)
+GATHER_S = 0.0005  # how long a subscriber lets messages gather: waking for each would take a core from the relay
 TICK_S = 0.001
 PROBE_S = 0.02
 STALL_S = 5.0  # when nothing comes for this long, the missing messages are lost

@@ -32,9 +32,7 @@ class ZmqProxy(ServerProcess):
     pub = pull = ""
 
     def __init__(self, folder: Path, transport: str) -> None:
-        ends = [
-            f"ipc://{folder / name}" if transport == "ipc" else f"tcp://{HOST}:*" for name in ("pub", "pull")
-        ]
+        ends = [f"ipc://{folder / name}" if transport == "ipc" else f"tcp://{HOST}:*" for name in ("pub", "pull")]
         super().__init__(folder, [sys.executable, "-m", "penstock.bench.relay.loads", *ends])
         self.relay_pid = self.pid
 
@@ -75,9 +73,7 @@ class RelayRounds:
 
     def _job(self, server: Relay, count: int = 1, seconds: float = 60.0) -> RelayJob:
         self._rounds += 1
-        job = RelayJob(
-            pub=server.pub, pull=server.pull, board=self._group.board(), count=count, seconds=seconds
-        )
+        job = RelayJob(pub=server.pub, pull=server.pull, board=self._group.board(), count=count, seconds=seconds)
         job.size, job.window, job.tag = self._size, self._window, f"r{self._rounds}"
         job.is_plain = isinstance(server, ZmqProxy)
         return job

@@ -55,9 +55,7 @@ def export(
     """
     is_parquet = (format_ or ("parquet" if out.endswith(".parquet") else "jsonl")) == "parquet"
     if out == "-" and is_parquet:
-        raise PenstockError(
-            Refusal("InvalidRequest", "Parquet needs a file", hint="add -o FILE, or use jsonl")
-        )
+        raise PenstockError(Refusal("InvalidRequest", "Parquet needs a file", hint="add -o FILE, or use jsonl"))
     with reading():
         journal = open_journal(origin)
         first, end = part.resolve(journal)

@@ -46,9 +46,7 @@ class FeedCounts(msgspec.Struct):
 class EnqueueFeed:
     """Enqueues envelopes into one server, in batches."""
 
-    def __init__(
-        self, client: Client, *, to: str | None = None, prefix: str = "", new_ids: bool = False
-    ) -> None:
+    def __init__(self, client: Client, *, to: str | None = None, prefix: str = "", new_ids: bool = False) -> None:
         self._client = client
         self._to = to
         self._prefix = prefix

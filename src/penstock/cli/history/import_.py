@@ -31,9 +31,7 @@ def import_(
     *,
     to: Annotated[str | None, Parameter(help="Enqueue all of them into this stream.")] = None,
     prefix: Annotated[str, Parameter(help="Prefix of each stream's name.")] = "",
-    new_ids: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Give each envelope a new id.")
-    ] = False,
+    new_ids: Annotated[bool, Parameter(negative="", show_default=False, help="Give each envelope a new id.")] = False,
     common: Common = DEFAULTS,
 ) -> int:
     """Enqueue the envelopes of a file that `penstock export` wrote, JSON lines or Parquet.

@@ -115,9 +115,7 @@ class ReadableJournal(Protocol):
     def end(self) -> int:
         """The offset after the last row; cheap to poll."""
 
-    def batches(
-        self, first: int, end: int, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]: ...
+    def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]: ...
 
 
 def open_journal(origin: JournalOptions) -> ReadableJournal:

@@ -78,15 +78,11 @@ def ls(*, place: DataOption = DATA_DEFAULT) -> int:
         return 0
     columns = ("kind", "name", "first", "end", "rows", "bytes", "at")
     print_table(columns, [[file[name] for name in columns] for file in files])
-    print_note(
-        f"journal {bounds.journal}: rows {bounds.first} to {bounds.end - 1}, sealed before {bounds.sealed_end}"
-    )
+    print_note(f"journal {bounds.journal}: rows {bounds.first} to {bounds.end - 1}, sealed before {bounds.sealed_end}")
     return 0
 
 
-def _file(
-    disk: RealDisk, kind: str, name: str, first: int, end: int | None, rows: int | None
-) -> list[dict[str, Any]]:
+def _file(disk: RealDisk, kind: str, name: str, first: int, end: int | None, rows: int | None) -> list[dict[str, Any]]:
     """A file of the journal's directory; None if the sealer has just removed it."""
     try:
         status = (disk.directory / name).stat()
@@ -167,18 +163,14 @@ def check(*, place: DataOption = DATA_DEFAULT) -> int:
         f"{report.sealed_rows} sealed rows in {report.sealed_files} files, "
         f"{report.segment_rows} rows in {report.segments} segments, {report.live_rows} rows of state"
     )
-    print_line(
-        f"{'sound' if report.is_sound else 'damaged'}: {counts}; rows {report.first} to {report.end - 1}"
-    )
+    print_line(f"{'sound' if report.is_sound else 'damaged'}: {counts}; rows {report.first} to {report.end - 1}")
     return 0 if report.is_sound else EXIT_CHECK
 
 
 @log.command
 def seal(
     *,
-    config: Annotated[
-        Path | None, Parameter(help="The server's config file, when it is not running.")
-    ] = None,
+    config: Annotated[Path | None, Parameter(help="The server's config file, when it is not running.")] = None,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
     """Move every committed row to the Delta table now, and save the state.
@@ -203,9 +195,7 @@ def seal(
 @log.command
 def readers(
     *,
-    forget: Annotated[
-        str | None, Parameter(help="Delete this reader, so that retention may remove its rows.")
-    ] = None,
+    forget: Annotated[str | None, Parameter(help="Delete this reader, so that retention may remove its rows.")] = None,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
     """List the named readers and their positions; retention keeps the rows that they have not read.
@@ -224,9 +214,7 @@ def readers(
     known = named_readers.list_readers(disk)
     if forget is not None:
         if forget not in [reader.name for reader in known]:
-            raise PenstockError(
-                Refusal("InvalidRequest", f"there is no reader `{forget}`", hint="see log readers")
-            )
+            raise PenstockError(Refusal("InvalidRequest", f"there is no reader `{forget}`", hint="see log readers"))
         named_readers.forget(disk, forget)
         known = [reader for reader in known if reader.name != forget]
     rows = [

@@ -42,14 +42,10 @@ def replay(
     kind: Annotated[str | None, Parameter(help="Only this type; * matches anything.")] = None,
     door: Annotated[Literal["courier"], Parameter(help="The protocol that takes them.")] = "courier",
     prefix: Annotated[str, Parameter(help="Prefix of each stream's name, e.g. `replay/`.")] = "",
-    new_ids: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Give each envelope a new id.")
-    ] = False,
+    new_ids: Annotated[bool, Parameter(negative="", show_default=False, help="Give each envelope a new id.")] = False,
     url: Annotated[
         str | None,
-        Parameter(
-            name=["--url", "--to-url"], help="The server that takes them; default: the one on the directory."
-        ),
+        Parameter(name=["--url", "--to-url"], help="The server that takes them; default: the one on the directory."),
     ] = None,
     token: Annotated[
         str | None,
@@ -103,9 +99,7 @@ def _pace(speed: str) -> float | None:
     except ValueError:
         pace = 0.0
     if not 0 < pace < float("inf"):
-        raise PenstockError(
-            Refusal("InvalidRequest", f"`{speed}` is not a speed", hint="write 1, 10, 0.5 or max")
-        )
+        raise PenstockError(Refusal("InvalidRequest", f"`{speed}` is not a speed", hint="write 1, 10, 0.5 or max"))
     return pace
 
 

@@ -50,9 +50,7 @@ def backup(
             }
         )
     else:
-        print_line(
-            f"copied {len(manifest.files)} files, {size} bytes to `{target}`: rows before {manifest.end}"
-        )
+        print_line(f"copied {len(manifest.files)} files, {size} bytes to `{target}`: rows before {manifest.end}")
     return 0
 
 

@@ -21,9 +21,7 @@ EXIT_CHECK = 3
 
 File = Annotated[
     Path | None,
-    Parameter(
-        name="--config", help="The YAML file; default: the file of COURIER_CONFIG, or built-in defaults."
-    ),
+    Parameter(name="--config", help="The YAML file; default: the file of COURIER_CONFIG, or built-in defaults."),
 ]
 
 

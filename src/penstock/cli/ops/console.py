@@ -15,9 +15,7 @@ from penstock.core.errors import PenstockError, Refusal
 
 def console(
     *,
-    data: Annotated[
-        Path | None, Parameter(help="Data directory; default: ./penstock-data, or a gateway's.")
-    ] = None,
+    data: Annotated[Path | None, Parameter(help="Data directory; default: ./penstock-data, or a gateway's.")] = None,
     open_: Annotated[
         bool, Parameter(name="--open", negative="", show_default=False, help="Also open a browser.")
     ] = False,

@@ -104,9 +104,7 @@ def _versions() -> CheckResult:
         except importlib.metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        return CheckResult(
-            "versions", "failed", f"missing: {', '.join(missing)}; install Penstock again with pip"
-        )
+        return CheckResult("versions", "failed", f"missing: {', '.join(missing)}; install Penstock again with pip")
     return CheckResult("versions", "ok", ", ".join(found))
 
 
@@ -235,9 +233,7 @@ def _console() -> CheckResult:
     page = importlib.resources.files("penstock").joinpath("console", "index.html")
     if page.is_file():
         return CheckResult("console", "ok", "built")
-    return CheckResult(
-        "console", "info", "not built: `make setup` builds it where Node is installed; a wheel has it"
-    )
+    return CheckResult("console", "info", "not built: `make setup` builds it where Node is installed; a wheel has it")
 
 
 def _uvloop() -> CheckResult:
@@ -259,9 +255,7 @@ def _spark(data: Path) -> Iterator[CheckResult]:
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
-        yield CheckResult(
-            "spark", "info", "not installed: no pipeline; `pip install penstock[spark]` installs it"
-        )
+        yield CheckResult("spark", "info", "not installed: no pipeline; `pip install penstock[spark]` installs it")
         return
     is_known = tuple(map(int, version.split(".")[:2])) >= SPARK_LEAST
     needed = ".".join(map(str, SPARK_LEAST))

@@ -17,9 +17,7 @@ def pipe(
     listen: Annotated[
         list[str] | None, Parameter(help="tcp://HOST:PORT or ws://HOST:PORT/path; port 0 binds a free one.")
     ] = None,
-    connect: Annotated[
-        list[str] | None, Parameter(help="Pipe server of a host to connect to, likewise.")
-    ] = None,
+    connect: Annotated[list[str] | None, Parameter(help="Pipe server of a host to connect to, likewise.")] = None,
     tap: Annotated[
         str | None,
         Parameter(help="Only copy the envelopes of this stream: no lease, and no input."),

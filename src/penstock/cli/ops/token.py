@@ -35,9 +35,7 @@ class TokenOptions(Output):
     data: Annotated[Path, Parameter(help="Data directory of the server.")] = Path("penstock-data")
     url: Annotated[
         str | None,
-        Parameter(
-            env_var="PENSTOCK_URL", help="http://host:port; default: the server on the data directory."
-        ),
+        Parameter(env_var="PENSTOCK_URL", help="http://host:port; default: the server on the data directory."),
     ] = None
     token: Annotated[
         str | None,

@@ -103,17 +103,12 @@ def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
     waits = reading.latency_ms
     parts: list[RenderableType] = [
         head,
-        Text(
-            f"enqueue to delivery  p50 {waits['0.5']:.1f} ms  p95 {waits['0.95']:.1f} ms  p99 {waits['0.99']:.1f} ms"
-        ),
+        Text(f"enqueue to delivery  p50 {waits['0.5']:.1f} ms  p95 {waits['0.95']:.1f} ms  p99 {waits['0.99']:.1f} ms"),
         Text(_pipeline_line(reading)),
         Text(),
         _table(
             ("door", "connected", "in/s", "out/s", ""),
-            [
-                (one.name, one.connected, _rate(one.in_rate), _rate(one.out_rate), one.note)
-                for one in reading.doors
-            ],
+            [(one.name, one.connected, _rate(one.in_rate), _rate(one.out_rate), one.note) for one in reading.doors],
         ),
         Text(),
         _table(

@@ -161,9 +161,7 @@ class _Values:
         return sum(value for (known, _), value in self._counters.items() if known == name)
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        return {
-            dict(labels)[label]: value for (known, labels), value in self._counters.items() if known == name
-        }
+        return {dict(labels)[label]: value for (known, labels), value in self._counters.items() if known == name}
 
 
 class _Rates:

@@ -29,9 +29,7 @@ def up(
     no_relay: Annotated[
         bool, Parameter(negative="", show_default=False, help="Do not run the relay of token streams.")
     ] = False,
-    demo: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Also start sample traffic.")
-    ] = False,
+    demo: Annotated[bool, Parameter(negative="", show_default=False, help="Also start sample traffic.")] = False,
     output: Output = PLAIN,
 ) -> int:
     """Run the server until Ctrl-C or SIGTERM.
@@ -70,15 +68,11 @@ gateway = App(name="gateway", help="Run a MEW space alone.")
 @gateway.command
 def start(
     *,
-    port: Annotated[
-        int, Parameter(name=["--port", "-p"], help="Port to listen on; 0 binds a free one.")
-    ] = 8080,
-    space_config: Annotated[
-        Path, Parameter(name=["--space-config", "-s"], help="The space's YAML file.")
-    ] = Path("space.yaml"),
-    log_level: Annotated[
-        Literal["error", "warn", "info", "debug"], Parameter(name=["--log-level", "-l"])
-    ] = "info",
+    port: Annotated[int, Parameter(name=["--port", "-p"], help="Port to listen on; 0 binds a free one.")] = 8080,
+    space_config: Annotated[Path, Parameter(name=["--space-config", "-s"], help="The space's YAML file.")] = Path(
+        "space.yaml"
+    ),
+    log_level: Annotated[Literal["error", "warn", "info", "debug"], Parameter(name=["--log-level", "-l"])] = "info",
     host: Annotated[
         str, Parameter(help="Address to listen on; `0.0.0.0` or `::` for all. Tokens are always required.")
     ] = "localhost",
@@ -102,9 +96,7 @@ def start(
     from penstock.server.gateway import GatewayOptions, main
 
     return main(
-        GatewayOptions(
-            space_config, port, host, log_level, auto_start=not no_auto_start, as_json=output.as_json
-        )
+        GatewayOptions(space_config, port, host, log_level, auto_start=not no_auto_start, as_json=output.as_json)
     )
 
 

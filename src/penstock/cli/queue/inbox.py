@@ -20,9 +20,7 @@ def send(
     /,
     *,
     type_: Annotated[str, Parameter(name="--type", help="Type of the message.")] = "message",
-    as_: Annotated[
-        str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="Your agent name.")
-    ] = None,
+    as_: Annotated[str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="Your agent name.")] = None,
     id_: Annotated[str | None, Parameter(name="--id", help="Default: a new one.")] = None,
     corr: Annotated[str | None, Parameter(help="Correlation id.")] = None,
     delay_ms: Annotated[int | None, Parameter(help="Deliver after this delay.")] = None,
@@ -154,9 +152,7 @@ def done(
         stream = f"agents/{agent_name(as_)}/inbox"
 
     async def work(client: Client) -> Settled:
-        return await client.settle(
-            id_, op, lease_id=lease, stream=stream, delay_ms=delay_ms, reason=reason, ms=ms
-        )
+        return await client.settle(id_, op, lease_id=lease, stream=stream, delay_ms=delay_ms, reason=reason, ms=ms)
 
     settled = run(common, work)
     if common.as_json:
@@ -195,9 +191,7 @@ def subscribe(
                     print_json(to_row(delivery))
                 else:
                     envelope = delivery.envelope
-                    print_line(
-                        f"{delivery.seq}  {delivery.id}  {envelope['type']}  {compact(envelope['payload'])}"
-                    )
+                    print_line(f"{delivery.seq}  {delivery.id}  {envelope['type']}  {compact(envelope['payload'])}")
                 if ack:
                     await delivery.ack()
                 count += 1

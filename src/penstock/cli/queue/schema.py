@@ -64,13 +64,9 @@ def check(directory: Path, *, output: Output = PLAIN) -> int:
 
 @schema.command
 def validate(
-    file: Annotated[
-        str, Parameter(allow_leading_hyphen=True, help="A file with one envelope; `-` is standard input.")
-    ],
+    file: Annotated[str, Parameter(allow_leading_hyphen=True, help="A file with one envelope; `-` is standard input.")],
     *,
-    directory: Annotated[
-        Path | None, Parameter(name="--dir", help="Use this directory instead of the server.")
-    ] = None,
+    directory: Annotated[Path | None, Parameter(name="--dir", help="Use this directory instead of the server.")] = None,
     common: Common = DEFAULTS,
 ) -> int:
     """Validate an envelope with the schema that it names, without sending it; the exit code is 3 if it is invalid.

@@ -24,9 +24,7 @@ def snapshot(
     view: Annotated[str, Parameter(help="latestPerAgent, inflight or metrics:streams.")] = "latestPerAgent",
     addr: Annotated[str | None, Parameter(help="Only rows that match, e.g. 'agents/j*'.")] = None,
     live: Annotated[bool, Parameter(negative="", show_default=False, help="Follow the changes.")] = False,
-    max_: Annotated[
-        int | None, Parameter(name="--max", help="With --live, stop after this many changes.")
-    ] = None,
+    max_: Annotated[int | None, Parameter(name="--max", help="With --live, stop after this many changes.")] = None,
     common: Common = DEFAULTS,
 ) -> int:
     """Print the rows of a view.

@@ -33,9 +33,7 @@ def _read(file: Path) -> Any:
     try:
         return yaml.safe_load(file.read_text())
     except OSError as error:
-        raise PenstockError(
-            Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}", hint=hint)
-        ) from None
+        raise PenstockError(Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}", hint=hint)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PenstockError(Refusal("InvalidRequest", f"`{file}` is not YAML: {error}", hint=hint)) from None
 
@@ -79,10 +77,7 @@ def explain(rule: str, *, common: Common = DEFAULTS) -> int:
     for action in answer["rule"]["do"]:
         print_line(f"  do   {compact(action)}")
     for reason in answer["reasons"]:
-        print_line(
-            f"  {reason['code']}: {reason['message']}"
-            + (f" ({reason['count']})" if "count" in reason else "")
-        )
+        print_line(f"  {reason['code']}: {reason['message']}" + (f" ({reason['count']})" if "count" in reason else ""))
     print_table(
         ("at", "stream", "id", "sent or failed"),
         [
@@ -124,9 +119,7 @@ def rm(rule: str, *, common: Common = DEFAULTS) -> int:
     if common.as_json:
         print_json(answer)
         return 0
-    print_line(
-        f"{rule} is removed" + ("; the one of the config file applies again" if answer["config"] else "")
-    )
+    print_line(f"{rule} is removed" + ("; the one of the config file applies again" if answer["config"] else ""))
     return 0
 
 

@@ -35,9 +35,7 @@ class Gateway(Output):
 
     url: Annotated[
         str | None,
-        Parameter(
-            env_var="PENSTOCK_URL", help="http://host:port; default: the server or gateway of this directory."
-        ),
+        Parameter(env_var="PENSTOCK_URL", help="http://host:port; default: the server or gateway of this directory."),
     ] = None
     token: Annotated[
         str | None,
@@ -54,9 +52,7 @@ class Gateway(Output):
 class Seat(Gateway):
     """Options of commands that join a space."""
 
-    name: Annotated[
-        str | None, Parameter(name="--as", help="Name of the participant; default: a new one.")
-    ] = None
+    name: Annotated[str | None, Parameter(name="--as", help="Name of the participant; default: a new one.")] = None
 
 
 GATEWAY, SEAT = Gateway(), Seat()
@@ -69,9 +65,7 @@ def _run(seat: Seat, work: Callable[[Space], Awaitable[R]], *, reconnect: bool =
     async def go() -> R:
         # A name of its own: a second command with the same name would disconnect the first.
         name = seat.name or f"cli-{secrets.token_hex(3)}"
-        async with Space(
-            seat.url, space=seat.space, participant=name, token=seat.token, reconnect=reconnect
-        ) as joined:
+        async with Space(seat.url, space=seat.space, participant=name, token=seat.token, reconnect=reconnect) as joined:
             return await work(joined)
 
     return asyncio.run(go())
@@ -105,10 +99,7 @@ def ls(*, gateway: Gateway = GATEWAY) -> int:
                     one.get("name") or None,
                     sum(1 for who in one["participants"] if who.get("connected")),
                     len(one["streams"]),
-                    *(
-                        one["counts"].get(name, 0)
-                        for name in ("envelopes", "frames", "deliveries", "dropped")
-                    ),
+                    *(one["counts"].get(name, 0) for name in ("envelopes", "frames", "deliveries", "dropped")),
                 ]
                 for one in found
             ],
@@ -192,9 +183,7 @@ def _print_envelope(envelope: SpaceEnvelope, *, as_json: bool) -> None:
         print_json(envelope.fields)
         return
     whom = f" to {', '.join(envelope.to)}" if envelope.to else ""
-    print_line(
-        f"{_clock(envelope.ts)}  {envelope.kind}  {envelope.sender}{whom}  {compact(envelope.payload)}"
-    )
+    print_line(f"{_clock(envelope.ts)}  {envelope.kind}  {envelope.sender}{whom}  {compact(envelope.payload)}")
 
 
 def _print_frame(frame: Frame, *, as_json: bool) -> None:
@@ -205,8 +194,7 @@ def _print_frame(frame: Frame, *, as_json: bool) -> None:
     if as_json:
         shown_frame: dict[str, Any] = {"stream_id": frame.stream_id, "bytes": len(frame.data)}
         print_json(
-            shown_frame
-            | ({"base64": base64.b64encode(frame.data).decode()} if text is None else {"text": text})
+            shown_frame | ({"base64": base64.b64encode(frame.data).decode()} if text is None else {"text": text})
         )
         return
     shown = "(binary)" if text is None else text
@@ -223,13 +211,9 @@ def send(
     what: Annotated[str, Parameter(help="Text of a chat message; with PAYLOAD, the kind of the envelope.")],
     payload: Annotated[str | None, Parameter(help="JSON, or plain text.")] = None,
     *,
-    to: Annotated[
-        str | None, Parameter(help="Addressees, separated by commas; every participant sees it.")
-    ] = None,
+    to: Annotated[str | None, Parameter(help="Addressees, separated by commas; every participant sees it.")] = None,
     corr: Annotated[str | None, Parameter(help="Id of the envelope that this one answers.")] = None,
-    wait: Annotated[
-        float | None, Parameter(help="Wait this many seconds for an answer, and print it.")
-    ] = None,
+    wait: Annotated[float | None, Parameter(help="Wait this many seconds for an answer, and print it.")] = None,
     seat: Seat = SEAT,
 ) -> int:
     """Send a chat message, or an envelope of any kind; return when it is durable.
@@ -266,9 +250,7 @@ def open_stream(
     block: Annotated[int | None, Parameter(help="Send blocks of this many bytes instead of lines.")] = None,
     lossless: Annotated[
         bool,
-        Parameter(
-            negative="", show_default=False, help="Disconnect a slow reader instead of dropping frames."
-        ),
+        Parameter(negative="", show_default=False, help="Disconnect a slow reader instead of dropping frames."),
     ] = False,
     seat: Seat = SEAT,
 ) -> int:

@@ -18,9 +18,7 @@ from penstock.journal.plain_values import iso
 if TYPE_CHECKING:
     from penstock.spark.lake.table import LakeTable
 
-NO_TABLES_HINT = (
-    "`penstock pipeline run --once` fills the tables from the journal; name another directory with --data"
-)
+NO_TABLES_HINT = "`penstock pipeline run --once` fills the tables from the journal; name another directory with --data"
 
 lake = App(name="lake", help="Manage the tables: sizes, versions, small files, old files.")
 
@@ -168,12 +166,8 @@ def _report(place: DataOption, done: list[dict[str, Any]], counted: str) -> int:
         print_json({"tables": done})
         return 0
     for one in done:
-        facts = ", ".join(
-            f"{name.replace('_', ' ')} {value}" for name, value in one.items() if name != "table"
-        )
-        print_line(
-            f"{one['table']}: {facts if one[counted] or one['log_entries_removed'] else 'nothing to do'}"
-        )
+        facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one.items() if name != "table")
+        print_line(f"{one['table']}: {facts if one[counted] or one['log_entries_removed'] else 'nothing to do'}")
     if not done:
         print_note(f"there are no tables in `{place.data}` to maintain yet; {NO_TABLES_HINT}")
     return 0

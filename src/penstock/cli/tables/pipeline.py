@@ -52,9 +52,7 @@ def run(
     master: Annotated[str | None, Parameter(help="Spark master: local[N], spark://…, yarn, k8s://….")] = None,
     url: Annotated[
         str | None,
-        Parameter(
-            help="Read the journal from this server, http://host:port, for executors on other machines."
-        ),
+        Parameter(help="Read the journal from this server, http://host:port, for executors on other machines."),
     ] = None,
     token: Annotated[
         str | None,
@@ -81,9 +79,7 @@ def run(
     running = find_running(place.data)
     if running is not None:
         if not once:
-            raise pipeline_error(
-                f"process {running.pid} already runs the pipeline of `{place.data}`", "stop it first"
-            )
+            raise pipeline_error(f"process {running.pid} already runs the pipeline of `{place.data}`", "stop it first")
         print_note("a pipeline is already running; waiting for it")
         return wait(offset=sealed.get("sealedEnd"), place=place)
     require_spark()
@@ -117,9 +113,7 @@ def _in_process(task: PipelineTask) -> int:
     from penstock.spark.pipeline.reporter import Reporter
 
     runner = Runner(task, Reporter(Path(task.data)))
-    before = {
-        number: signal.signal(number, lambda *_: runner.stop()) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {number: signal.signal(number, lambda *_: runner.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
     with follow_progress(Path(task.data)):
         try:
             return runner.run()
@@ -147,9 +141,7 @@ def status(*, place: DataOption = DATA_DEFAULT) -> int:
         with reading():
             found.end = journal_end(place.data)
     if place.as_json:
-        print_json(
-            {**msgspec.to_builtins(found), "state": found.state, "offset": found.offset, "lag": found.lag}
-        )
+        print_json({**msgspec.to_builtins(found), "state": found.state, "offset": found.offset, "lag": found.lag})
         return 0
     print_fields(
         {
@@ -184,9 +176,7 @@ def status(*, place: DataOption = DATA_DEFAULT) -> int:
 @pipeline.command
 def wait(
     *,
-    offset: Annotated[
-        int | None, Parameter(help="Wait for rows before this offset; default: all rows of now.")
-    ] = None,
+    offset: Annotated[int | None, Parameter(help="Wait for rows before this offset; default: all rows of now.")] = None,
     timeout: Annotated[float, Parameter(help="Seconds to wait.")] = WAIT_S,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
@@ -228,9 +218,7 @@ def reset(
     *,
     accept_loss: Annotated[
         bool,
-        Parameter(
-            negative="", show_default=False, help="Record missing rows as a gap, and continue after them."
-        ),
+        Parameter(negative="", show_default=False, help="Record missing rows as a gap, and continue after them."),
     ] = False,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
@@ -315,9 +303,7 @@ def rebuild(
     from penstock.spark.pipeline.rebuild import rebuild_table
 
     with open_tables(place.data, config) as ingest, progress_bars() as show:
-        ends = {
-            name: rebuild_table(ingest, name, accept_loss=accept_loss, on_progress=show) for name in tables
-        }
+        ends = {name: rebuild_table(ingest, name, accept_loss=accept_loss, on_progress=show) for name in tables}
     status = read_status(place.data)
     if status is not None and status.state == "halted":
         clear_halt(place.data)

@@ -35,9 +35,7 @@ from penstock.core.errors import PenstockError, Refusal
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 5.0
-AGAIN = (
-    "it is unknown whether the server executed it; the client reconnects, so repeat it if that does no harm"
-)
+AGAIN = "it is unknown whether the server executed it; the client reconnects, so repeat it if that does no harm"
 """The hint when a connection is lost during a request."""
 CLOSE_S = 2.0
 """How long `close` waits for the server to read the last lines."""

@@ -32,9 +32,7 @@ class PendingRequest:
 
     __slots__ = ("deadline", "future", "is_repeatable", "line", "sends")
 
-    def __init__(
-        self, line: bytes, future: asyncio.Future[Raw], deadline: float, is_repeatable: bool
-    ) -> None:
+    def __init__(self, line: bytes, future: asyncio.Future[Raw], deadline: float, is_repeatable: bool) -> None:
         self.line = line
         self.future = future
         self.deadline = deadline
@@ -55,9 +53,7 @@ class PendingRequests:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self.is_transport_paused: Callable[[], bool] = lambda: False
 
-    def add(
-        self, body: bytes, future: asyncio.Future[Raw], *, repeat: bool, timeout_s: float
-    ) -> PendingRequest:
+    def add(self, body: bytes, future: asyncio.Future[Raw], *, repeat: bool, timeout_s: float) -> PendingRequest:
         """Number a frame that lacks its last brace, and keep it until its answer."""
         self._serial += 1
         req_id = str(self._serial)
@@ -118,9 +114,7 @@ class PendingRequests:
         return bool(self._waiters) or self._is_at_bound()
 
     def _is_at_bound(self) -> bool:
-        return (
-            len(self._pending) >= REQUESTS_MAX or self._bytes >= REQUESTS_BYTES or self.is_transport_paused()
-        )
+        return len(self._pending) >= REQUESTS_MAX or self._bytes >= REQUESTS_BYTES or self.is_transport_paused()
 
     async def room(self) -> None:
         """Wait for room, first come first served."""

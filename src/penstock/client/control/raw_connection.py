@@ -62,9 +62,7 @@ class RawConnection:
             raise _lost(address, "it did not answer in time") from None
         except OSError as error:
             is_refused = error.errno == errno.ECONNREFUSED
-            raise _lost(
-                address, "connection refused" if is_refused else error.strerror or str(error)
-            ) from error
+            raise _lost(address, "connection refused" if is_refused else error.strerror or str(error)) from error
         except BaseException:
             await uplink.close()
             raise
@@ -143,9 +141,7 @@ class RawConnection:
                 await transport.closed()
         except TimeoutError:
             transport.abandon()
-            await (
-                transport.closed()
-            )  # happens at once; without it, a loop that ends first would leak the socket
+            await transport.closed()  # happens at once; without it, a loop that ends first would leak the socket
 
     # For the transport
 

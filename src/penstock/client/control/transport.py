@@ -136,9 +136,7 @@ async def open_transport(address: Address, receiver: LineReceiver, token: str | 
     """Dial. Raises OSError when that fails."""
     loop = asyncio.get_running_loop()
     if address.kind == "tcp":
-        return (await loop.create_connection(lambda: StreamTransport(receiver), address.host, address.port))[
-            1
-        ]
+        return (await loop.create_connection(lambda: StreamTransport(receiver), address.host, address.port))[1]
     if address.kind == "unix":
         return (await loop.create_unix_connection(lambda: StreamTransport(receiver), address.path))[1]
     # aiohttp costs 160 ms of import, which only a WebSocket user should pay.

@@ -94,9 +94,7 @@ class WebSocketTransport:
             code = self._socket.close_code
             receiver, self._receiver = self._receiver, None
             if receiver is not None:
-                receiver.transport_lost(
-                    self._reason or reason or f"the WebSocket was closed with code {code}"
-                )
+                receiver.transport_lost(self._reason or reason or f"the WebSocket was closed with code {code}")
 
     async def _write(self) -> None:
         try:

@@ -207,9 +207,7 @@ class Client(Queries):
 
     # -- receiving
 
-    def subscribe(
-        self, stream: str, *, credit: int = 100, lease_ms: int | None = None, batch: int = 1
-    ) -> Subscription:
+    def subscribe(self, stream: str, *, credit: int = 100, lease_ms: int | None = None, batch: int = 1) -> Subscription:
         """Receive the deliveries of a stream: iterate with `async for`, or open it with `async with` first.
 
         `credit` is the most unsettled deliveries you want at a time; settling one requests another. `lease_ms` is the length of a
@@ -336,9 +334,7 @@ class Client(Queries):
                     raise
                 wait_ms = error.refusal.retry_after_ms
             backoff_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2**attempt)
-            await asyncio.sleep(
-                random.uniform(backoff_s / 2, backoff_s) if wait_ms is None else wait_ms / 1000
-            )
+            await asyncio.sleep(random.uniform(backoff_s / 2, backoff_s) if wait_ms is None else wait_ms / 1000)
         raise AssertionError("the last attempt returns or raises")
 
     async def _reply(self, delivery: Delivery, payload: object, kind: str | None) -> Sent:

@@ -189,9 +189,7 @@ class Delivery:
         if self.state is State.LOST:
             raise self._loss or LeaseLost(Refusal("LeaseExpired", "the lease is lost", ref=self.lease_id))
         if self.state is not State.HELD:
-            raise PenstockError(
-                Refusal("AlreadyAcked", f"seq {self.seq} of `{self.stream}` was settled before")
-            )
+            raise PenstockError(Refusal("AlreadyAcked", f"seq {self.seq} of `{self.stream}` was settled before"))
 
     def lose(self, error: LeaseLost) -> None:
         """Mark the lease as lost. A pending settle raises the error; a running handler gets it through `on_loss`."""

@@ -39,9 +39,7 @@ class LiveView:
                 print(change.op, change.addr, len(view.rows))
     """
 
-    def __init__(
-        self, connection: ControlConnection, view: str, sub_id: str, *, addr: str | None, credit: int
-    ) -> None:
+    def __init__(self, connection: ControlConnection, view: str, sub_id: str, *, addr: str | None, credit: int) -> None:
         self.view = view
         self.addr = addr
         self.credit = credit
@@ -132,9 +130,7 @@ class LiveView:
         # Buffered changes still use our credit, and the new server does not know them: grant only the rest.
         self._owed = 0
         credit = max(self.credit - sum(self._charged), 0)
-        body = head(
-            "live", view=self.view, subId=self.sub_id, credit=credit, since=self._received, addr=self.addr
-        )
+        body = head("live", view=self.view, subId=self.sub_id, credit=credit, since=self._received, addr=self.addr)
         self._connection.submit(body).add_done_callback(self._agreed)
 
     def _agreed(self, answer: asyncio.Future[Raw]) -> None:

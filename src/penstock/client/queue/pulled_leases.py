@@ -106,9 +106,7 @@ class PulledLeases:
 
     def _frame(self, delivery: Delivery, op: str, **fields: object) -> bytes:
         # The lease identifies the delivery; the stream tells the server where to look after the lease has ended.
-        return head(
-            "settle", id=delivery.id, op=op, leaseId=delivery.lease_id, stream=delivery.stream, **fields
-        )
+        return head("settle", id=delivery.id, op=op, leaseId=delivery.lease_id, stream=delivery.stream, **fields)
 
     def _renewed(self, delivery: Delivery, answer: asyncio.Future[Raw]) -> None:
         error = None if answer.cancelled() else answer.exception()

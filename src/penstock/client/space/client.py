@@ -203,9 +203,7 @@ class Space:
                 transport = await self._connection.ready()
                 exchange = self._exchanges.begin(wants)
                 try:
-                    text = envelope_text(
-                        exchange.id, self.id, kind, payload, _names(to), _names(correlation_id)
-                    )
+                    text = envelope_text(exchange.id, self.id, kind, payload, _names(to), _names(correlation_id))
                     await self._connection.write(transport, text)
                     return exchange.id, await exchange.future
                 finally:
@@ -248,9 +246,7 @@ class Space:
         A feed that is read too slowly drops its oldest frames and counts them in `dropped`. With `overflow="wait"` it drops nothing: the
         socket is not read until there is room, so envelopes and echoes wait too.
         """
-        return self._feeds.add(
-            lambda item: isinstance(item, Frame) and stream_id in {None, item.stream_id}, overflow
-        )
+        return self._feeds.add(lambda item: isinstance(item, Frame) and stream_id in {None, item.stream_id}, overflow)
 
     def arrivals(self, kind: str | Sequence[str] = "*") -> Feed[Arrival]:
         """Envelopes of these kinds and all frames, in the order of arrival."""
@@ -352,11 +348,7 @@ class Space:
     def arrived(self, arrival: Arrival) -> None:
         if isinstance(arrival, SpaceEnvelope):
             self._roster.take(arrival)
-            if (
-                not self._exchanges.take(arrival)
-                and arrival.kind == "system/error"
-                and arrival.is_from_gateway
-            ):
+            if not self._exchanges.take(arrival) and arrival.kind == "system/error" and arrival.is_from_gateway:
                 self._note_error(SpaceError(object_of(arrival.payload)))
         self._feeds.put(arrival)
 

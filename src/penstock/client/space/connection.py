@@ -135,9 +135,7 @@ class ParticipantConnection:
     def _transport_lost(self, transport: SpaceTransport) -> None:
         if transport.is_taken_over:
             hint = "a participant has one connection; give the other program another name"
-            self._end(
-                PenstockError(Refusal("Forbidden", "another connection joined under our name", hint=hint))
-            )
+            self._end(PenstockError(Refusal("Forbidden", "another connection joined under our name", hint=hint)))
             return
         error = self._loss(transport.reason)
         if self._may_reconnect:

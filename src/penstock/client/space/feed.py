@@ -112,11 +112,7 @@ class Feed(Generic[T]):
             len(self._envelopes) >= ENVELOPES_MAX or self._envelope_bytes + item.size > HELD_BYTES_MAX
         ):
             message = f"{len(self._envelopes)} envelopes of this feed are unread; it accepts no more"
-            self.end(
-                PenstockError(
-                    Refusal("SlowConsumer", message, hint="read faster, or subscribe to fewer kinds")
-                )
-            )
+            self.end(PenstockError(Refusal("SlowConsumer", message, hint="read faster, or subscribe to fewer kinds")))
         else:
             self._envelopes.append((self._serial, item))
             self._envelope_bytes += item.size
@@ -142,9 +138,7 @@ class Feed(Generic[T]):
         return frame
 
     def _is_over_bound(self) -> bool:
-        return len(self._frames) > 1 and (
-            len(self._frames) > FRAMES_MAX or self._frame_bytes > HELD_BYTES_MAX
-        )
+        return len(self._frames) > 1 and (len(self._frames) > FRAMES_MAX or self._frame_bytes > HELD_BYTES_MAX)
 
     def _drop(self) -> None:
         count = 0

@@ -106,9 +106,7 @@ class Roster:
     def _close(self, envelope: SpaceEnvelope) -> None:
         stream_id = text_of(object_of(envelope.payload).get("stream_id"))
         if not stream_id:
-            stream_id = next(
-                (self._opens[cause] for cause in envelope.correlation_id if cause in self._opens), ""
-            )
+            stream_id = next((self._opens[cause] for cause in envelope.correlation_id if cause in self._opens), "")
         if self.streams.pop(stream_id, None) is not None:
             self._opens = {cause: opened for cause, opened in self._opens.items() if opened != stream_id}
 

@@ -21,9 +21,7 @@ class StreamHost(Protocol):
 
     async def write_frame(self, stream_id: str, data: bytes | str) -> None: ...
 
-    async def ask_gateway(
-        self, kind: str, payload: object, *, timeout: float | None = None
-    ) -> SpaceEnvelope: ...
+    async def ask_gateway(self, kind: str, payload: object, *, timeout: float | None = None) -> SpaceEnvelope: ...
 
     async def send(
         self,

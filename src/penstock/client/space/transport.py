@@ -130,9 +130,7 @@ async def _welcome(transport: SpaceTransport, url: str) -> SpaceEnvelope:
             return arrival
         if arrival.kind == "system/error":
             raise SpaceError(object_of(arrival.payload), is_join=True)
-    raise PenstockError(
-        Refusal("Unreachable", f"{url} ended the connection before a welcome: {transport.reason}")
-    )
+    raise PenstockError(Refusal("Unreachable", f"{url} ended the connection before a welcome: {transport.reason}"))
 
 
 async def _dial(url: str) -> SpaceTransport:

@@ -157,9 +157,7 @@ def blocking(
 @overload
 def called(method: Callable[Concatenate[S, P], R]) -> BlockingMethod[S, P, R]: ...
 @overload
-def called(
-    method: Callable[Concatenate[S, P], R], wrap: Callable[[R, LoopThread], W]
-) -> BlockingMethod[S, P, W]: ...
+def called(method: Callable[Concatenate[S, P], R], wrap: Callable[[R, LoopThread], W]) -> BlockingMethod[S, P, W]: ...
 def called(
     method: Callable[..., Any], wrap: Callable[[Any, LoopThread], Any] | None = None
 ) -> BlockingMethod[Any, Any, Any]:

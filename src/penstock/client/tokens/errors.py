@@ -27,9 +27,7 @@ class TamperedStream(BrokenStream):
     """Messages arrived that the publisher did not make, instead of the next one."""
 
     def __init__(self, tampered: Tampered) -> None:
-        super().__init__(
-            Refusal("StreamTampered", f"{tampered.count} messages in a row are not the publisher's")
-        )
+        super().__init__(Refusal("StreamTampered", f"{tampered.count} messages in a row are not the publisher's"))
         self.count = tampered.count
 
 
@@ -71,8 +69,6 @@ def error_of(ending: Ending) -> PenstockError | None:
         case Truncated():
             return TruncatedStream(ending)
         case Unreadable(reason=reason):
-            return StreamFailed(
-                StreamFailure(f"the publisher sent what we cannot read: {reason}", "unreadable")
-            )
+            return StreamFailed(StreamFailure(f"the publisher sent what we cannot read: {reason}", "unreadable"))
         case _:
             assert_never(ending)

@@ -30,9 +30,7 @@ def local_relay(data: Path | str = DATA) -> LocalRelay:
     run = Path(data) / "run"
     endpoints = read_endpoints(run / "endpoints.json")
     if endpoints is None or endpoints.pub is None or endpoints.pull is None:
-        refusal = Refusal(
-            "Unreachable", f"no server with a relay runs on `{data}`", hint="`penstock up` starts one"
-        )
+        refusal = Refusal("Unreachable", f"no server with a relay runs on `{data}`", hint="`penstock up` starts one")
         raise PenstockError(refusal)
     return LocalRelay(endpoints.pub, endpoints.pull, load_signing_key(run / "publisher.key"))
 

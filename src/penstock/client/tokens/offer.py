@@ -137,6 +137,4 @@ def _bytes(text: str) -> bytes:
 
 def _invalid(ref: str, message: str) -> PenstockError:
     hint = "an offer is the `text` of a `StreamOffer`, an answer that of `answer_offer`"
-    return PenstockError(
-        Refusal("InvalidRequest", f"the key agreement failed: {message}", ref=ref, hint=hint)
-    )
+    return PenstockError(Refusal("InvalidRequest", f"the key agreement failed: {message}", ref=ref, hint=hint))

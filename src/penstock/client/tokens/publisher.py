@@ -146,9 +146,7 @@ class TokenPublisher:
         if not await sender.room(0, self._timeout_s):
             raise _stuck()
 
-    async def complete(
-        self, finish_reason: str = "stop", *, perplexity: float = 0.0, entropy: float = 0.0
-    ) -> Complete:
+    async def complete(self, finish_reason: str = "stop", *, perplexity: float = 0.0, entropy: float = 0.0) -> Complete:
         """End the stream normally; returns the statistics that the reader gets."""
         sender = self._open_sender()
         took_us = max(_now_us() - self._began_us, 1)

@@ -113,9 +113,7 @@ class TokenStream:
             raise _closed()
         if self._socket is None:
             self._follower.rested(_now_us())
-            self._socket = ZmqSocket(
-                zmq.XSUB, self.endpoint, self._curve, arrived=self._arrived, linked=self._linked
-            )
+            self._socket = ZmqSocket(zmq.XSUB, self.endpoint, self._curve, arrived=self._arrived, linked=self._linked)
             self._socket.send((b"\x01" + self._topic,))
             self._tick()
         return self

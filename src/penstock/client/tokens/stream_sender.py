@@ -182,9 +182,7 @@ class StreamSender:
         word = self._channel.open(parts)
         if word == "cancel" and not self.composer.is_over:
             self.cancelled.set()
-            self.add(
-                StreamFailure("the reader cancelled the stream", "cancelled", "", self.composer.stream_id)
-            )
+            self.add(StreamFailure("the reader cancelled the stream", "cancelled", "", self.composer.stream_id))
         return word is not None
 
     def control_parts(self, message: bytes) -> list[bytes]:

@@ -70,9 +70,7 @@ class ZmqSocket:
         self._is_paused = False
         self.is_closed = False
         self._socket = _open(kind, curve)
-        self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-        )
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         try:
             self._socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -170,9 +168,7 @@ def _open(kind: int, curve: Curve | None) -> zmq.Socket[bytes]:
     socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
     if kind == zmq.PUSH:
-        socket.set(
-            zmq.IMMEDIATE, 1
-        )  # queue nothing for a relay that is not connected: messages stay here, in order
+        socket.set(zmq.IMMEDIATE, 1)  # queue nothing for a relay that is not connected: messages stay here, in order
     if curve is not None:
         socket.curve_serverkey = curve.server.encode()
         socket.curve_publickey = curve.public.encode()

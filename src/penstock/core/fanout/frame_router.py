@@ -273,9 +273,7 @@ class FrameRouter:
         """What all routes did, open and closed ones, since the start."""
         self.flush()
         routes = self.routes.values()
-        return {
-            name: past + sum(getattr(route, name) for route in routes) for name, past in self.past.items()
-        }
+        return {name: past + sum(getattr(route, name) for route in routes) for name, past in self.past.items()}
 
     def take_tallies(self) -> list[Tally]:
         """What routes did since the last call, those that did nothing left out."""

@@ -227,9 +227,7 @@ class Channel(msgspec.Struct, gc=False, eq=False):
     def resettle(self, id_: str, seen: Seen) -> None:
         """Undo `unsettle`: the id did not come in again after all. O(window), and rare."""
         settled, order = self.settled, self.order
-        place = next(
-            (n for n, other in enumerate(order) if settled[other].settled_us > seen.settled_us), len(order)
-        )
+        place = next((n for n, other in enumerate(order) if settled[other].settled_us > seen.settled_us), len(order))
         settled[id_] = seen
         if order is NO_IDS:
             self.order = deque((id_,))

@@ -78,9 +78,7 @@ def accept(state: QueueState, now: Now, send: Send) -> Refusal | None:
     seen = channel.settled.get(record.id)
     if seen is not None:
         if seen.batch > state.commit_log.decided:
-            return Refusal(
-                "IdConflict", f"`{record.id}` is just being settled in `{channel.name}`", ref=record.id
-            )
+            return Refusal("IdConflict", f"`{record.id}` is just being settled in `{channel.name}`", ref=record.id)
         channel.unsettle(record.id)
         state.ids -= 1
         state.revived[record] = seen
@@ -105,11 +103,7 @@ def _accept_from_rule(state: QueueState, now: Now, send: Send, firing: Firing) -
             return admitted
         firing.known += 1
     elif admitted.duplicates:
-        if (
-            send.event == "move"
-            and admitted.gate > state.commit_log.decided
-            and admitted.gate != state.commit_log.gate
-        ):
+        if send.event == "move" and admitted.gate > state.commit_log.decided and admitted.gate != state.commit_log.gate:
             # Were that commit refused and this one not, the envelope would be nowhere: it stays where it is.
             busy = f"an earlier commit that brings `{send.record.id}` to `{send.channel}` is being written"
             return Refusal("JournalUnavailable", busy, ref=send.record.id, retry_after_ms=RETRY_WRITE_MS)
@@ -161,9 +155,7 @@ def redrive(state: QueueState, now: Now, name: str, limit: int) -> Job | Refusal
     channel = state.find(dead_name(name))
     if isinstance(channel, Refusal):
         hint = "an envelope comes there by `term`, or after `maxDeliveries`"
-        return Refusal(
-            "UnknownStream", f"there are no dead letters in `{dead_name(name)}`", ref=name, hint=hint
-        )
+        return Refusal("UnknownStream", f"there are no dead letters in `{dead_name(name)}`", ref=name, hint=hint)
     state.rest(channel, now)
     job = Job()
     home = home_name(channel.name)

@@ -163,9 +163,7 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
                 because("no_credit", "no consumer has credit; grant some", consumers=len(dry))
             if len(dry) < len(consumers):
                 slow = len(consumers) - len(dry)
-                because(
-                    "slow_consumer", "consumers have credit but do not read their sockets", consumers=slow
-                )
+                because("slow_consumer", "consumers have credit but do not read their sockets", consumers=slow)
         if isinstance(channel.ready_order, KeyedOrder) and any(channel.ready_order.blocked):
             count, keys = channel.ready_order.blocked
             why = "envelopes wait for another of their partition key, which is leased or delayed; settle it"

@@ -176,9 +176,7 @@ def _window(name: str, settled: dict[str, Seen], now: Now) -> Iterator[Row]:
     for id_, seen in settled.items():
         at = now.wall_us - (now.us - seen.settled_us)
         check = str(seen.check)
-        yield Row(
-            recorded_at=at, event="seen", channel=name, seq=seen.seq, id=id_, reason=seen.outcome, meta=check
-        )
+        yield Row(recorded_at=at, event="seen", channel=name, seq=seen.seq, id=id_, reason=seen.outcome, meta=check)
 
 
 def _live_row(name: str, record: Record) -> Row:

@@ -212,9 +212,7 @@ def _place(state: QueueState, load: _Load, draft: Draft) -> Refusal | None:
 def _is_same(draft: Draft, twin: Record) -> bool:
     start, end = draft.stamp
     mine, body = draft.body, twin.body
-    if (
-        twin.check is not None
-    ):  # only a checksum is left of what came: with a time of our own in it, the id has to do
+    if twin.check is not None:  # only a checksum is left of what came: with a time of our own in it, the id has to do
         return end > 0 or is_same(twin, mine)
     return len(mine) == len(body) and mine[:start] == body[:start] and mine[end:] == body[end:]
 

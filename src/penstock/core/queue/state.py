@@ -211,9 +211,7 @@ class QueueState:
         order = channel.ready_order
         for record in records if order is not None else ():
             sort_key = (
-                self.wrapping.key(record.body)
-                if isinstance(order, KeyedOrder)
-                else self.wrapping.level(record.body)
+                self.wrapping.key(record.body) if isinstance(order, KeyedOrder) else self.wrapping.level(record.body)
             )
             if isinstance(sort_key, Refusal):
                 problem = problem or sort_key
@@ -280,9 +278,7 @@ class QueueState:
         channel = record.channel
         self.bytes -= len(record.body)
         batch = 0 if durable else self.commit_log.gate
-        self.remembered(
-            channel, channel.remember(record, outcome, now.us, batch, self.commit_log.decided), now
-        )
+        self.remembered(channel, channel.remember(record, outcome, now.us, batch, self.commit_log.decided), now)
 
     def remembered(self, channel: Channel, count: int, now: Now) -> None:
         """A channel remembers so many ids more: keep the sum of all channels within its bound."""

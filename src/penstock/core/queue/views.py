@@ -127,9 +127,7 @@ class View:
 
     def _fit(self) -> None:
         limits = self._limits
-        while len(self.rows) > limits.view_rows_max or (
-            self.bytes > limits.view_bytes_max and len(self.rows) > 1
-        ):
+        while len(self.rows) > limits.view_rows_max or (self.bytes > limits.view_bytes_max and len(self.rows) > 1):
             self.evicted += 1
             self.remove(next(iter(self.rows)))
 

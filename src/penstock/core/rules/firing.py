@@ -86,9 +86,7 @@ def happened(state: QueueState, now: Now, hook: Hook, record: Record, body: byte
         _try(state, now, rules, record, record.body if body is None else body, Cascade())
 
 
-def _try(
-    state: QueueState, now: Now, rules: tuple[Rule, ...], record: Record, body: bytes, cascade: Cascade
-) -> None:
+def _try(state: QueueState, now: Now, rules: tuple[Rule, ...], record: Record, body: bytes, cascade: Cascade) -> None:
     source: Any = None
     for rule in rules:
         if not rule.acts or not rule.takes_kind(record.kind) or not rule.takes_sender(record.sender):
@@ -114,9 +112,7 @@ def _may_fire(state: QueueState, now: Now, rule: Rule, source: Any) -> bool:
     return True
 
 
-def _fire(
-    state: QueueState, now: Now, rule: Rule, record: Record, body: bytes, source: Any, cascade: Cascade
-) -> None:
+def _fire(state: QueueState, now: Now, rule: Rule, record: Record, body: bytes, source: Any, cascade: Cascade) -> None:
     firing = Firing(rule, record)
     if rule.cooldown_us:
         key = (rule.id, rule.script.key(source))
@@ -247,9 +243,7 @@ def answered(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -
 def _move_away(state: QueueState, now: Now, send: Send) -> None:
     """A source that was just admitted leaves in the very commit that brought it; its counts follow with that commit."""
     record = send.origin
-    moved = Settle(
-        "move", record, None, record.attempt, record.first_wall_us, f"route {send.reason}", fresh=True
-    )
+    moved = Settle("move", record, None, record.attempt, record.first_wall_us, f"route {send.reason}", fresh=True)
     state.commit_log.facts.append(moved)
     state.pending_bytes -= len(record.body)
     state.settle(record, "moved", now)
@@ -294,9 +288,7 @@ def _observe(
     state: QueueState, rule: Rule, record: Record, outcome: str, meta: dict[str, Any], *, adds: bool = False
 ) -> None:
     fired = Fired("trigger", record, rule.id, record.attempt, record.first_wall_us, outcome)
-    fired.fresh = (
-        adds or record.offset < 0
-    )  # what is refused with its source, or with what it sent, never happened
+    fired.fresh = adds or record.offset < 0  # what is refused with its source, or with what it sent, never happened
     fired.detail = msgspec.json.encode({"hook": rule.hook, **meta}).decode()
     state.commit_log.observe_settle(fired)
 

@@ -81,9 +81,7 @@ class Bucket:
     def room(self) -> int:
         """How many envelopes fit now."""
         rate = self.rate
-        return max(
-            0, min(rate.burst, (rate.burst * rate.period_us + rate.count - self.debt) // rate.period_us)
-        )
+        return max(0, min(rate.burst, (rate.burst * rate.period_us + rate.count - self.debt) // rate.period_us))
 
     def wait_us(self, count: int) -> int:
         """Time until so many fit, without further traffic."""
@@ -101,9 +99,7 @@ class Bucket:
 class Meter:
     """The buckets of one server."""
 
-    def __init__(
-        self, rates: Rates, stream_rate: Callable[[str], Rate | None], *, buckets_max: int = 100_000
-    ) -> None:
+    def __init__(self, rates: Rates, stream_rate: Callable[[str], Rate | None], *, buckets_max: int = 100_000) -> None:
         self.rates = rates
         self.stream_rate = stream_rate
         self.buckets_max = buckets_max
@@ -160,9 +156,7 @@ class Meter:
                 self._keep(now_us, key, bucket)
             bucket.debt += count * bucket.rate.period_us
 
-    def _asked(
-        self, now_us: int, who: Principal, address: str, stream: str | None
-    ) -> list[tuple[Key, Bucket]]:
+    def _asked(self, now_us: int, who: Principal, address: str, stream: str | None) -> list[tuple[Key, Bucket]]:
         """The buckets that a request of this payer to this stream has to do with, as they are now."""
         found = []
         rates = self.rates

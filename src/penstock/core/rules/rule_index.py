@@ -165,9 +165,7 @@ class Candidates:
         self.rules = rules
         exact = {kind: None for rule in rules for kind in rule.kinds or () if "*" not in kind}
         self._by_kind = {kind: tuple(rule for rule in rules if rule.takes_kind(kind)) for kind in exact}
-        self._others = tuple(
-            rule for rule in rules if rule.kinds is None or any("*" in kind for kind in rule.kinds)
-        )
+        self._others = tuple(rule for rule in rules if rule.kinds is None or any("*" in kind for kind in rule.kinds))
 
     def of_kind(self, kind: str) -> tuple[Rule, ...]:
         """In the order of the rules. Those with a pattern for the kind are still to be tried on it."""

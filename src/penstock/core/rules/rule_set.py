@@ -104,9 +104,7 @@ class Triggers:
         """Replace the rules of the config. One that stays as it was keeps its counts, its cooldowns and its breaker."""
         before = self.base
         self.base = {
-            rule.id: before[rule.id]
-            if rule.id in before and before[rule.id].definition == rule.definition
-            else rule
+            rule.id: before[rule.id] if rule.id in before and before[rule.id].definition == rule.definition else rule
             for rule in rules
         }
         self._merge()
@@ -143,9 +141,7 @@ class Triggers:
 def change(state: QueueState, rule_id: str, text: str | None, rule: Rule | None) -> int | Refusal:
     """Give a rule at run time, or take it back; durable once the returned gate is committed."""
     triggers = state.triggers
-    triggers.changing = {
-        id_: gate for id_, gate in triggers.changing.items() if gate > state.commit_log.decided
-    }
+    triggers.changing = {id_: gate for id_, gate in triggers.changing.items() if gate > state.commit_log.decided}
     if triggers.changing.get(rule_id, state.commit_log.gate) != state.commit_log.gate:
         # Were that one refused and this one not, taking that one back would undo this one.
         busy = f"an earlier change of `{rule_id}` is being written"

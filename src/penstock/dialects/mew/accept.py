@@ -65,9 +65,7 @@ def refuse(space: SpaceMachine, now: Now, sender: Participant, fault: MewRefusal
         done(now, fault)
 
 
-def _check(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, transport: str
-) -> MewRefusal | None:
+def _check(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, transport: str) -> MewRefusal | None:
     if sender.party in space.state.kicked:  # kicked since it joined, or since its request was admitted
         return put_out(space, sender.party)
     if envelope.sender not in (None, "", sender.id, sender.party):
@@ -107,14 +105,10 @@ def _check(
         return MewRefusal("draining", "the server is shutting down; reconnect in a moment", status=503)
     size = envelope.size
     if size > space.limits.envelope_max:
-        message = (
-            f"the envelope has {size} bytes and `limits.envelope_max` allows {space.limits.envelope_max}"
-        )
+        message = f"the envelope has {size} bytes and `limits.envelope_max` allows {space.limits.envelope_max}"
         return MewRefusal("too_large", message, status=413)
     if space.pending_bytes + size > space.limits.pending_max:
-        return MewRefusal(
-            "journal_unavailable", "the journal does not keep up; send again in a moment", status=503
-        )
+        return MewRefusal("journal_unavailable", "the journal does not keep up; send again in a moment", status=503)
     return None
 
 
@@ -127,9 +121,7 @@ def _grant(
         return party
     capabilities = clean(envelope.payload.get("capabilities"))
     if not capabilities:
-        return MewRefusal(
-            "invalid_request", "`payload.capabilities` is a list of capabilities, each with a `kind`"
-        )
+        return MewRefusal("invalid_request", "`payload.capabilities` is a list of capabilities, each with a `kind`")
     held_grants = len(space.state.grants.get(party, {})) + space.undecided("capability/grant", peer=party)
     if held_grants >= space.limits.grants_max:
         message = f"`{party}` has {space.limits.grants_max} grants and `limits.grants_max` allows no more"
@@ -160,9 +152,7 @@ def _revoke(
     elif capabilities:
         meta["capabilities"] = capabilities
     else:
-        return MewRefusal(
-            "invalid_request", "`payload.grant_id` or `payload.capabilities` says what to take back"
-        )
+        return MewRefusal("invalid_request", "`payload.grant_id` or `payload.capabilities` says what to take back")
     entry = Entry(
         DOOR,
         "revoke",
@@ -204,9 +194,7 @@ def _invite(
     if who is None:
         return MewRefusal("invalid_request", "`payload.participant_id` is required")
     if "/" in who or "\\" in who or ".." in who or not is_id(who, space.limits):
-        message = (
-            "`payload.participant_id` has invalid characters, is too long, or is a name of the gateway's"
-        )
+        message = "`payload.participant_id` has invalid characters, is too long, or is a name of the gateway's"
         return MewRefusal("invalid_request", message)
     is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
     if (space.is_taken(who) or space.holder(who) is not None) and not is_back:
@@ -216,9 +204,7 @@ def _invite(
     if invited >= space.limits.invites_max and who not in space.state.invited:
         message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"
         return MewRefusal("too_many_invites", message, status=429)
-    if (
-        who in space.settings.participants
-    ):  # invited again after a kick: it gets the capabilities of the settings
+    if who in space.settings.participants:  # invited again after a kick: it gets the capabilities of the settings
         capabilities = space.static(who)
     else:
         capabilities = clean(envelope.payload.get("initial_capabilities"))
@@ -232,9 +218,7 @@ def _invite(
     reason = envelope.text("reason")
     digest = sha256(token.encode()).hexdigest()
     body = envelope.encode()
-    entry = invite_entry(
-        space.id, sender.id, who, digest, capabilities, id_=envelope.id, reason=reason, body=body
-    )
+    entry = invite_entry(space.id, sender.id, who, digest, capabilities, id_=envelope.id, reason=reason, body=body)
 
     def announce(now: Now) -> Answer:
         space.minted.append((who, token))
@@ -305,9 +289,7 @@ def _kick(
     )
 
     def after(now: Now) -> None:
-        fault = MewRefusal(
-            "kicked", f"`{sender.id}` kicked you from the space" + (f": {reason}" if reason else "")
-        )
+        fault = MewRefusal("kicked", f"`{sender.id}` kicked you from the space" + (f": {reason}" if reason else ""))
         for participant in space.present.values():
             if participant.party == party:
                 space.evicted.append((participant, KICKED, fault))

@@ -152,9 +152,7 @@ def covers(held: Sequence[Capability], asked: Capability) -> bool:
 def _rule(capability: Capability) -> _Rule:
     kinds = capability["kind"]
     patterns = [kinds] if isinstance(kinds, str) else kinds
-    return _Rule(
-        capability, tuple(parse(kind, "kind") for kind in patterns), capability.get("payload") or None
-    )
+    return _Rule(capability, tuple(parse(kind, "kind") for kind in patterns), capability.get("payload") or None)
 
 
 def _is_sound(capability: Capability) -> bool:

@@ -39,14 +39,10 @@ def _publish(space: SpaceMachine, now: Now, sender: Participant, data: bytes, en
     why = "there is no such stream" if route is None else "you are not among its writers"
     message = f"not written to stream `{stream_id}`: {why}"
     more = {"stream_id": stream_id}
-    space.fail_now(
-        now, sender, MewRefusal("unauthorized_stream_write", message, more, status=403, sender=GATEWAY)
-    )
+    space.fail_now(now, sender, MewRefusal("unauthorized_stream_write", message, more, status=403, sender=GATEWAY))
 
 
-def journal_frame(
-    space: SpaceMachine, route: FrameRoute, writer: str, data: bytes, no: int, reach: int
-) -> None:
+def journal_frame(space: SpaceMachine, route: FrameRoute, writer: str, data: bytes, no: int, reach: int) -> None:
     """Write a frame to the journal. An observation: the frame does not wait for it."""
     entry = Entry(
         DOOR,

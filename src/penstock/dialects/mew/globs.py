@@ -115,9 +115,7 @@ def _parse(pattern: str, place: Place) -> CapabilityGlob:
     is_expression = len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/")
     if is_expression or not has_wildcard(pattern):
         return CapabilityGlob(is_negated, pattern, None, ())
-    names = [
-        DEEP if name.strip(STAR) == "" and len(name) > 1 else _squeezed(name) for name in pattern.split("/")
-    ]
+    names = [DEEP if name.strip(STAR) == "" and len(name) > 1 else _squeezed(name) for name in pattern.split("/")]
     is_open = pattern == STAR or pattern.endswith("/*") if place == "kind" else pattern.endswith(STAR)
     prefix = None
     if names == [DEEP]:

@@ -53,9 +53,7 @@ def identify(
 def put_out(space: SpaceMachine, party: str) -> MewRefusal:
     """The refusal for a participant that was kicked."""
     why = space.state.kicked[party]
-    return MewRefusal(
-        "kicked", f"`{party}` was kicked from the space" + (f": {why}" if why else ""), status=403
-    )
+    return MewRefusal("kicked", f"`{party}` was kicked from the space" + (f": {why}" if why else ""), status=403)
 
 
 def still_welcome(space: SpaceMachine, participant: Participant) -> MewRefusal | None:

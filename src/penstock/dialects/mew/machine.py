@@ -162,9 +162,7 @@ class SpaceMachine:
         """Send an envelope to all present participants."""
         self.router.broadcast(self._text(data), but)
         if self.watch is not None:
-            recipients = [
-                (each.id, each.kind) for each in self.present.values() if each.outbox and each.id != but
-            ]
+            recipients = [(each.id, each.kind) for each in self.present.values() if each.outbox and each.id != but]
             self.watch.delivered(now, data, id_ or _id_of(data), recipients, self.id)
 
     def send(self, now: Now, participant: Participant, data: bytes, id_: str = "") -> None:
@@ -208,9 +206,7 @@ class SpaceMachine:
 
     # Commits
 
-    def then(
-        self, now: Now, sender: Participant | None, announce: Callable[[Now], None], count: int = 1
-    ) -> None:
+    def then(self, now: Now, sender: Participant | None, announce: Callable[[Now], None], count: int = 1) -> None:
         """Call now, or after the sender's envelope that waits for its commit: this keeps what one sender sends in order."""
         if sender is None or sender.last is None:
             announce(now)

@@ -20,9 +20,7 @@ CapabilitySource = Literal["static", "dynamic", "implicit"]
 class SpaceObserver(Protocol):
     """Receives a report of everything that passes, for log files."""
 
-    def received(
-        self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str
-    ) -> None: ...
+    def received(self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str) -> None: ...
 
     def delivered(
         self, now: Now, envelope: bytes, id_: str, participants: Iterable[tuple[str, str]], space: str

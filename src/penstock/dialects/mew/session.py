@@ -67,9 +67,7 @@ class _Backlog:
 class MewSession:
     """One connection."""
 
-    def __init__(
-        self, host: SpaceHost, *, token: str | None, space: str | None, participant: str | None
-    ) -> None:
+    def __init__(self, host: SpaceHost, *, token: str | None, space: str | None, participant: str | None) -> None:
         self.host = host
         self.out: list[bytes] = []
         self.link: Link
@@ -152,9 +150,7 @@ class MewSession:
     def _read(self, data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefusal:
         """The members of an envelope; one that is far too large is not decoded."""
         if len(data) > 2 * limits.envelope_max:
-            message = (
-                f"the envelope has {len(data)} bytes and `limits.envelope_max` allows {limits.envelope_max}"
-            )
+            message = f"the envelope has {len(data)} bytes and `limits.envelope_max` allows {limits.envelope_max}"
             return MewRefusal("too_large", message, status=413)
         return read_object(data, limits)
 
@@ -217,18 +213,14 @@ class MewSession:
             return
         if not self._join_by_token(now) and self.closing is None:
             waited = self.host.limits.join_ms // 1000
-            self._end(
-                now, MewRefusal("join_timeout", f"no join came within {waited} seconds", status=408), 1008
-            )
+            self._end(now, MewRefusal("join_timeout", f"no join came within {waited} seconds", status=408), 1008)
 
     @property
     def has_token(self) -> bool:
         """Whether the upgrade request had a token."""
         return self._token is not None
 
-    def _admit(
-        self, now: Now, name: str | None, id_: str | None, token: str | None, cause: str | None
-    ) -> None:
+    def _admit(self, now: Now, name: str | None, id_: str | None, token: str | None, cause: str | None) -> None:
         space = self.host.find(name)
         if isinstance(space, MewRefusal):
             self._end(now, msgspec.structs.replace(space, cause=cause), 1008)

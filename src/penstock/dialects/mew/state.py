@@ -113,9 +113,7 @@ class SpaceState(msgspec.Struct, eq=False):
                 self.streams_bytes -= 0 if gone is None else gone.size
             case "invite":
                 meta = _meta(entry)
-                self.invited[entry.peer or ""] = Invited(
-                    meta["token"], clean(meta["capabilities"]), entry.sender or ""
-                )
+                self.invited[entry.peer or ""] = Invited(meta["token"], clean(meta["capabilities"]), entry.sender or "")
                 self.kicked.pop(entry.peer or "", None)
             case "kick":
                 self.kicked[entry.peer or ""] = entry.reason or ""

@@ -64,9 +64,7 @@ def request(
         return answer
 
     _begin(space, stream, entries[-1])
-    space.commit(
-        sender, entries, announce, done, cause=envelope.cause, failed=lambda now: _settle(space, stream)
-    )
+    space.commit(sender, entries, announce, done, cause=envelope.cause, failed=lambda now: _settle(space, stream))
     return None
 
 
@@ -79,9 +77,7 @@ def _targets(space: SpaceMachine, wanted: object) -> tuple[str, ...] | MewRefusa
     if not isinstance(wanted, list):
         return MewRefusal("invalid_request", "`payload.target` is a list of participant ids")
     if len(wanted) > space.limits.participants_max:
-        return MewRefusal(
-            "invalid_request", f"`payload.target` names {len(wanted)} participants, which is too many"
-        )
+        return MewRefusal("invalid_request", f"`payload.target` names {len(wanted)} participants, which is too many")
     missing = [name for name in wanted if not isinstance(name, str) or not space.router.is_there(name)]
     if missing:
         message = "One or more target participants do not exist in space"
@@ -300,6 +296,4 @@ def unauthorized(space: SpaceMachine, stream: OpenStream, what: str) -> MewRefus
     message = f"only the owner of `{stream.id}`, `{stream.route.owner}`, may {what} it"
     if is_leaving(space, stream):
         message = f"`{stream.id}` is being closed or transferred, so you cannot {what} it now"
-    return MewRefusal(
-        "unauthorized", message, {"stream_id": stream.id}, status=403, sender=GATEWAY, whole=True
-    )
+    return MewRefusal("unauthorized", message, {"stream_id": stream.id}, status=403, sender=GATEWAY, whole=True)

@@ -34,9 +34,7 @@ class _Verb(msgspec.Struct, frozen=True):
 
 
 _VERBS = {
-    "stream/grant-write": _Verb(
-        "let others write to", "participant_id", "grant", "granted", "stream/write-granted"
-    ),
+    "stream/grant-write": _Verb("let others write to", "participant_id", "grant", "granted", "stream/write-granted"),
     "stream/revoke-write": _Verb(
         "take back who writes to", "participant_id", "revoke", "revoked", "stream/write-revoked"
     ),
@@ -87,9 +85,7 @@ def change(
     return None
 
 
-def _owned(
-    space: SpaceMachine, sender: Participant, envelope: Envelope, phrase: str
-) -> OpenStream | MewRefusal:
+def _owned(space: SpaceMachine, sender: Participant, envelope: Envelope, phrase: str) -> OpenStream | MewRefusal:
     """The stream that a request names, if the sender owns it."""
     id_ = envelope.text("stream_id")
     if id_ is None:
@@ -97,17 +93,13 @@ def _owned(
     stream = space.state.streams.get(id_)
     if stream is None:
         message = f"there is no stream `{id_[:200]}`"
-        return MewRefusal(
-            "stream_not_found", message, {"stream_id": id_[:200]}, status=404, sender=GATEWAY, whole=True
-        )
+        return MewRefusal("stream_not_found", message, {"stream_id": id_[:200]}, status=404, sender=GATEWAY, whole=True)
     if stream.route.owner != sender.id or is_leaving(space, stream):
         return unauthorized(space, stream, phrase)
     return stream
 
 
-def _participant(
-    space: SpaceMachine, envelope: Envelope, name: str, among: OpenStream | None
-) -> str | MewRefusal:
+def _participant(space: SpaceMachine, envelope: Envelope, name: str, among: OpenStream | None) -> str | MewRefusal:
     """The participant that a request names: one who is present, or a writer of the stream `among`."""
     who = envelope.text(name)
     if who is None:

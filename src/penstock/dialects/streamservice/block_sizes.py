@@ -36,9 +36,7 @@ class Batching(msgspec.Struct, frozen=True):
         if not 1 <= self.min_batch <= self.max_batch:
             raise ValueError("a batch has at least one payload, and `max_batch` is not below `min_batch`")
         if self.max_block_bytes < 1 or self.max_delay_ms < 0 or not 0 < self.alpha <= 1:
-            raise ValueError(
-                "`max_block_bytes`, `max_delay_ms` and `alpha` must be positive, and `alpha` at most 1"
-            )
+            raise ValueError("`max_block_bytes`, `max_delay_ms` and `alpha` must be positive, and `alpha` at most 1")
 
 
 def batch_size(rate: float, batching: Batching) -> int:
@@ -82,8 +80,7 @@ class Batcher:
         self._waiting.append(payload)
         self._bytes += cost(payload)
         return (
-            len(self._waiting) >= batch_size(self.rate, self.batching)
-            or self._bytes >= self.batching.max_block_bytes
+            len(self._waiting) >= batch_size(self.rate, self.batching) or self._bytes >= self.batching.max_block_bytes
         )
 
     def take(self) -> list[Payload]:

@@ -112,9 +112,7 @@ def _structs(out: bytearray, at: int, message: Message, found: tuple[int, int, i
     word, segment, place = found
     count, data_words, pointers = message.composite(word, segment, place)
     step = (data_words + pointers) * WORD
-    structs = [
-        Struct(message, segment, place + WORD + index * step, data_words, pointers) for index in range(count)
-    ]
+    structs = [Struct(message, segment, place + WORD + index * step, data_words, pointers) for index in range(count)]
     sizes = [_trimmed(struct) for struct in structs]
     data_words = max((size[0] for size in sizes), default=0)
     pointers = max((size[1] for size in sizes), default=0)

@@ -31,9 +31,7 @@ class ChainedStreamHmac:
 
     __slots__ = ("_first", "_mac", "_state", "topic")
 
-    def __init__(
-        self, mac_key: bytes, topic: str, suite: Suite = "sha256", *, state: bytes | None = None
-    ) -> None:
+    def __init__(self, mac_key: bytes, topic: str, suite: Suite = "sha256", *, state: bytes | None = None) -> None:
         """`state` is the last MAC of a chain that is resumed."""
         if len(mac_key) != MAC_SIZE or not any(mac_key):
             raise ValueError(f"a MAC key has {MAC_SIZE} bytes, and is not zero")

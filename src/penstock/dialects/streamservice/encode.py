@@ -252,9 +252,6 @@ def _identity(identity: Identity) -> Body:
 
 
 def _claims_body(claims: Claims) -> Body:
-    scopes = [
-        Body(b"", _text(scope.action), _text(scope.resource), _text(scope.identifier))
-        for scope in claims.scopes
-    ]
+    scopes = [Body(b"", _text(scope.action), _text(scope.resource), _text(scope.identifier)) for scope in claims.scopes]
     data = _claims(claims.exp, claims.iat, int(claims.is_admin))
     return Body(data, _text(claims.sub), Bodies(0, 3, scopes))

@@ -51,9 +51,7 @@ def agree(pair: KeyPair, public: bytes, suite: Suite = "sha256") -> StreamKeys |
     return shared if isinstance(shared, Refusal) else derive(shared, pair.public, public, suite)
 
 
-def derive(
-    shared: bytes, one_public: bytes, other_public: bytes, suite: Suite = "sha256"
-) -> StreamKeys | Refusal:
+def derive(shared: bytes, one_public: bytes, other_public: bytes, suite: Suite = "sha256") -> StreamKeys | Refusal:
     """The keys of a stream from its shared secret and both public keys, in either order."""
     salt = bytes(one ^ other for one, other in zip(one_public, other_public, strict=True))
     expand: Callable[[str], bytes]

@@ -129,9 +129,7 @@ class StreamScope(msgspec.Struct, frozen=True, gc=False):
     identifier: str
 
     def covers(self, action: str, resource: str, identifier: str) -> bool:
-        return (
-            self.action == action and self.resource == resource and self.identifier in (identifier, SCOPE_ANY)
-        )
+        return self.action == action and self.resource == resource and self.identifier in (identifier, SCOPE_ANY)
 
     def __str__(self) -> str:
         return f"{self.action}:{self.resource}:{self.identifier}"

@@ -24,9 +24,7 @@ ENTROPY_SIZE = 64
 """Bytes of entropy of a secret: twice its size, so that the remainder modulo the group's order is uniform."""
 
 _IDENTITY = bytes(KEY_SIZE)
-_HINT = (
-    "the key is one end's half of the key agreement: the encoding of a Ristretto255 point, as RFC 9496 has it"
-)
+_HINT = "the key is one end's half of the key agreement: the encoding of a Ristretto255 point, as RFC 9496 has it"
 _LOAD_HINT = "it runs from the directory of temporary files: point TMPDIR to one from which programs may run"
 
 

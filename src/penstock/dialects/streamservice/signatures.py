@@ -189,14 +189,10 @@ class Registrar:
     def _decide(self, signed: SignedEnvelope, now_ms: int) -> Registration | Refusal:
         register = read_register(signed.envelope.payload)
         if isinstance(register, FrameFault):
-            return Refusal(
-                "InvalidRequest", f"the payload is no registration: {register.message}", ref="payload"
-            )
+            return Refusal("InvalidRequest", f"the payload is no registration: {register.message}", ref="payload")
         topic = register.topic.encode()
         if not is_topic(topic):
-            return Refusal(
-                "InvalidRequest", "the topic is not made of 64 lowercase hexadecimal digits", ref="topic"
-            )
+            return Refusal("InvalidRequest", "the topic is not made of 64 lowercase hexadecimal digits", ref="topic")
         claims = signed.envelope.claims
         if claims is None:
             return _forbidden("claims", "the request has no claims", register.topic)
@@ -227,9 +223,7 @@ def sign(envelope: RequestEnvelope, key: SigningKey) -> bytes:
     return encode.signed(envelope, key.sign(data), key.public)
 
 
-def sign_registration(
-    topic: str, exp_s: int, key: SigningKey, *, nonce: bytes, now_ms: int, sub: str
-) -> bytes:
+def sign_registration(topic: str, exp_s: int, key: SigningKey, *, nonce: bytes, now_ms: int, sub: str) -> bytes:
     """A registration of one topic, with claims for that topic only."""
     claims = Claims(sub, exp_s, now_ms // 1000, (StreamScope(*PUBLISH, topic),))
     payload = encode.register(StreamRegister(topic, exp_s))
@@ -252,9 +246,7 @@ def check_response(frame: bytes, request_id: int, trust: TrustStore) -> bytes | 
     if response.signer not in trust:
         return _unauthorized("signer", "the answer's signer is not trusted here", "add its key")
     if not trust.is_signed(response.signer, response.signature, _response_data(request_id, response.payload)):
-        return _unauthorized(
-            "signature", "the signature is not the signer's", "the answer was changed on its way"
-        )
+        return _unauthorized("signature", "the signature is not the signer's", "the answer was changed on its way")
     return response.payload
 
 

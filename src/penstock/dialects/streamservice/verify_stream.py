@@ -199,9 +199,7 @@ class StreamVerifier:
         self.format = "chunk"
         return self._accept(now_us, self._chunks, chunk.mac, [payload])
 
-    def _accept(
-        self, now_us: int, chain: ChainedStreamHmac, mac: bytes, payloads: list[Payload]
-    ) -> list[Payload]:
+    def _accept(self, now_us: int, chain: ChainedStreamHmac, mac: bytes, payloads: list[Payload]) -> list[Payload]:
         chain.advance(mac)
         self.counts.accepted += 1
         seen = self._seen
@@ -263,9 +261,7 @@ class StreamVerifier:
         if self._is_in_doubt and self._tries >= patience.resume_tries_max:
             self.ending = self._broken()
             return None
-        self._next_us = now_us + self._wait_us(
-            patience.resume_first_ms if self._is_in_doubt else patience.probe_ms
-        )
+        self._next_us = now_us + self._wait_us(patience.resume_first_ms if self._is_in_doubt else patience.probe_ms)
         self._tries += 1
         self._asked_us = now_us
         self.counts.asked += 1

@@ -28,9 +28,7 @@ from penstock.server.admin.journal import ColumnType, Count, Time
 
 ALERTS_MAX = 100
 """Alerts of one answer."""
-NO_LAKE = Refusal(
-    "UnknownRoute", "this server keeps no tables", hint="start the server with `--data DIR` to have some"
-)
+NO_LAKE = Refusal("UnknownRoute", "this server keeps no tables", hint="start the server with `--data DIR` to have some")
 _ALERTS = "alerts"
 T = TypeVar("T")
 

@@ -75,9 +75,7 @@ def _differing(old: Config, new: Config) -> Iterator[str]:
 
 def merged(old: Config, new: Config) -> Config:
     """The new config, with the old values of what needs a restart."""
-    listen = msgspec.structs.replace(
-        new.listen, http=old.listen.http, ws=old.listen.ws, control=old.listen.control
-    )
+    listen = msgspec.structs.replace(new.listen, http=old.listen.http, ws=old.listen.ws, control=old.listen.control)
     logs = msgspec.structs.replace(old.logs, level=new.logs.level)
     return msgspec.structs.replace(
         new,

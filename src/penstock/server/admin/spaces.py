@@ -149,9 +149,7 @@ async def _accept(spaces: Spaces, by: Principal, name: str, data: bytes) -> dict
     fields = read_object(data, spaces.limits)
     if isinstance(fields, MewRefusal):
         return _refusal(fields)
-    envelope = read_envelope(
-        fields, spaces.limits, now, fresh_id=spaces.messages.fresh(OPERATOR), strict=True
-    )
+    envelope = read_envelope(fields, spaces.limits, now, fresh_id=spaces.messages.fresh(OPERATOR), strict=True)
     if isinstance(envelope, MewRefusal):
         return _refusal(envelope)
     future: asyncio.Future[Answer | MewRefusal] = asyncio.get_running_loop().create_future()

@@ -320,11 +320,7 @@ class _Walk:
     def _offsets(self, first: int, end: int) -> list[int]:
         """The offsets of the rows of a step that pass."""
         columns = ["offset"] if self._query.text is None else ["offset", *_TEXTS]
-        return [
-            offset
-            for batch in self._chosen(first, end, columns)
-            for offset in batch.column("offset").to_pylist()
-        ]
+        return [offset for batch in self._chosen(first, end, columns) for offset in batch.column("offset").to_pylist()]
 
     def _chosen(self, first: int, end: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
         for batch in self._reader.batches(first, end, columns, self._selection):
@@ -341,9 +337,7 @@ def _holding(batch: pa.RecordBatch, text: str) -> pa.RecordBatch:
         if name == "body" and not text.isascii():  # Arrow ignores case in bytes only for ASCII
             wanted = text.lower()
             bodies = column.to_pylist()
-            held = pa.array(
-                [body is not None and wanted in body.decode(errors="replace").lower() for body in bodies]
-            )
+            held = pa.array([body is not None and wanted in body.decode(errors="replace").lower() for body in bodies])
         else:
             held = pc.fill_null(pc.match_substring(column, text, ignore_case=True), False)
         mask = held if mask is None else pc.or_(mask, held)

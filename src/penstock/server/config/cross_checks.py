@@ -107,9 +107,7 @@ def _stream_errors(streams: StreamsSection) -> Iterator[FieldError]:
             for name in ("partitioned", "priority")
         ]
         if all(both):
-            message = (
-                "excludes `priority`, because an urgent envelope cannot overtake those of its key; choose one"
-            )
+            message = "excludes `priority`, because an urgent envelope cannot overtake those of its key; choose one"
             yield (*path, "partitioned"), message
 
 

@@ -124,9 +124,7 @@ def policy_for(config: Config, stream: str) -> Policy:
         late_ack=settings.late_ack,
         dedup_count=settings.dedup_window,
         dedup_us=settings.dedup_window_ms * 1_000,
-        retry=None
-        if retry is None
-        else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
+        retry=None if retry is None else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
         rate=_rate(settings.rate),
         schema_mode=settings.schema_mode,
         partitioned=settings.partitioned,
@@ -141,9 +139,7 @@ EVERY_TENANT = "*"
 
 def quotas(config: Config) -> Callable[[str], Quota]:
     """The quota of each tenant."""
-    known = {
-        name: Quota(one.streams_max, one.envelopes_max, one.bytes_max) for name, one in config.tenants.items()
-    }
+    known = {name: Quota(one.streams_max, one.envelopes_max, one.bytes_max) for name, one in config.tenants.items()}
     rest = known.get(EVERY_TENANT, Quota())
     return lambda name: known.get(name, rest)
 
@@ -157,9 +153,7 @@ def rates(config: Config) -> Rates | None:
     }
     tenants = {name: rate for name, one in config.tenants.items() if (rate := _rate(one.rate)) is not None}
     every_tenant = tenants.pop(EVERY_TENANT, None)
-    found = Rates(
-        _rate(config.rates.per_token), _rate(config.rates.per_address), named, every_tenant, tenants
-    )
+    found = Rates(_rate(config.rates.per_token), _rate(config.rates.per_address), named, every_tenant, tenants)
     by_pattern = [caps.rate for caps in config.streams.per_stream_caps.values()]
     has_streams = any(isinstance(rate, RateSettings) for rate in (config.streams.rate, *by_pattern))
     return found if has_streams or found != Rates() else None
@@ -252,9 +246,7 @@ def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[v
     return msgspec.structs.replace(config, auth=auth), errors
 
 
-def _with_spaces(
-    config: Config, given: Any, path: Path | None, errors: list[validation.FieldError]
-) -> Config:
+def _with_spaces(config: Config, given: Any, path: Path | None, errors: list[validation.FieldError]) -> Config:
     """The config with its spaces validated, their paths resolved and their tokens hidden."""
     folder = Path() if path is None else path.parent
     entries, found, notices = files.check(config.spaces, given, folder.absolute())

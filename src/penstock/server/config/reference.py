@@ -138,9 +138,7 @@ def _section(path: str, kind: Type, level: int) -> str:
 
 def _value(kind: Type) -> str:
     """The type column; structs have their own tables."""
-    words = (
-        validation.describe(kind).replace("a text that is not empty", "a text").removesuffix(" or nothing")
-    )
+    words = validation.describe(kind).replace("a text that is not empty", "a text").removesuffix(" or nothing")
     structs = _structs_in(kind)
     if not structs:
         return words

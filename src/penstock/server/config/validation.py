@@ -128,9 +128,7 @@ def _fits_scalar(value: Any, kind: inspect.Type) -> bool:
         case inspect.IntType(ge=least, le=most):
             return isinstance(value, int) and not isinstance(value, bool) and _within(value, least, most)
         case inspect.FloatType(ge=least, le=most):
-            return (
-                isinstance(value, int | float) and not isinstance(value, bool) and _within(value, least, most)
-            )
+            return isinstance(value, int | float) and not isinstance(value, bool) and _within(value, least, most)
         case inspect.StrType(min_length=shortest):
             return isinstance(value, str) and len(value) >= (shortest or 0)
         case inspect.LiteralType(values=values):

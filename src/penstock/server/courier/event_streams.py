@@ -36,11 +36,7 @@ _HEAD = (
 
 def last_event(header: str | None) -> int | None:
     """The version in `Last-Event-ID`, which a browser sends when it reconnects with the same query."""
-    return (
-        int(header)
-        if header is not None and header.isascii() and header.isdigit() and len(header) < 19
-        else None
-    )
+    return int(header) if header is not None and header.isascii() and header.isdigit() and len(header) < 19 else None
 
 
 class LiveUpgrade(Upgrade):

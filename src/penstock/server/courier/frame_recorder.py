@@ -94,9 +94,7 @@ class RecordedSession(ControlSession):
 class RecordedWire:
     """A transport that records its output."""
 
-    def __init__(
-        self, wire: Wire, session: ControlSession, recorder: Recorder, now: Callable[[], Now]
-    ) -> None:
+    def __init__(self, wire: Wire, session: ControlSession, recorder: Recorder, now: Callable[[], Now]) -> None:
         self._wire = wire
         self._session = session
         self._recorder = recorder

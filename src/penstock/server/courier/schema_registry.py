@@ -23,9 +23,7 @@ def load_registry(folder: str | None, policy_for: Callable[[str], Policy]) -> Re
     return None if folder is None else Registry(read_schemas(folder)[0], policy_for, Notices())
 
 
-def reload_registry(
-    before: Schemas | None, folder: str | None, policy_for: Callable[[str], Policy]
-) -> Registry | None:
+def reload_registry(before: Schemas | None, folder: str | None, policy_for: Callable[[str], Policy]) -> Registry | None:
     """The registry after a reload of the config; keeps its counters."""
     registry = load_registry(folder, policy_for)
     if registry is not None and isinstance(before, Registry):

@@ -181,9 +181,7 @@ class SkillWorker(PeerlessSession):
 
     def _reply(self, asked: SkillRequest, to: str, result: dict[str, Any] | Refusal, attempt: int) -> None:
         skill, runtime = self._skill, self._runtime
-        payload = (
-            {"ok": True, **result} if isinstance(result, dict) else {"ok": False, "error": result.wire()}
-        )
+        payload = {"ok": True, **result} if isinstance(result, dict) else {"ok": False, "error": result.wire()}
         now = runtime.scheduler.now()
         raw = answer(skill.name, skill.result_kind, to, asked, skill.stream, rfc3339(now.wall_us), payload)
         request = EnqueueRequest(to, msgspec.Raw(raw))

@@ -85,9 +85,7 @@ class Staging:
         lines = [line for line in body.split(b"\n") if line.strip()]
         if not 0 < len(lines) <= limits.batch_max:
             message = f"a part has 1 to {limits.batch_max} envelopes, one a line, not {len(lines)}"
-            return Refusal(
-                "InvalidRequest", message, ref="part", hint="stage several parts of fewer envelopes"
-            )
+            return Refusal("InvalidRequest", message, ref="part", hint="stage several parts of fewer envelopes")
         answer: Body = {"app": source.app, "batch": source.batch, "part": name, "staged": len(lines)}
         last = machine.last_batch(source.memory)
         if last is not None and source.batch <= last:
@@ -186,9 +184,7 @@ class Staging:
                 return refusal
         return None
 
-    def _send(
-        self, source: BatchSource, frames: dict[tuple[str, str], list[bytes]], refusal: Refusal | None
-    ) -> None:
+    def _send(self, source: BatchSource, frames: dict[tuple[str, str], list[bytes]], refusal: Refusal | None) -> None:
         """Send the frames of a batch whose commit is durable."""
         if refusal is not None or self._spaces is None:
             return
@@ -228,9 +224,7 @@ class Staging:
             if refusal is not None:
                 return refusal
         for stream in dict.fromkeys(line.stream for line in lines if isinstance(line, Draft)):
-            refusal = check_access(
-                self._machine, source.principal, "enqueue", source.principal.from_channel(stream)
-            )
+            refusal = check_access(self._machine, source.principal, "enqueue", source.principal.from_channel(stream))
             if refusal is not None:
                 return refusal
         return None

@@ -144,9 +144,7 @@ async def run_child(module: str, task: msgspec.Struct, environment: Mapping[str,
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        errors = asyncio.ensure_future(
-            _last_bytes(process.stderr)
-        )  # read meanwhile, or a full pipe blocks the child
+        errors = asyncio.ensure_future(_last_bytes(process.stderr))  # read meanwhile, or a full pipe blocks the child
         await _send_task(process, task)
         process.stdin.close()
         output = await process.stdout.read()

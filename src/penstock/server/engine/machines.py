@@ -42,9 +42,7 @@ def make_machine(
 class Machines:
     """What a journal rebuilds: the queue, and what the spaces and the relay remember."""
 
-    def __init__(
-        self, queue: QueueMachine, memory: SpaceMemory, relay: relay_memory.RelayMemory | None = None
-    ) -> None:
+    def __init__(self, queue: QueueMachine, memory: SpaceMemory, relay: relay_memory.RelayMemory | None = None) -> None:
         self.queue = queue
         self.memory = memory
         self.relay = relay or relay_memory.RelayMemory()

@@ -26,9 +26,7 @@ class Live:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._machine = runtime.machine
-        self.feeds: dict[str, ViewFeed] = {
-            name: ViewFeed(view) for name, view in self._machine.views.all.items()
-        }
+        self.feeds: dict[str, ViewFeed] = {name: ViewFeed(view) for name, view in self._machine.views.all.items()}
         self.followed: dict[str, ViewFeed] = {}
         """Feeds with followers."""
         self._sessions: dict[Session, list[ViewFollower]] = {}

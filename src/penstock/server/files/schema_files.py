@@ -132,8 +132,7 @@ def _checker(validator: jsonschema_rs.Validator) -> Callable[[Any], list[Problem
             return []
         errors = islice(validator.iter_errors(payload), PROBLEMS_MAX + 1)
         return [
-            Problem(_path(error.instance_path), _rule(error.schema_path), _short(error.message))
-            for error in errors
+            Problem(_path(error.instance_path), _rule(error.schema_path), _short(error.message)) for error in errors
         ]
 
     return check

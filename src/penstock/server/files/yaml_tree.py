@@ -45,9 +45,7 @@ _PLAIN = {
 }
 _Loader.yaml_implicit_resolvers = {}
 for _name, (_pattern, _first) in _PLAIN.items():
-    _Loader.add_implicit_resolver(
-        _TAG + _name, re.compile(rf"(?:{_pattern.pattern})$", _pattern.flags), list(_first)
-    )
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern.pattern})$", _pattern.flags), list(_first))
 
 
 class YamlTree(msgspec.Struct):

@@ -22,9 +22,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Object = dict[str, Any]
 
 
-def _struct(
-    name: str, members: Mapping[str, Any], optional: Mapping[str, Any] | None = None
-) -> type[msgspec.Struct]:
+def _struct(name: str, members: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> type[msgspec.Struct]:
     """A struct with these JSON members; the optional ones may be missing."""
     fields: list[Any] = [*members.items()]
     fields += [(key, kind | UnsetType, UNSET) for key, kind in (optional or {}).items()]
@@ -40,9 +38,7 @@ _ENVELOPE_MORE = {
     "sender": str | None, "to": Annotated[str, Meta(max_length=512)], "corr": str | None, "schema": str | None,
     "version": int | None, "refs": list[str] | None, "tags": list[str] | None,
 }  # fmt: skip
-ENVELOPE = _struct(
-    "Envelope", _ENVELOPE, {**_ENVELOPE_MORE, "headers": dict[str, str | float | bool | None] | None}
-)
+ENVELOPE = _struct("Envelope", _ENVELOPE, {**_ENVELOPE_MORE, "headers": dict[str, str | float | bool | None] | None})
 # The headers of a dead letter hold an object that says why it failed.
 STORED_ENVELOPE = _struct("StoredEnvelope", _ENVELOPE, {**_ENVELOPE_MORE, "headers": Object | None})
 CHECKED_ENVELOPE = _struct("CheckedEnvelope", {"payload": Any}, {"schema": str | None})

@@ -110,11 +110,7 @@ class Console:
         """One of the files."""
         file = self._files.get(name)
         if file is None:
-            hint = (
-                "the page was rebuilt: reload it"
-                if self.is_built
-                else "run `make setup` with Node 20 or newer"
-            )
+            hint = "the page was rebuilt: reload it" if self.is_built else "run `make setup` with Node 20 or newer"
             return error_reply(Refusal("UnknownRoute", f"the console has no file `{name[:80]}`", hint=hint))
         kept = FOREVER if HASHED.search(name) else "no-cache"
         sent = {**SAFETY, "ETag": file.etag, "Vary": "Accept-Encoding", "Cache-Control": kept}

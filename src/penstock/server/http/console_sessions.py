@@ -83,11 +83,7 @@ class Sessions:
     def _ticket(self, key: bytes, value: str) -> _Ticket | None:
         """The content of a cookie with a valid MAC."""
         body, _, mac = value.partition(".")
-        if (
-            len(value) > COOKIE_MAX
-            or not value.isascii()
-            or not hmac.compare_digest(mac, self._mac(key, body))
-        ):
+        if len(value) > COOKIE_MAX or not value.isascii() or not hmac.compare_digest(mac, self._mac(key, body)):
             return None
         try:
             return msgspec.json.decode(_bytes(body), type=_Ticket)

@@ -16,8 +16,7 @@ MAX_AGE_S = 600
 """How long a browser may cache a preflight."""
 REQUEST_HEADERS = "Authorization, Content-Encoding, Content-Type, Idempotency-Key, Last-Event-ID"
 EXPOSED_HEADERS = (
-    "Allow, Idempotency-Replayed, Retry-After, WWW-Authenticate, "
-    "X-Penstock-End, X-Penstock-Epoch, X-Penstock-Next"
+    "Allow, Idempotency-Replayed, Retry-After, WWW-Authenticate, X-Penstock-End, X-Penstock-Epoch, X-Penstock-Next"
 )
 
 

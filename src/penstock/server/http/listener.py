@@ -55,9 +55,7 @@ class HttpEndpoint:
 
     async def handle(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
         """Answer one request."""
-        if is_for_spaces(
-            exchange
-        ):  # the errors of a space have MEW's format, so its paths are not in the table
+        if is_for_spaces(exchange):  # the errors of a space have MEW's format, so its paths are not in the table
             return await self._spaces.handle(exchange)
         answer = await self._answer(exchange)
         return self._with_cors(exchange, answer) if isinstance(answer, Reply) else answer

@@ -132,9 +132,7 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         "description": "Refused",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     }
-    responses: dict[str, Any] = {
-        str(status): problem for status in sorted({kind.status for kind in TABLE.values()})
-    }
+    responses: dict[str, Any] = {str(status): problem for status in sorted({kind.status for kind in TABLE.values()})}
     if route.socket is not None:
         responses["101"] = {"description": "Switching to WebSocket"}
         if route.has_events:

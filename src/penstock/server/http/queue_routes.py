@@ -89,9 +89,7 @@ def stage_part(services: HttpServices, request: Request) -> Outcome:
 
 def stage_commit(services: HttpServices, request: Request) -> Outcome:
     source = _source(request)
-    return (
-        source if isinstance(source, Refusal) else services.staging.commit(request.now, source, request.body)
-    )
+    return source if isinstance(source, Refusal) else services.staging.commit(request.now, source, request.body)
 
 
 def stage_abort(services: HttpServices, request: Request) -> Outcome:

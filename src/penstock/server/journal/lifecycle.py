@@ -158,9 +158,7 @@ class JournalLifecycle:
             self._config.journal.retention,
             wants_live,
         )
-        return msgspec.json.decode(
-            await run_child("penstock.server.journal.seal_process", task), type=SealReport
-        )
+        return msgspec.json.decode(await run_child("penstock.server.journal.seal_process", task), type=SealReport)
 
     async def close(self) -> None:
         """Write pending rows and unlock the directory."""
@@ -211,9 +209,7 @@ def seal_directory(data: Path, config_path: Path | None) -> SealReport:
 async def _seal(data: Path, config: Config) -> SealReport:
     archive = JournalLifecycle(data, config)
     machine = make_machine(config.limits, lambda name: policy_for(config, name), os.urandom)
-    archive.recover(
-        Machines(machine, SpaceMemory()), Now(time.monotonic_ns() // 1000, time.time_ns() // 1000)
-    )
+    archive.recover(Machines(machine, SpaceMemory()), Now(time.monotonic_ns() // 1000, time.time_ns() // 1000))
     archive.start(asyncio.get_running_loop())
     try:
         return await archive.seal(wants_live=True)

@@ -39,9 +39,7 @@ def run(task: SealTask) -> bytes:
     config = Config(streams=task.streams, limits=task.limits)
 
     def machine() -> Machines:
-        return Machines(
-            make_machine(task.limits, lambda name: policy_for(config, name), os.urandom), SpaceMemory()
-        )
+        return Machines(make_machine(task.limits, lambda name: policy_for(config, name), os.urandom), SpaceMemory())
 
     disk = RealDisk(data / "journal")
     # The sealer of a killed server may still run; two sealers would overwrite each other's drafts.

@@ -144,11 +144,7 @@ class EventLog(LineWriter[Event]):
         turn: Turn = []
         size = 0
         fired = [seen for seen in batch.observations if isinstance(seen, Fired)]
-        others = (
-            [seen for seen in batch.observations if not isinstance(seen, Fired)]
-            if fired
-            else batch.observations
-        )
+        others = [seen for seen in batch.observations if not isinstance(seen, Fired)] if fired else batch.observations
         # A lease expires before its record becomes a dead letter; a rule fires after its cause.
         for fact in (*others, *batch.facts, *fired):
             if is_partial and is_fresh(fact):
@@ -234,6 +230,4 @@ def make_event_log(logs: LogsSection) -> EventLog | None:
     """The event log of a config; None when it is off."""
     if logs.events is None:
         return None
-    return EventLog(
-        Path(logs.events), max_bytes=logs.events_max_bytes, keep=logs.events_keep, payload=logs.payload
-    )
+    return EventLog(Path(logs.events), max_bytes=logs.events_max_bytes, keep=logs.events_keep, payload=logs.payload)

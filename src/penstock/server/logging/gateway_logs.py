@@ -131,9 +131,7 @@ def _line_of(fields: dict[str, Any]) -> bytes:
         ValueError,
         OverflowError,
     ) as error:  # a value without a JSON form must not end the thread
-        return _encode(
-            {"timestamp": fields["timestamp"], "event": fields["event"], "unprintable": str(error)}
-        )
+        return _encode({"timestamp": fields["timestamp"], "event": fields["event"], "unprintable": str(error)})
 
 
 class _EnvelopeEvent(NamedTuple):
@@ -196,9 +194,7 @@ class _History(_Lines[tuple[_EnvelopeEvent, str | None]]):
     """The latest envelope as it is written: all its recipients share it."""
 
     def write(self, story: _EnvelopeEvent, participants: Sequence[str | None]) -> None:
-        self.put(
-            [(story, participant) for participant in participants], len(story.envelope) * len(participants)
-        )
+        self.put([(story, participant) for participant in participants], len(story.envelope) * len(participants))
 
     def _format(self, item: tuple[_EnvelopeEvent, str | None]) -> bytes:
         story, participant = item
@@ -253,9 +249,7 @@ class GatewayLogs:
         if history or decisions:
             _prepare(directory)
         self._history = _History(directory / HISTORY, max_bytes=max_bytes, keep=keep) if history else None
-        self._decisions = (
-            _Decisions(directory / DECISIONS, max_bytes=max_bytes, keep=keep) if decisions else None
-        )
+        self._decisions = _Decisions(directory / DECISIONS, max_bytes=max_bytes, keep=keep) if decisions else None
 
     @classmethod
     def from_environment(
@@ -269,9 +263,7 @@ class GatewayLogs:
     ) -> GatewayLogs:
         """The logs that `gateway_logging` of a space.yaml and the environment enable."""
         switches = Switches.read(section, environment)
-        return cls(
-            directory, history=switches.history, decisions=switches.decisions, max_bytes=max_bytes, keep=keep
-        )
+        return cls(directory, history=switches.history, decisions=switches.decisions, max_bytes=max_bytes, keep=keep)
 
     @property
     def dropped(self) -> int:
@@ -320,9 +312,7 @@ class GatewayLogs:
     ) -> None:
         """An envelope was rejected; the reason is the code of its error."""
         if self._history is not None:
-            story = _EnvelopeEvent(
-                at_us, "rejected", id_, envelope, space, "inbound", transport, {"reason": reason}
-            )
+            story = _EnvelopeEvent(at_us, "rejected", id_, envelope, space, "inbound", transport, {"reason": reason})
             self._history.write(story, (participant,))
 
     def decided(

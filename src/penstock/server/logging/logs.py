@@ -201,9 +201,7 @@ class LogWriter(logging.Handler):
         try:
             return self.format(record).encode("utf-8", "backslashreplace")
         except Exception as failure:  # a field whose own code fails must not end the thread
-            return (
-                b'{"level":"error","event":"log.unprintable","error":"%s"}' % type(failure).__name__.encode()
-            )
+            return b'{"level":"error","event":"log.unprintable","error":"%s"}' % type(failure).__name__.encode()
 
 
 def _name(record: logging.LogRecord) -> str:

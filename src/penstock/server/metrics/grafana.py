@@ -66,9 +66,7 @@ def _panels() -> list[dict[str, Any]]:
     top = 0
     for title, plots in board().items():
         place = {"h": 1, "w": WIDTH * COLUMNS, "x": 0, "y": top}
-        panels.append(
-            {"id": len(panels) + 1, "type": "row", "title": title, "gridPos": place, "collapsed": False}
-        )
+        panels.append({"id": len(panels) + 1, "type": "row", "title": title, "gridPos": place, "collapsed": False})
         top += 1
         for number, plot in enumerate(plots):
             row, column = divmod(number, COLUMNS)

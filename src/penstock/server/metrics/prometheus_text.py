@@ -70,9 +70,7 @@ class ByStream:
             channel = machine.channels.get(name)
             if channel is None:
                 continue
-            label = (
-                self._principal.from_channel(name) if len(sums) < machine.limits.metric_streams_max else OTHER
-            )
+            label = self._principal.from_channel(name) if len(sums) < machine.limits.metric_streams_max else OTHER
             into = sums.setdefault(label, dict.fromkeys(_FIGURES, 0))
             for key, value in machine.metrics(now, channel).items():
                 into[key] += value
@@ -130,9 +128,7 @@ class Together:
         for key in _FIGURES:
             yield family(queue_name(key), self._sums[key])
         shares = [float(share) for share in _LATENCIES.values()]
-        found = (
-            [0] * len(shares) if self._latencies is None else percentiles_us(self._latencies, tuple(shares))
-        )
+        found = [0] * len(shares) if self._latencies is None else percentiles_us(self._latencies, tuple(shares))
         wait = BY_NAME[WAIT].family(labels=("quantile",))
         for share, us in zip(_LATENCIES.values(), found, strict=True):
             wait.add_metric([share], round(us / 1000, 3))
@@ -142,9 +138,7 @@ class Together:
 class Scrape:
     """One scrape: first the figures of the streams, then the text, both a little a turn."""
 
-    def __init__(
-        self, machine: QueueMachine, figures: StreamFigures, rest: Callable[[Now], list[Metric]]
-    ) -> None:
+    def __init__(self, machine: QueueMachine, figures: StreamFigures, rest: Callable[[Now], list[Metric]]) -> None:
         self._figures = figures
         self._rest = rest
         self._names = Slices(figures.names)

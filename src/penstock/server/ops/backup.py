@@ -57,9 +57,7 @@ def backup(data: Path, target: Path, version: str, progress: Progress | None = N
     if not (data / "journal" / IDENTITY).is_file():
         raise refused(f"there is no journal in `{data}`", "name the data directory of a server with --data")
     if target.resolve().is_relative_to(data.resolve()):
-        raise refused(
-            f"`{target}` is inside the directory to copy", "choose a target elsewhere, on another disk"
-        )
+        raise refused(f"`{target}` is inside the directory to copy", "choose a target elsewhere, on another disk")
     place = open_target(target)
     try:
         return _Backup(data, BackupWriter(place), version, progress).run()
@@ -141,9 +139,7 @@ class _Backup:
             raise self._changed(table)
 
     def _changed(self, table: Path) -> PenstockError:
-        hint = (
-            "run the backup again when no rebuild or vacuum is running; `penstock lake ls` lists the tables"
-        )
+        hint = "run the backup again when no rebuild or vacuum is running; `penstock lake ls` lists the tables"
         return refused(f"the table `{table.name}` changed during the copy", hint)
 
     def _sealed_files(self) -> list[Path]:
@@ -155,9 +151,7 @@ class _Backup:
         folder = self._data / "journal"
         disk = RealDisk(folder)
         sealing = RealDisk(folder)
-        sealing.lock(
-            "sealing", waits=True
-        )  # a starting server waits for this lock before it changes anything
+        sealing.lock("sealing", waits=True)  # a starting server waits for this lock before it changes anything
         try:
             is_written = self._is_written(folder)
             now = self._sealed_files()

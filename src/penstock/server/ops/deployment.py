@@ -30,9 +30,7 @@ def _template(name: str) -> Template:
     return Template((Path(__file__).parent / "templates" / name).read_text("utf-8"))
 
 
-def systemd_unit(
-    program: str, *, data: str = STATE, config: str | None = None, user: str = "penstock"
-) -> str:
+def systemd_unit(program: str, *, data: str = STATE, config: str | None = None, user: str = "penstock") -> str:
     """A unit for a server on this machine."""
     return _template("penstock.service").substitute(
         program=program,

@@ -42,17 +42,13 @@ class PipelineSupervisor:
         self._file = data / "run" / STATUS_FILE
         self._log = data / "run" / "pipeline.log"
         # Spark's output is long and for experts: the log file holds the latest run only.
-        self._child = ChildSupervisor(
-            MODULE, log=self._log, stdout="log", environment={"PYTHONUNBUFFERED": "1"}
-        )
+        self._child = ChildSupervisor(MODULE, log=self._log, stdout="log", environment={"PYTHONUNBUFFERED": "1"})
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start the pipeline in the background."""
         self._write(PipelineStatus("starting"))
-        self._task = asyncio.get_running_loop().create_task(
-            self._child.keep_running(BACKOFF, self._run, self._exited)
-        )
+        self._task = asyncio.get_running_loop().create_task(self._child.keep_running(BACKOFF, self._run, self._exited))
 
     def status(self) -> PipelineStatus:
         """The status that the pipeline wrote last."""
@@ -94,13 +90,9 @@ class PipelineSupervisor:
             return "restart"
         if status.state not in ("failed", "halted"):  # it crashed before it could write a status
             message = f"the pipeline's process exited with code {code}"
-            status = PipelineStatus(
-                "failed", code="PipelineFailed", message=message, hint=f"see `{self._log}`"
-            )
+            status = PipelineStatus("failed", code="PipelineFailed", message=message, hint=f"see `{self._log}`")
             self._write(status)
-        logs.warning(
-            "pipeline.failed", exit=code, reason=status.message, again_in_s=pause_s, output=str(self._log)
-        )
+        logs.warning("pipeline.failed", exit=code, reason=status.message, again_in_s=pause_s, output=str(self._log))
         return "back_off"
 
     async def _wait_for_reset(self) -> None:

@@ -86,9 +86,7 @@ def _route(route: Route, tree: dict[str, Any]) -> str:
     if route.body is not None:
         body = _resolved(operation["requestBody"]["content"]["application/json"]["schema"], schemas)
         required = body.get("required", [])
-        fields += [
-            (name, shape, name in required, "body") for name, shape in body.get("properties", {}).items()
-        ]
+        fields += [(name, shape, name in required, "body") for name, shape in body.get("properties", {}).items()]
     if fields:
         lines += ["", "| name | in | value | default |", "| --- | --- | --- | --- |"]
         lines += [_field(name, shape, needed, place, schemas) for name, shape, needed, place in fields]
@@ -100,9 +98,7 @@ def _route(route: Route, tree: dict[str, Any]) -> str:
 
 def _answer(route: Route, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     if route.socket is not None:
-        return "Answers 101: a WebSocket." + (
-            " A plain request gets server-sent events." if route.has_events else ""
-        )
+        return "Answers 101: a WebSocket." + (" A plain request gets server-sent events." if route.has_events else "")
     if "204" in operation["responses"]:
         return "Answers 204 without a body."
     content_type, content = next(iter(operation["responses"]["200"]["content"].items()))

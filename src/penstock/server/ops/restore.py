@@ -61,9 +61,7 @@ def restore(source: Path, data: Path, progress: Progress | None = None) -> tuple
         return found.manifest, report
     except OSError as error:
         message = f"cannot write `{data}`: {error.strerror or error}"
-        raise refused(
-            message, "free some space or choose another directory; the partial restore was removed"
-        ) from None
+        raise refused(message, "free some space or choose another directory; the partial restore was removed") from None
     finally:
         found.close()
         shutil.rmtree(draft, ignore_errors=True)
@@ -93,9 +91,7 @@ def _one(name: str, entry: BackupFile, file: BinaryIO, place: Path) -> None:
             raise  # an error of the target disk, not of the backup
         is_same = False
     if not is_same:
-        raise refused(
-            f"`{name}` does not match the digest in the manifest", "the backup is damaged; use another one"
-        )
+        raise refused(f"`{name}` does not match the digest in the manifest", "the backup is damaged; use another one")
 
 
 def _begin_epoch(draft: Path) -> None:

@@ -77,9 +77,7 @@ class TopicStats:
         body = whole[TOPIC_SIZE:]
         if form == "chunk":
             body = body.replace(topic.name, topic.hash.encode())
-        self.report(
-            MessageRelayed(topic.hash, topic.base + topic.seq, form, body, is_held, topic.subscribers)
-        )
+        self.report(MessageRelayed(topic.hash, topic.base + topic.seq, form, body, is_held, topic.subscribers))
 
     def count(self, topic: Topic) -> None:
         """Report what a topic did since its last count."""
@@ -133,7 +131,5 @@ class TopicStats:
         self._waiting = []
         self._observed = self._bodies = 0
         sizes = len(relay.topics), len(relay.remembered), relay.bytes, len(relay.early)
-        waiting.append(
-            RelayTotals(relay.sums(), *sizes, self.dropped, self.facts_dropped, dict(self.refused))
-        )
+        waiting.append(RelayTotals(relay.sums(), *sizes, self.dropped, self.facts_dropped, dict(self.refused)))
         self._send(waiting)

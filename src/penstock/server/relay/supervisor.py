@@ -114,12 +114,8 @@ class RelaySupervisor:
         if curve is not None:
             self._curve = curve_keys(Path(curve.secret), curve.allowed)
         self._signers.setdefault(LOCAL_SIGNER, local_key(self._key_file))
-        self._task = asyncio.get_running_loop().create_task(
-            self._child.keep_running(BACKOFF, self._run, self._exited)
-        )
-        done, _ = await asyncio.wait(
-            (self._ready, self._task), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED
-        )
+        self._task = asyncio.get_running_loop().create_task(self._child.keep_running(BACKOFF, self._run, self._exited))
+        done, _ = await asyncio.wait((self._ready, self._task), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
         if self._ready in done and self._ready.exception() is None:
             return self._ready.result()
         await self.stop()
@@ -221,9 +217,7 @@ class RelaySupervisor:
                 if report.had_milliseconds:
                     logs.warning("relay.milliseconds", topic=report.topic, note="`exp` is in seconds")
                 self.topics.setdefault(report.topic, TopicFigures())
-                self._fact(
-                    register_entry(Remembered(report.topic, report.signer, report.expires_s * 1_000_000))
-                )
+                self._fact(register_entry(Remembered(report.topic, report.signer, report.expires_s * 1_000_000)))
             case TopicExpired():
                 self.topics.pop(report.topic, None)
                 self._fact(Entry(DOOR, "expire", report.topic, reason=report.reason, fresh=False))

@@ -31,9 +31,7 @@ class _Watch:
     def __init__(self, files: GatewayLogs) -> None:
         self._files = files
 
-    def received(
-        self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str
-    ) -> None:
+    def received(self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str) -> None:
         self._files.received(now.wall_us, envelope, id_ or None, participant, space, _transport(transport))
 
     def delivered(

@@ -74,9 +74,7 @@ class Spaces:
     def add(self, settings: SpaceSettings, url: str = "") -> SpaceMachine:
         """Begin a space, with what it remembers."""
         log, state = self.runtime.commit_log, self.memory.of(settings.id)
-        space = SpaceMachine(
-            settings, state, log, self.messages, text=self.text, head=frame_head, watch=self._watch
-        )
+        space = SpaceMachine(settings, state, log, self.messages, text=self.text, head=frame_head, watch=self._watch)
         space.url = url
         self.spaces[settings.id] = space
         join.begin(space, self.runtime.scheduler.now())
@@ -159,9 +157,7 @@ class Spaces:
             connection = self.runtime.connection(session)
             if connection is None:
                 continue
-            if (
-                connection.held and not connection.stuck
-            ):  # its pong may be among the bytes that we do not read
+            if connection.held and not connection.stuck:  # its pong may be among the bytes that we do not read
                 continue
             if not session.is_alive:
                 connection.wire.abort()
@@ -219,9 +215,7 @@ class Spaces:
             space.slow_cut += 1
             waiting = outbox.size
             outbox.take()
-            message = (
-                f"{waiting} bytes wait that you have not read and `limits.space_outbox_max` allows no more"
-            )
+            message = f"{waiting} bytes wait that you have not read and `limits.space_outbox_max` allows no more"
             session.evict(now, MewRefusal("slow_consumer", message, status=429), SLOW)
             self.schedule_turn()  # the others are notified
         elif outbox.stuck and session.closing is None:
@@ -338,9 +332,7 @@ class Spaces:
         ref = f"space:{name}/{stream}"
         space = self.spaces.get(name)
         if space is None:
-            return Refusal(
-                "UnknownStream", f"there is no space `{name}` here", ref=ref, hint="see `penstock space ls`"
-            )
+            return Refusal("UnknownStream", f"there is no space `{name}` here", ref=ref, hint="see `penstock space ls`")
         found = space.state.streams.get(stream) or next(
             (each for each in space.state.streams.values() if each.name == stream), None
         )
@@ -352,9 +344,7 @@ class Spaces:
             if known is not None and known.is_pipeline:
                 return space, found.id, writer
         hint = "its owner, or a writer it has added, must be a participant of `type: pipeline`"
-        return Refusal(
-            "Forbidden", f"the pipeline may not write to `{stream}` in `{name}`", ref=ref, hint=hint
-        )
+        return Refusal("Forbidden", f"the pipeline may not write to `{stream}` in `{name}`", ref=ref, hint=hint)
 
     def describe(self) -> list[dict[str, Any]]:
         """Every space, for the operator."""

@@ -166,9 +166,7 @@ class SpaceEndpoint:
             if fields.error == "validation_error":
                 return json_reply(400, {"error": "Request body must be a JSON object"})
             return _refusal(fields)
-        envelope = read_envelope(
-            fields, spaces.limits, now, fresh_id=spaces.messages.fresh("http"), strict=False
-        )
+        envelope = read_envelope(fields, spaces.limits, now, fresh_id=spaces.messages.fresh("http"), strict=False)
         if isinstance(envelope, MewRefusal):
             if "kind" not in fields:
                 return json_reply(400, {"error": envelope.message})

@@ -44,9 +44,7 @@ class FileSink:
 class Poller:
     """A participant that polls over HTTP."""
 
-    def __init__(
-        self, space: SpaceMachine, party: str, id_: str, outbox_max: int, telemetry_max: int
-    ) -> None:
+    def __init__(self, space: SpaceMachine, party: str, id_: str, outbox_max: int, telemetry_max: int) -> None:
         self.space = space
         outbox = Outbox(self, firm_max=outbox_max, telemetry_max=telemetry_max)
         outbox.stuck = True  # so that the bounds count from the first byte

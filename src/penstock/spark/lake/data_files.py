@@ -67,9 +67,7 @@ class StagedFile:
     modified_ms: int
 
     def action(self, *, is_change: bool = True) -> AddAction:
-        return AddAction(
-            self.path, self.size, dict(self.partition), self.modified_ms, is_change, self.statistics
-        )
+        return AddAction(self.path, self.size, dict(self.partition), self.modified_ms, is_change, self.statistics)
 
 
 @dataclass(frozen=True)
@@ -113,9 +111,7 @@ def fit(rows: pa.Table, schema: pa.Schema, required: Sequence[str], name: str) -
     """Rows with exactly the columns of a table: missing ones are null; unknown or retyped ones are refused."""
     unknown = [column for column in rows.column_names if column not in schema.names]
     if unknown:
-        raise SchemaError(
-            f"table `{name}` has no column `{unknown[0]}`; leave it out, or add it to the table first"
-        )
+        raise SchemaError(f"table `{name}` has no column `{unknown[0]}`; leave it out, or add it to the table first")
     columns = []
     for field in schema:
         if field.name not in rows.column_names:
@@ -125,9 +121,7 @@ def fit(rows: pa.Table, schema: pa.Schema, required: Sequence[str], name: str) -
             continue
         column = rows.column(field.name)
         if field.name in required and column.null_count:
-            raise SchemaError(
-                f"column `{field.name}` of table `{name}` is null in a row; every row needs a value"
-            )
+            raise SchemaError(f"column `{field.name}` of table `{name}` is null in a row; every row needs a value")
         if column.type != field.type:
             if not is_same_kind(column.type, field.type):
                 raise SchemaError(
@@ -255,9 +249,7 @@ def write(root: Path, layout: Layout, tables: Iterable[pa.Table]) -> list[Staged
     return done
 
 
-def _split(
-    table: pa.Table, by: tuple[str, ...]
-) -> Iterator[tuple[tuple[tuple[str, str | None], ...], pa.Table]]:
+def _split(table: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[tuple[tuple[str, str | None], ...], pa.Table]]:
     """Split rows by their partition values, and drop the partition columns."""
     if table.num_rows == 0:
         return
@@ -287,14 +279,10 @@ def read(root: Path, file: LiveFile, schema: pa.Schema, columns: Sequence[str] |
         return _complete(parquet.read(inside), parquet.metadata.num_rows, file, wanted)
 
 
-def batches(
-    root: Path, file: LiveFile, schema: pa.Schema, rows_max: int = ROW_GROUP_ROWS
-) -> Iterator[pa.RecordBatch]:
+def batches(root: Path, file: LiveFile, schema: pa.Schema, rows_max: int = ROW_GROUP_ROWS) -> Iterator[pa.RecordBatch]:
     """The same as a stream of batches."""
     with pq.ParquetFile(root / file.path, memory_map=True) as parquet:
-        inside = [
-            name for name in schema.names if name in parquet.schema_arrow.names and name not in file.partition
-        ]
+        inside = [name for name in schema.names if name in parquet.schema_arrow.names and name not in file.partition]
         for batch in parquet.iter_batches(rows_max, columns=inside):
             rows = pa.Table.from_batches([batch])
             yield from _complete(rows, batch.num_rows, file, schema).combine_chunks().to_batches()
@@ -325,19 +313,14 @@ def partition_text(value: Any) -> str | None:
 
 def partition_fits(kind: pa.DataType) -> bool:
     """Whether a column may be a partition column: its values must be readable in a path."""
-    return bool(
-        _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_boolean(kind)
-    )
+    return bool(_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_boolean(kind))
 
 
 def has_bounds(kind: pa.DataType) -> bool:
     """Whether a minimum and a maximum of a column help to skip files."""
     kinds = pa.types
     return bool(
-        _is_text(kind)
-        or kinds.is_integer(kind)
-        or kinds.is_date32(kind)
-        or (kinds.is_timestamp(kind) and kind.tz)
+        _is_text(kind) or kinds.is_integer(kind) or kinds.is_date32(kind) or (kinds.is_timestamp(kind) and kind.tz)
     )
 
 

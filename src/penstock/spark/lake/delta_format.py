@@ -146,8 +146,7 @@ class DeltaTarget:
         schema = self.table.definition.schema
         root = self.table.path / self.folder
         parts = (
-            data_files.fit(pa.Table.from_batches([batch]), schema, self.keys, self.table.name)
-            for batch in batches
+            data_files.fit(pa.Table.from_batches([batch]), schema, self.keys, self.table.name) for batch in batches
         )
         return StagedWrite(data_files.write(root, Layout(schema), parts), self.folder)
 
@@ -171,8 +170,7 @@ class DeltaTarget:
         schema = self.table.definition.schema
         root = self.table.path / self.folder
         parts = [
-            data_files.read(root, LiveFile(file.path, file.size, file.rows, {}, {}, {}, {}), schema)
-            for file in files
+            data_files.read(root, LiveFile(file.path, file.size, file.rows, {}, {}, {}, {}), schema) for file in files
         ]
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
@@ -235,14 +233,10 @@ def _path(options: Mapping[str, str]) -> Path:
     """The absolute directory of the table: executors have another working directory."""
     given = options.get("path")
     if not given:
-        raise LakeError(
-            "`penstock_delta` needs the table's directory: `.load(path)`, `.save(path)` or `.start(path)`"
-        )
+        raise LakeError("`penstock_delta` needs the table's directory: `.load(path)`, `.save(path)` or `.start(path)`")
     text = given.removeprefix("file://").removeprefix("file:")
     if "://" in text:
-        raise LakeError(
-            f"`{given}` is not a directory; `penstock_delta` needs a path that exists on every node"
-        )
+        raise LakeError(f"`{given}` is not a directory; `penstock_delta` needs a path that exists on every node")
     return Path(os.path.abspath(text))
 
 
@@ -266,9 +260,7 @@ def _columns(options: Mapping[str, str], table: LakeTable, version: int | None) 
         return schema
     unknown = [name for name in names if name not in schema.names]
     if unknown:
-        raise LakeError(
-            f"table `{table.name}` has no column `{unknown[0]}`; it has {', '.join(schema.names)}"
-        )
+        raise LakeError(f"table `{table.name}` has no column `{unknown[0]}`; it has {', '.join(schema.names)}")
     return pa.schema([schema.field(name) for name in names])
 
 
@@ -311,12 +303,8 @@ def _target(options: Mapping[str, str], schema: StructType) -> DeltaTarget:
     for kind, names in (("mergeKeys", keys), ("partitionBy", by)):
         missing = [name for name in names if name not in fields]
         if missing:
-            raise SchemaError(
-                f"column `{missing[0]}` of `{kind}` is missing; the rows have {', '.join(fields)}"
-            )
-    definition = TableDefinition(
-        path.name, pa.schema(list(fields.values())), keys, "merge" if keys else "append", by
-    )
+            raise SchemaError(f"column `{missing[0]}` of `{kind}` is missing; the rows have {', '.join(fields)}")
+    definition = TableDefinition(path.name, pa.schema(list(fields.values())), keys, "merge" if keys else "append", by)
     table = LakeTable(path.parent, definition)
     table.check_definition()
     return DeltaTarget(table, keys, app=options.get("appId"))

@@ -118,7 +118,5 @@ def _wins(new: Any, old: Any) -> bool:
 
 
 def _without(rows: pa.Table, indices: Sequence[int]) -> pa.Table:
-    stays = pc.invert(
-        pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=pa.array(indices, pa.int64()))
-    )
+    stays = pc.invert(pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=pa.array(indices, pa.int64())))
     return rows.filter(stays)

@@ -78,9 +78,7 @@ def layout(schema: pa.Schema, definition: TableDefinition, table: DeltaTable | N
     usable = tuple(
         name
         for name in statistics
-        if name in schema.names
-        and name not in definition.partition_by
-        and has_bounds(schema.field(name).type)
+        if name in schema.names and name not in definition.partition_by and has_bounds(schema.field(name).type)
     )
     return Layout(schema, definition.partition_by, usable)
 

@@ -73,9 +73,7 @@ class LakeTable(TableReader):
         """Refuse an invalid definition."""
         definition = self.definition
         if not TABLE_NAME.fullmatch(definition.name):
-            raise LakeError(
-                f"`{definition.name}` cannot be a table's name; use letters, digits, `_`, `-` and `.`"
-            )
+            raise LakeError(f"`{definition.name}` cannot be a table's name; use letters, digits, `_`, `-` and `.`")
         wrong = [
             name
             for name in definition.partition_by
@@ -129,9 +127,7 @@ class LakeTable(TableReader):
             if progress and not fresh:
                 return False
             schema = arrow_schema(table)
-            rows = merge.one_per_key(
-                self._fit(rows, schema), definition.key, definition.newest, definition.name
-            )
+            rows = merge.one_per_key(self._fit(rows, schema), definition.key, definition.newest, definition.name)
             files = live_files(table)
             change = merge.plan(self.path, files, rows, schema, definition.key, definition.newest)
             added = self._staged(table, change.together)

@@ -75,9 +75,7 @@ class TableReader:
         """The stored columns, which may be more than this program knows."""
         return arrow_schema(self._at(version))
 
-    def files(
-        self, bounds: Mapping[str, tuple[Any, Any]] | None = None, version: int | None = None
-    ) -> list[LiveFile]:
+    def files(self, bounds: Mapping[str, tuple[Any, Any]] | None = None, version: int | None = None) -> list[LiveFile]:
         """The data files that may contain rows within bounds (column to minimum and maximum, either may be None)."""
         found = live_files(self._at(version))
         for column, (least, greatest) in (bounds or {}).items():
@@ -97,9 +95,7 @@ class TableReader:
         names = list(schema.names if columns is None else columns)
         unknown = [name for name in names if name not in schema.names]
         if unknown:
-            raise LakeError(
-                f"table `{self.name}` has no column `{unknown[0]}`; it has {', '.join(schema.names)}"
-            )
+            raise LakeError(f"table `{self.name}` has no column `{unknown[0]}`; it has {', '.join(schema.names)}")
         wanted = pa.schema([schema.field(name) for name in names])
         read = None if filter is not None else names
         parts = []
@@ -129,9 +125,7 @@ class TableReader:
             committed = self.log.commit_ms(version)
             if committed is not None and committed <= at_ms:
                 return version
-        raise LakeError(
-            f"table `{self.name}` has no version from that time any more; kept are {_shown(kept)}"
-        )
+        raise LakeError(f"table `{self.name}` has no version from that time any more; kept are {_shown(kept)}")
 
     def _at(self, version: int | None) -> DeltaTable:
         if version is None:
@@ -155,9 +149,7 @@ class TableReader:
         return table
 
     def _gone(self, version: int) -> LakeError:
-        return LakeError(
-            f"version {version} of table `{self.name}` cannot be read; kept are {_shown(self.log.kept())}"
-        )
+        return LakeError(f"version {version} of table `{self.name}` cannot be read; kept are {_shown(self.log.kept())}")
 
 
 def _may_hold(file: LiveFile, column: str, least: Any, greatest: Any) -> bool:

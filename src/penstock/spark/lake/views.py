@@ -112,9 +112,7 @@ def history(
 def _lake(data: str | Path) -> Path:
     path = Path(os.path.abspath(data))
     if not path.is_dir():
-        raise LakeError(
-            f'there is no data directory `{path}`; pass it, as in `tables(spark, "path/to/penstock-data")`'
-        )
+        raise LakeError(f'there is no data directory `{path}`; pass it, as in `tables(spark, "path/to/penstock-data")`')
     return path / "lake"
 
 

@@ -143,9 +143,7 @@ class _Tree:
         return chain[::-1]
 
 
-def conversation(
-    members: Iterable[ConversationEvent], members_max: int = MEMBERS_MAX
-) -> dict[str, Any] | None:
+def conversation(members: Iterable[ConversationEvent], members_max: int = MEMBERS_MAX) -> dict[str, Any] | None:
     """The row of one conversation, from its envelopes and settles in order of offset; None without an envelope."""
     tree = _Tree(members_max)
     agents: dict[str, None] = {}

@@ -12,9 +12,7 @@ from penstock.spark.lake_tables.minutes import FINAL, GRACE_US, MINUTE_US, floor
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_GAUGE = (
-    "minute bigint, ready bigint, leased bigint, delayed bigint, oldest double, delta map<string, bigint>"
-)
+_GAUGE = "minute bigint, ready bigint, leased bigint, delayed bigint, oldest double, delta map<string, bigint>"
 
 
 def queue_minutes(events: DataFrame, until: datetime, since: datetime | None = None) -> DataFrame:

@@ -189,9 +189,7 @@ def episodes(
     windows: dict[tuple[str, str], list[_Window]] = {}
     for alert in known:
         if not isinstance(by_id.get(alert.rule), SilenceRule):
-            window = _Window(
-                alert.window_start, alert.window_end, alert.value, alert.threshold, alert.severity, alert
-            )
+            window = _Window(alert.window_start, alert.window_end, alert.value, alert.threshold, alert.severity, alert)
             windows.setdefault((alert.rule, alert.subject), []).append(window)
     for breach in found:
         end_us = breach.minute_us + MINUTE_US
@@ -357,9 +355,7 @@ def message(alert: Alert, rule: AnyAlertRule | None) -> str:
     if alert.state == "firing":
         return f"{subject} has had more than {limit}, since {start}"
     end = rfc3339(alert.window_end)
-    return (
-        f"{subject} had up to {alert.value:g} {what}, from {start} to {end}; {alert.threshold:g} are allowed"
-    )
+    return f"{subject} had up to {alert.value:g} {what}, from {start} to {end}; {alert.threshold:g} are allowed"
 
 
 def envelope(alert: Alert, to: str) -> dict[str, Any]:

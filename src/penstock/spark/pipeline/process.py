@@ -162,9 +162,7 @@ class Runner:
             pause_ms=None if self._task.once else pause_ms,
         )
 
-    def _run_once(
-        self, spark: SparkSession, journal: SourceJournal, ingest: Ingest, watch: AlertWatch
-    ) -> int:
+    def _run_once(self, spark: SparkSession, journal: SourceJournal, ingest: Ingest, watch: AlertWatch) -> int:
         """Bring every table up to the current end of the journal."""
         reporter = self._reporter
         works: list[tuple[str, Ingest | AlertWatch]] = [("ingest", ingest), ("watch", watch)]

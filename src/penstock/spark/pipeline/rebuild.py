@@ -29,9 +29,7 @@ def tables_only(data: Path, settings: PipelineSection) -> Iterator[Ingest]:
 
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as scratch:
         journal = location.open_one(data)
-        spark = make_session(
-            "penstock", master=settings.master, memory=settings.memory, conf=pipeline_conf(scratch)
-        )
+        spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=pipeline_conf(scratch))
         try:
             every = steps.built_in(settings.token_keys) + steps.load(spark, settings.tables)
             ingest = Ingest(spark, journal, data / "lake", every)

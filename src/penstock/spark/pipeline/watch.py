@@ -62,9 +62,7 @@ class AlertWatch:
         self._agents = LakeTable(lake, AGENTS)
         self._lock = threading.Lock()
         self._recent = RecentRows(journal)
-        self._watches_minutes = any(
-            not isinstance(rule, SilenceRule | TriggerFailureRule) for rule in settings.rules
-        )
+        self._watches_minutes = any(not isinstance(rule, SilenceRule | TriggerFailureRule) for rule in settings.rules)
         self._watches_triggers = any(isinstance(rule, TriggerFailureRule) for rule in settings.rules)
         self._watches_agents = any(isinstance(rule, SilenceRule) for rule in settings.rules)
         self._rewind()
@@ -72,9 +70,7 @@ class AlertWatch:
         if looked > self._stored(self._agents):
             # Killed between the two commits: agents that were active in those rows must not seem silent.
             until_us = journal.time_of(looked - 1)
-            self._update_agents(
-                JournalBatch(spark, journal, self._table, self._stored(self._agents), looked, until_us)
-            )
+            self._update_agents(JournalBatch(spark, journal, self._table, self._stored(self._agents), looked, until_us))
         self._firing = self._read_firing()
         self._seen = self._read_seen()
         self.end = min(self._stored(self._alerts), self._stored(self._agents))
@@ -128,9 +124,7 @@ class AlertWatch:
                 found = self._breaches(batch)
                 rules = self._settings.rules
                 made = alerts.episodes(self._journal.id, rules, known, found, batch.until_us)
-                silent, seen = alerts.silences(
-                    self._journal.id, rules, self._seen, acts, known, batch.until_us
-                )
+                silent, seen = alerts.silences(self._journal.id, rules, self._seen, acts, known, batch.until_us)
                 self._publish([*made, *silent], batch.first, batch.end)
                 self._seen = seen
             self._update_agents(batch)
@@ -156,9 +150,7 @@ class AlertWatch:
 
     def _acts(self, batch: JournalBatch) -> list[Act]:
         """When agents were active, with every pause that a rule may report."""
-        shortest_ms = min(
-            (rule.for_ms for rule in self._settings.rules if isinstance(rule, SilenceRule)), default=None
-        )
+        shortest_ms = min((rule.for_ms for rule in self._settings.rules if isinstance(rule, SilenceRule)), default=None)
         if shortest_ms is None:
             return []
         return [Act(*row) for row in turns(batch.events, shortest_ms).collect()]

@@ -62,9 +62,7 @@ def check_columns(schema: StructType, *, to: str | None, has_type: bool) -> None
         hint = 'put them into the payload: `select(to_json(struct("…")).alias("payload"))`; an envelope has '
         raise sink_error(f"an envelope has no column {names}", hint + ", ".join(COLUMNS))
     if "payload" not in schema.names:
-        raise sink_error(
-            "the column `payload` is missing", 'name one: `select(to_json(struct("*")).alias("payload"))`'
-        )
+        raise sink_error("the column `payload` is missing", 'name one: `select(to_json(struct("*")).alias("payload"))`')
     needs_no_type = has_type or (to is not None and to.startswith(SPACE_FORM))
     for name, is_given in (("to", to is not None), ("type", needs_no_type)):
         if name not in schema.names and not is_given:
@@ -74,9 +72,7 @@ def check_columns(schema: StructType, *, to: str | None, has_type: bool) -> None
     for field in schema.fields:
         expected = _expected(field.name, field.dataType)
         if expected is not None:
-            raise sink_error(
-                f"the column `{field.name}` is {field.dataType.simpleString()}", f"make it {expected}"
-            )
+            raise sink_error(f"the column `{field.name}` is {field.dataType.simpleString()}", f"make it {expected}")
 
 
 def _expected(name: str, kind: DataType) -> str | None:
@@ -113,9 +109,7 @@ def _addressed(line: dict[str, Any], to: str | None, kind: str | None) -> dict[s
     for name, given in (("to", to), ("type", kind)):
         if name not in line and not (name == "type" and line["to"].startswith(SPACE_FORM)):
             if given is None:
-                raise sink_error(
-                    f"a row has no `{name}`", f'fill it, or give such rows one: `option("{name}", "…")`'
-                )
+                raise sink_error(f"a row has no `{name}`", f'fill it, or give such rows one: `option("{name}", "…")`')
             line[name] = given
     line.setdefault("payload", None)
     return line

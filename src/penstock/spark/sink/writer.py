@@ -70,9 +70,7 @@ class StagedParts(WriterCommitMessage):
     rows: int
 
 
-def make_stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> DataSourceStreamArrowWriter:
+def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """The writer behind `df.writeStream.format("penstock")`.
 
     Parameters
@@ -259,17 +257,13 @@ def _address(given: Mapping[str, str], patience_s: float) -> tuple[str, str | No
     """The server's URL and the token for it."""
     url, path = given.get("url"), given.get("path")
     if (url is None) == (path is None):
-        hint = (
-            '`option("url", "http://host:8787")`, or the data directory of a server on this machine as `path`'
-        )
+        hint = '`option("url", "http://host:8787")`, or the data directory of a server on this machine as `path`'
         raise sink_error("give either `url` or `path`", hint)
     token, token_file = given.get("token"), given.get("tokenfile")
     if url is not None:
         location, *others = parse_locations(None, url, token, token_file, patience_s)
         if others or location.url is None:
-            raise sink_error(
-                f"`{url}` names several servers", "rows go to one server; start a query for each"
-            )
+            raise sink_error(f"`{url}` names several servers", "rows go to one server; start a query for each")
         return location.url, location.token
     file = Path(path or ".").absolute() / "run" / "endpoints.json"
     endpoints = read_endpoints(file)

@@ -100,9 +100,7 @@ def _from_server(where: str, error: PenstockError) -> SourceError:
                 " Start it with `--data DIR`, or correct the option `url`."
             )
         case _:
-            return SourceError(
-                f"the server at {where} rejects the request: {refusal.message}. {_hint(error)}"
-            )
+            return SourceError(f"the server at {where} rejects the request: {refusal.message}. {_hint(error)}")
 
 
 def _hint(error: PenstockError) -> str:

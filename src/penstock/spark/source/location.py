@@ -167,9 +167,7 @@ class SourceJournal:
     def _whole(self, offset: int, column: str) -> int:
         for batch in self.batches(offset, offset + 1, [column]):
             return int(batch.column(0).cast(pa.int64())[0].as_py())
-        raise SourceError(
-            f"row {offset} is not in the journal at {self.location}, which ends at {self.mark().end}"
-        )
+        raise SourceError(f"row {offset} is not in the journal at {self.location}, which ends at {self.mark().end}")
 
 
 def open_one(data: Path, url: str | None = None, token: str | None = None) -> SourceJournal:
@@ -202,14 +200,10 @@ def parse_locations(
 ) -> tuple[JournalLocation, ...]:
     """The locations that the options name. Runs on the driver: makes paths absolute and reads token files."""
     if bool(path) == bool(url):
-        raise SourceError(
-            'a source needs either a data directory, `.load(DIR)`, or a server, `.option("url", URL)`'
-        )
+        raise SourceError('a source needs either a data directory, `.load(DIR)`, or a server, `.option("url", URL)`')
     if url:
         secret = _token(token, token_file)
-        return tuple(
-            JournalLocation(url=_checked(one), token=secret, retry_s=retry_s) for one in _several(url)
-        )
+        return tuple(JournalLocation(url=_checked(one), token=secret, retry_s=retry_s) for one in _several(url))
     if token or token_file:
         raise SourceError("a token is for a server; leave it out, or name the server with the option `url`")
     return tuple(JournalLocation(path=_absolute(one)) for one in _several(path or ""))
@@ -255,9 +249,7 @@ def _token(token: str | None, token_file: str | None) -> str | None:
         name = token.removeprefix("env:")
         found = os.environ.get(name)
         if not found:
-            raise SourceError(
-                f"the variable `{name}` is not set where the driver runs; set it, or use `tokenFile`"
-            )
+            raise SourceError(f"the variable `{name}` is not set where the driver runs; set it, or use `tokenFile`")
         return found
     return token
 
@@ -269,11 +261,7 @@ def _directory(data: Path) -> JournalReader:
             " or read through the server with the options `url` and `token`"
         )
     if not (data / "journal").is_dir():
-        inside = (
-            data.parent if data.name in {"journal", "lake"} and (data.parent / "journal").is_dir() else None
-        )
-        hint = (
-            f"did you mean `{inside}`?" if inside else "name the directory that contains `journal` and `lake`"
-        )
+        inside = data.parent if data.name in {"journal", "lake"} and (data.parent / "journal").is_dir() else None
+        hint = f"did you mean `{inside}`?" if inside else "name the directory that contains `journal` and `lake`"
         raise SourceError(f"there is no journal in `{data}`; {hint}")
     return JournalReader(data)

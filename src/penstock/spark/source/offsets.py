@@ -58,9 +58,7 @@ def decode(value: Any, source: str = "the checkpoint", least: int = 0) -> Points
     points = {}
     for journal, shards in parsed.journals.items():
         if list(shards) != [SHARD]:
-            raise SourceError(
-                f"{source} names shards {', '.join(shards)} of a journal that has only shard {SHARD}"
-            )
+            raise SourceError(f"{source} names shards {', '.join(shards)} of a journal that has only shard {SHARD}")
         if shards[SHARD] < least:
             raise SourceError(f"{source} has offset {shards[SHARD]}; the minimum is {least}")
         points[journal] = Point(shards[SHARD], parsed.epochs.get(journal, {}).get(SHARD, 0))

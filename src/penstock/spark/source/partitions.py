@@ -97,9 +97,7 @@ def plan(
     for journal, (first, end) in sorted(kept.items()):
         location = options.locations.index(journals[journal].location)
         seams = journals[journal].seams()
-        partitions += [
-            JournalPartition(location, journal, *part) for part in cut(first, end, seams, PARTITION_ROWS)
-        ]
+        partitions += [JournalPartition(location, journal, *part) for part in cut(first, end, seams, PARTITION_ROWS)]
     wanted = options.partitions_min or 0
     total = sum(end - first for first, end in kept.values())
     if len(partitions) < min(wanted, total):

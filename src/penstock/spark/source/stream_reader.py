@@ -91,10 +91,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = sorted(set(stop) - set(journals))
         if missing:
             raise journal_changed(missing, {one: each for one, each in journals.items() if one not in stop})
-        ranges = {
-            one: (self._first(journals[one], begin.get(one), point), point.offset)
-            for one, point in stop.items()
-        }
+        ranges = {one: (self._first(journals[one], begin.get(one), point), point.offset) for one, point in stop.items()}
         return [*plan(self._options, journals, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -126,9 +123,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise journal_changed(missing, {one: each for one, each in journals.items() if one not in points})
         return journals, marks
 
-    def _resumed(
-        self, points: Points, journals: Mapping[str, SourceJournal], marks: Mapping[str, Mark]
-    ) -> Points:
+    def _resumed(self, points: Points, journals: Mapping[str, SourceJournal], marks: Mapping[str, Mark]) -> Points:
         """Where reading continues: at the checkpoint, or earlier if rows that were read are lost; a new journal at its oldest row."""
         begin: Points = {}
         for one, mark in marks.items():

@@ -20,9 +20,7 @@ class TestEnqueue:
         broker = Broker()
         bare = {key: field for key, field in envelope().items() if key != "id"}
         assert code(put(broker, EnqueueRequest("a", raw(bare)))) == "InvalidEnvelope"
-        assert code(put(broker, EnqueueRequest("a", raw(bare), assign_id=False), assign=True)) == (
-            "InvalidEnvelope"
-        )
+        assert code(put(broker, EnqueueRequest("a", raw(bare), assign_id=False), assign=True)) == ("InvalidEnvelope")
         first = value(broker, put(broker, EnqueueRequest("a", raw(bare), assign_id=True)))
         second = value(broker, put(broker, EnqueueRequest("a", raw(bare)), assign=True))
         assert first["id"] != second["id"]

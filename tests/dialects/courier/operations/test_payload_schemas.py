@@ -152,9 +152,7 @@ class TestEvolution:
         assert registry.judge(body(payload, "deep/ly/nested@v1.1"))["ok"]
 
     def test_the_version_of_the_envelope_is_another_thing(self, registry: Registry) -> None:
-        raw = msgspec.json.encode(
-            {**envelope(), "schema": "xeno/task@v1", "version": 99, "payload": {"n": 1}}
-        )
+        raw = msgspec.json.encode({**envelope(), "schema": "xeno/task@v1", "version": 99, "payload": {"n": 1}})
         assert registry.judge(raw)["ok"]
 
     def test_problems_name_the_place_and_the_rule(self, registry: Registry) -> None:
@@ -272,9 +270,7 @@ class TestWaysIn:
         assert code(refusal) == "SchemaMismatch"
         assert isinstance(refusal, Refusal) and refusal.ref == "lines[1].payload.n"
 
-    def test_dead_letters_come_back_whatever_the_schemas_say_by_then(
-        self, broker: Broker, registry: Registry
-    ) -> None:
+    def test_dead_letters_come_back_whatever_the_schemas_say_by_then(self, broker: Broker, registry: Registry) -> None:
         peer = broker.control()
         peer.say(type_="enqueue", to="strict", env={**envelope("a"), "schema": "xeno/task@v1"})
         peer.say(type_="subscribe", stream="strict", credit=1)

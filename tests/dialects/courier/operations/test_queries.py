@@ -40,9 +40,7 @@ class TestReads:
     @pytest.mark.parametrize(("state", "limit"), [("gone", 1), ("ready", 0), ("ready", 1_001), ("ready", -1)])
     def test_peek_is_bounded(self, state: str, limit: int) -> None:
         broker = Broker()
-        assert (
-            code(queries.peek(broker.machine, broker.now, ANONYMOUS, "a", state, limit)) == "InvalidRequest"
-        )
+        assert code(queries.peek(broker.machine, broker.now, ANONYMOUS, "a", state, limit)) == "InvalidRequest"
 
     def test_the_last_time_is_written_for_people(self) -> None:
         broker = Broker()

@@ -99,9 +99,7 @@ def test_no_text_of_a_request_becomes_an_option(base: str, head: str, path: str)
 def test_git_starts_nothing_and_asks_nobody() -> None:
     command = diff_command("/r/.git", DiffRequest("main"))
     assert command[0] == "git" and "--git-dir=/r/.git" in command
-    assert {"--no-ext-diff", "--no-textconv", "core.fsmonitor=false", "core.hooksPath=/dev/null"} <= set(
-        command
-    )
+    assert {"--no-ext-diff", "--no-textconv", "core.fsmonitor=false", "core.hooksPath=/dev/null"} <= set(command)
     environment = diff_environment("/bin")
     assert environment["GIT_CONFIG_NOSYSTEM"] == "1" and environment["GIT_CONFIG_GLOBAL"] == "/dev/null"
     assert environment["GIT_OPTIONAL_LOCKS"] == "0" and environment["GIT_ALLOW_PROTOCOL"] == ""

@@ -284,9 +284,7 @@ class TestCredit:
             put(broker, SAM, str(n))
         assert told(follower.heard()) == [("add", SAM, "0"), ("update", SAM, "1")]
 
-    @pytest.mark.parametrize(
-        ("n", "code"), [(0, "InvalidCredit"), (-1, "InvalidCredit"), (100_001, "InvalidCredit")]
-    )
+    @pytest.mark.parametrize(("n", "code"), [(0, "InvalidCredit"), (-1, "InvalidCredit"), (100_001, "InvalidCredit")])
     def test_a_wrong_grant_is_refused_and_changes_nothing(self, n: int, code: str) -> None:
         follower = Follower(Broker(), credit=0)
         follower.heard()
@@ -317,9 +315,7 @@ class TestCredit:
 
     def test_out_of_range_on_the_way_in(self) -> None:
         broker = Broker()
-        assert isinstance(
-            view_feed.check(broker.machine, ANONYMOUS, LiveQuery("inflight", credit=-1)), Refusal
-        )
+        assert isinstance(view_feed.check(broker.machine, ANONYMOUS, LiveQuery("inflight", credit=-1)), Refusal)
 
 
 class TestSlowReaders:
@@ -538,9 +534,7 @@ class Copy:
                 self.rows[delta["addr"]] = delta["env"]["id"]
 
 
-STEP = st.tuples(
-    st.sampled_from(["put", "put", "put", "wait", "grant", "stall", "go", "again"]), st.integers(0, 3)
-)
+STEP = st.tuples(st.sampled_from(["put", "put", "put", "wait", "grant", "stall", "go", "again"]), st.integers(0, 3))
 
 
 @pytest.mark.promise("Views", "snapshot plus changes give the table, at any reading speed")

@@ -40,11 +40,7 @@ def rule(id_: str = "r", /, do: Any = None, **more: Any) -> dict[str, Any]:
 
 def enqueue(broker: Broker, stream: str, *envelopes: dict[str, Any]) -> list[Any]:
     producer = broker.control()
-    return [
-        answer
-        for one in envelopes
-        for answer in producer.say(type="enqueue", to=stream, env=one, reqId=one["id"])
-    ]
+    return [answer for one in envelopes for answer in producer.say(type="enqueue", to=stream, env=one, reqId=one["id"])]
 
 
 def told(broker: Broker, stream: str = "told") -> list[dict[str, Any]]:
@@ -253,9 +249,7 @@ def test_hooks_fire_on_ack_on_timeout_and_on_death() -> None:
     hooks = ("on_ack", "on_timeout", "on_dead")
     broker = Broker(
         Policy(lease_us=1_000_000),
-        triggers=[
-            rule(hook, hook=hook, when={"to": "s"}, do=[{"action": "notify", "to": hook}]) for hook in hooks
-        ],
+        triggers=[rule(hook, hook=hook, when={"to": "s"}, do=[{"action": "notify", "to": hook}]) for hook in hooks],
     )
     consumer = broker.subscribe("s", credit=10)
     enqueue(broker, "s", envelope("a"), envelope("b"), envelope("c"))
@@ -412,11 +406,7 @@ def test_a_failing_rule_fails_nobody_else_and_rests() -> None:
 
 def test_a_success_closes_the_row_of_failures() -> None:
     broker = Broker(
-        triggers=[
-            rule(
-                strict=True, do=[{"action": "emit", "to": "told", "type": "t", "payload": "${env.payload.x}"}]
-            )
-        ]
+        triggers=[rule(strict=True, do=[{"action": "emit", "to": "told", "type": "t", "payload": "${env.payload.x}"}])]
     )
     for n in range(12):
         payload = {"x": n} if n % 4 == 3 else {}
@@ -448,9 +438,7 @@ def test_an_envelope_too_large_to_send_is_a_failure() -> None:
 # The journal
 
 
-@pytest.mark.promise(
-    "Triggers", "an envelope and its triggered envelopes are one commit, even across crashes"
-)
+@pytest.mark.promise("Triggers", "an envelope and its triggered envelopes are one commit, even across crashes")
 def test_an_envelope_and_what_it_triggers_are_one_append() -> None:
     journal = HandJournal()
     broker = Broker(triggers=[rule(), rule("q", when={"type": "notify"})], journal=journal)
@@ -522,9 +510,7 @@ def test_an_ack_that_is_kept_without_its_notice_counts_as_a_failure() -> None:
     assert counts(broker)["fail"] == 1
 
 
-@pytest.mark.promise(
-    "Spark: pipeline", "a `trigger` row names the row that caused it and what the journal kept"
-)
+@pytest.mark.promise("Spark: pipeline", "a `trigger` row names the row that caused it and what the journal kept")
 def test_a_journal_short_of_space_keeps_no_row_of_a_firing_whose_notice_it_refused() -> None:
     """The ack stays, its notice goes, and so does the row that says it was sent; a row that it failed follows."""
     journal = HandJournal()

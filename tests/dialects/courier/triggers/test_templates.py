@@ -93,11 +93,7 @@ def test_a_tree_is_filled_at_every_depth_and_only_in_its_values() -> None:
 
 
 @pytest.mark.promise("Triggers", "templates keep types and are never evaluated")
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)
-    )
-)
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)))
 def test_what_is_substituted_is_never_looked_at_again(value: object) -> None:
     filled = TemplateText("${env.payload}", is_strict=False).fill({"payload": value}, Moment(0, "r"))
     assert filled == value

@@ -26,9 +26,7 @@ def encoded(**members: object) -> bytes:
         ({"partitionKey": "ü" * KEY_MAX}, "ü" * KEY_MAX),
     ],
 )
-def test_the_key_is_the_envelopes_own_or_that_of_its_headers(
-    members: dict[str, object], key: str | None
-) -> None:
+def test_the_key_is_the_envelopes_own_or_that_of_its_headers(members: dict[str, object], key: str | None) -> None:
     assert partition_key(encoded(**members)) == key
 
 

@@ -90,9 +90,7 @@ def test_the_stamp_is_where_the_time_stands_however_the_id_looks(id_, number):
     assert draft({**line, "ts": "2026-01-01T00:00:00Z"}).stamp == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [({}, 1), (None, 1), ({HOP_HEADER: 4}, 5), ({HOP_HEADER: "4"}, 5)]
-)
+@pytest.mark.parametrize(("before", "after"), [({}, 1), (None, 1), ({HOP_HEADER: 4}, 5), ({HOP_HEADER: "4"}, 5)])
 def test_every_hop_is_counted(before, after):
     headers = msgspec.json.decode(draft(line_of(headers=before)).body)["headers"]
     assert headers == {HOP_HEADER: after}

@@ -118,17 +118,13 @@ Problems = Callable[..., list[str]]
 # What a file says
 
 
-@pytest.mark.promise(
-    "Configuration of a space", "a real `space.yaml` loads, and keys for other programs are ignored"
-)
+@pytest.mark.promise("Configuration of a space", "a real `space.yaml` loads, and keys for other programs are ignored")
 def test_a_real_file_is_read_and_what_is_for_others_is_left_alone(read: Read) -> None:
     space = read(REAL)
     assert (space.settings.id, space.settings.name) == ("demo", "Demo")
     people = space.settings.participants
     assert list(people) == ["human", "mew", "filesystem", "test-client", "lake", "anyone"]
-    assert people["human"] == ParticipantSettings(
-        (digest("human-token"), digest("human-token-2")), ({"kind": "*"},)
-    )
+    assert people["human"] == ParticipantSettings((digest("human-token"), digest("human-token-2")), ({"kind": "*"},))
     assert people["mew"].capabilities == (
         {"kind": "chat"},
         {"kind": "mcp/request", "payload": {"method": "!tools/call", "params": {"name": ["read_file", 7]}}},
@@ -176,18 +172,14 @@ def test_what_is_left_out_has_its_default(read: Read) -> None:
     assert read("defaults: {capabilities: []}").settings.default_capabilities == ()
 
 
-@pytest.mark.promise(
-    "Configuration of a space", "a real `space.yaml` loads, and keys for other programs are ignored"
-)
+@pytest.mark.promise("Configuration of a space", "a real `space.yaml` loads, and keys for other programs are ignored")
 def test_a_slip_is_told_and_a_foreign_key_is_not(read: Read) -> None:
     (notice,) = read("participants: {sam: {capabilites: [], auto_start: true, commands: x}}").notices
     assert notice.endswith("participants.sam.capabilites: is ignored; did you mean `capabilities`?")
 
 
 def test_names_that_nobody_has_are_told(read: Read) -> None:
-    notices = read(
-        "participants: {sam: {tokens: ['${TOKEN}']}}\nstreams: {a: {owner: jen, target: kim}}"
-    ).notices
+    notices = read("participants: {sam: {tokens: ['${TOKEN}']}}\nstreams: {a: {owner: jen, target: kim}}").notices
     assert [notice.partition("space.yaml`: ")[2].partition(":")[0] for notice in notices] == [
         "participants.sam.tokens",
         "streams.a.owner",
@@ -308,9 +300,7 @@ def test_whoever_has_no_token_is_given_one_for_good(read: Read, tmp_path: Path) 
 
 
 def test_a_digest_may_stand_for_a_token(read: Read) -> None:
-    (person,) = read(
-        f"participants: {{sam: {{tokens: ['sha256:{digest('x')}']}}}}"
-    ).settings.participants.values()
+    (person,) = read(f"participants: {{sam: {{tokens: ['sha256:{digest('x')}']}}}}").settings.participants.values()
     assert person.token_digests == (digest("x"),)
 
 
@@ -331,9 +321,7 @@ def test_two_cannot_have_the_same_token(problems: Problems, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"two words", b"\xff\xfe", b"a" * 5000])
-def test_a_file_that_holds_no_token_is_named_and_kept(
-    problems: Problems, tmp_path: Path, content: bytes
-) -> None:
+def test_a_file_that_holds_no_token_is_named_and_kept(problems: Problems, tmp_path: Path, content: bytes) -> None:
     file = write_invited_token(tmp_path, "sam", "x")
     file.write_bytes(content)
     (found,) = problems("participants: {sam: {tokens: [y]}}")
@@ -371,7 +359,9 @@ def config_of(folder: Path, text: str) -> Config:
     return load(file, {})
 
 
-INLINE = "{space: {id: two}, participants: {jen: {tokens: [sesame], capabilities: [{kind: chat}]}, lake: {type: pipeline}}}"
+INLINE = (
+    "{space: {id: two}, participants: {jen: {tokens: [sesame], capabilities: [{kind: chat}]}, lake: {type: pipeline}}}"
+)
 
 
 @pytest.mark.promise(

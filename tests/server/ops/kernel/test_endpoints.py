@@ -37,9 +37,7 @@ def advertising(file: Path, broker: Broker, clock: Clock | None = None) -> Adver
     )
 
 
-@pytest.mark.promise(
-    "Stream Kernel", "the advertisement is renewed, merged and removed, and never damages the file"
-)
+@pytest.mark.promise("Stream Kernel", "the advertisement is renewed, merged and removed, and never damages the file")
 def test_an_entry_has_every_field_the_kernels_tools_read(tmp_path: Path) -> None:
     broker = Broker()
     worker = broker.control()
@@ -68,9 +66,7 @@ def test_an_entry_has_every_field_the_kernels_tools_read(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.promise(
-    "Stream Kernel", "the advertisement is renewed, merged and removed, and never damages the file"
-)
+@pytest.mark.promise("Stream Kernel", "the advertisement is renewed, merged and removed, and never damages the file")
 def test_each_beat_renews_it_and_others_keep_theirs(tmp_path: Path) -> None:
     file = tmp_path / "router-endpoints.json"
     file.write_text(json.dumps([OTHER]))
@@ -99,12 +95,8 @@ def test_each_beat_renews_it_and_others_keep_theirs(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [file.name], "no draft is left behind"
 
 
-@pytest.mark.promise(
-    "Stream Kernel", "the advertisement is renewed, merged and removed, and never damages the file"
-)
-@pytest.mark.parametrize(
-    "content", ["{", '{"nodes": []}', "[1]", "\x00\x01", "[" * 100_000, '[{"id": 1}, "x"]']
-)
+@pytest.mark.promise("Stream Kernel", "the advertisement is renewed, merged and removed, and never damages the file")
+@pytest.mark.parametrize("content", ["{", '{"nodes": []}', "[1]", "\x00\x01", "[" * 100_000, '[{"id": 1}, "x"]'])
 def test_a_file_that_is_something_else_is_left_alone_until_it_is_mended(tmp_path: Path, content: str) -> None:
     file = tmp_path / "router-endpoints.json"
     file.write_text(content)

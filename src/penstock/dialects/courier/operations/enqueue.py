@@ -28,9 +28,7 @@ class EnqueueRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     assign_id: bool | None = None
 
 
-def due_wall_us(
-    machine: QueueMachine, now: Now, delay_ms: int | None, deliver_at: datetime | None
-) -> int | Refusal:
+def due_wall_us(machine: QueueMachine, now: Now, delay_ms: int | None, deliver_at: datetime | None) -> int | Refusal:
     """When a scheduled envelope becomes ready; 0 means now."""
     if delay_ms is None and deliver_at is None:
         return 0
@@ -72,9 +70,7 @@ def enqueue(
     raws = [one] if isinstance(one, msgspec.Raw) else many
     assert isinstance(raws, list)
     if not 0 < len(raws) <= machine.limits.batch_max:
-        return Refusal(
-            "InvalidRequest", f"an array has 1 to {machine.limits.batch_max} envelopes", ref="envelopes"
-        )
+        return Refusal("InvalidRequest", f"an array has 1 to {machine.limits.batch_max} envelopes", ref="envelopes")
     due = due_wall_us(machine, now, request.delay_ms, request.deliver_at)
     if isinstance(due, Refusal):
         return due

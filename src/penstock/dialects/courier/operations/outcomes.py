@@ -59,9 +59,7 @@ def forbidden(principal: Principal, verb: str, channel: str) -> Refusal | None:
 
 def check_access(machine: QueueMachine, principal: Principal, verb: str, stream: str) -> Refusal | None:
     """Check the name of a stream, then the scope; both come before any work on it."""
-    return envelopes.stream_problem(stream, machine.limits) or forbidden(
-        principal, verb, principal.to_channel(stream)
-    )
+    return envelopes.stream_problem(stream, machine.limits) or forbidden(principal, verb, principal.to_channel(stream))
 
 
 def check_lease(machine: QueueMachine, lease_ms: int | None) -> int | Refusal:

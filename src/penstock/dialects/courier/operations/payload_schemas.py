@@ -161,8 +161,7 @@ class Registry:
             "message": verdict.message or None,
             "against": None if verdict.against is None else str(verdict.against),
             "problems": [
-                {"path": problem.path, "rule": problem.rule, "message": problem.message}
-                for problem in verdict.problems
+                {"path": problem.path, "rule": problem.rule, "message": problem.message} for problem in verdict.problems
             ],
         }
 

@@ -84,9 +84,7 @@ class PeekRequest(msgspec.Struct, forbid_unknown_fields=True):
 PEEK_STATES = ("ready", "inflight", "delayed", "dead")
 
 
-def peek(
-    machine: QueueMachine, now: Now, principal: Principal, stream: str, state: str, limit: int
-) -> Outcome:
+def peek(machine: QueueMachine, now: Now, principal: Principal, stream: str, state: str, limit: int) -> Outcome:
     """Read envelopes without leasing them."""
     if state not in PEEK_STATES:
         return Refusal("InvalidRequest", f"`state` is one of {', '.join(PEEK_STATES)}", ref="state")

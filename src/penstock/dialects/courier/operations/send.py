@@ -36,9 +36,7 @@ class SendRequest(
     schema: str | None = None
 
 
-def send(
-    machine: QueueMachine, now: Now, principal: Principal, request: SendRequest, *, address: str = ""
-) -> Outcome:
+def send(machine: QueueMachine, now: Now, principal: Principal, request: SendRequest, *, address: str = "") -> Outcome:
     """Write an envelope around a payload and enqueue it; the answer says whether its recipient is known and connected."""
     stream = envelopes.inbox(request.to)
     refusal = check_access(machine, principal, "enqueue", stream)

@@ -65,9 +65,7 @@ def settle(machine: QueueMachine, now: Now, principal: Principal, request: Settl
     return Result({"id": request.id, "op": request.op, "settled": True}, done.gate)
 
 
-def settle_held(
-    machine: QueueMachine, now: Now, consumer: Any, request: SettleRequest
-) -> Done | Denied | Refusal:
+def settle_held(machine: QueueMachine, now: Now, consumer: Any, request: SettleRequest) -> Done | Denied | Refusal:
     """Carry out one settle for the consumer that holds the lease."""
     limits = machine.limits
     if request.delay_ms is not None and not 0 <= request.delay_ms <= limits.delay_max_ms:

@@ -164,9 +164,7 @@ def answer_id(skill: str, stream: str, id_: str) -> str:
     return f"{skill}-{digest.hexdigest()[:32]}"
 
 
-def answer(
-    skill: str, kind: str, to: str, asked: SkillRequest, stream: str, ts: str, payload: dict[str, Any]
-) -> bytes:
+def answer(skill: str, kind: str, to: str, asked: SkillRequest, stream: str, ts: str, payload: dict[str, Any]) -> bytes:
     """The envelope of an answer."""
     return msgspec.json.encode(
         {

@@ -173,9 +173,7 @@ def _refresh_streams(machine: QueueMachine, now: Now, view: View, count: int) ->
             view.put(name, name, data)
 
 
-def snapshot(
-    machine: QueueMachine, now: Now, principal: Principal, name: str, addr: str | None = None
-) -> Outcome:
+def snapshot(machine: QueueMachine, now: Now, principal: Principal, name: str, addr: str | None = None) -> Outcome:
     """The rows of a view and its version."""
     view = find(machine, principal, name)
     if isinstance(view, Refusal):

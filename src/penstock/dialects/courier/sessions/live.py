@@ -127,9 +127,7 @@ class Followers:
         if label is not None and (taken or label in self._watchers or len(label) > limits.id_max):
             return Refusal("InvalidRequest", f"`subId` {label[:64]!r} is in use or too long", ref="subId")
         if len(self._watchers) >= limits.subscriptions_max:
-            return Refusal(
-                "QuotaExceeded", f"a connection follows at most {limits.subscriptions_max} views at once"
-            )
+            return Refusal("QuotaExceeded", f"a connection follows at most {limits.subscriptions_max} views at once")
         while label is None or label in self._watchers:
             self._count += 1
             label = f"v{self._count}"

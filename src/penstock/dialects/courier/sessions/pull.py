@@ -33,9 +33,7 @@ def check_pull(machine: QueueMachine, principal: Principal, request: PullRequest
     if not 1 <= request.max <= machine.limits.pull_max:
         return Refusal("InvalidRequest", f"`max` is 1 to {machine.limits.pull_max}", ref="max")
     if not 0 <= request.wait_ms <= machine.limits.pull_wait_max_ms:
-        return Refusal(
-            "InvalidRequest", f"`wait_ms` is 0 to {machine.limits.pull_wait_max_ms}", ref="wait_ms"
-        )
+        return Refusal("InvalidRequest", f"`wait_ms` is 0 to {machine.limits.pull_wait_max_ms}", ref="wait_ms")
     return check_lease(machine, request.lease_ms)
 
 

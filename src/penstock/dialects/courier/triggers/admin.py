@@ -63,9 +63,7 @@ def operate(machine: QueueMachine, now: Now, principal: Principal, asked: Trigge
         case "try":
             return tried(machine, now, principal, TryRequest(asked.to, asked.env))
         case _:
-            return Refusal(
-                "InvalidRequest", f"`op` is one of {', '.join(OPS)}, not `{asked.op[:64]}`", ref="op"
-            )
+            return Refusal("InvalidRequest", f"`op` is one of {', '.join(OPS)}, not `{asked.op[:64]}`", ref="op")
 
 
 def _check_admin(principal: Principal) -> Refusal | None:

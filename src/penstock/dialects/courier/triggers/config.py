@@ -31,9 +31,7 @@ Where: TypeAlias = tuple[str | int, ...]
 Problem: TypeAlias = tuple[Where, str]
 
 
-class When(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from", "tags_any": "tagsAny"}
-):
+class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from", "tags_any": "tagsAny"}):
     """What an envelope must look like; every key that is given must fit, and at least one is."""
 
     to: Texts | UnsetType = UNSET

@@ -242,9 +242,7 @@ class _Route:
 class _Letter:
     """Writes an envelope of the rule's own."""
 
-    def __init__(
-        self, trigger: Trigger, number: int, action: NotifyAction | EmitAction, limits: Limits
-    ) -> None:
+    def __init__(self, trigger: Trigger, number: int, action: NotifyAction | EmitAction, limits: Limits) -> None:
         self._rule = trigger.id
         self._number = number
         self._limits = limits

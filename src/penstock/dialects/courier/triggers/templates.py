@@ -103,8 +103,7 @@ class TemplateText:
         if len(self._pieces) == 1 and isinstance(self._pieces[0], TemplatePath):
             return self._value(self._pieces[0], env, moment)
         return "".join(
-            piece if isinstance(piece, str) else _written(self._value(piece, env, moment))
-            for piece in self._pieces
+            piece if isinstance(piece, str) else _written(self._value(piece, env, moment)) for piece in self._pieces
         )
 
     def _value(self, path: TemplatePath, env: Any, moment: Moment) -> Any:
@@ -119,9 +118,7 @@ class TemplateText:
 
 def _refuse_open(text: str, piece: str) -> None:
     if "${" in piece:
-        raise TemplateError(
-            f"`{text[:80]}` opens a placeholder and does not close it; write `$${{` for the text"
-        )
+        raise TemplateError(f"`{text[:80]}` opens a placeholder and does not close it; write `$${{` for the text")
 
 
 def _written(value: Any) -> str:

@@ -45,8 +45,7 @@ def tap_lines(copy: Copy) -> bytes:
     """Copies for a tap: first the number it missed, then one line an envelope."""
     stream = _encode(copy.tap.link.principal.from_channel(copy.tap.name))
     lines = [
-        b'{"type":"tap","stream":%b,"seq":%d,"env":%b}\n' % (stream, record.seq, record.body)
-        for record in copy.records
+        b'{"type":"tap","stream":%b,"seq":%d,"env":%b}\n' % (stream, record.seq, record.body) for record in copy.records
     ]
     if copy.lost:
         lines.insert(0, b'{"type":"tapped_lost","stream":%b,"n":%d}\n' % (stream, copy.lost))

@@ -136,9 +136,7 @@ def to_refusal(error: msgspec.ValidationError, code: str = "InvalidRequest") -> 
     return Refusal(code, _sentence(error), ref=field)
 
 
-def parse(
-    raw: bytes, to: str, principal: Principal, limits: Limits, fresh_id: str | None = None
-) -> Record | Refusal:
+def parse(raw: bytes, to: str, principal: Principal, limits: Limits, fresh_id: str | None = None) -> Record | Refusal:
     """A record of the envelope in `raw`, addressed to `to`, from `principal`.
 
     The request around it has passed `json_problem`.
@@ -166,9 +164,7 @@ def parse(
     if head.to is msgspec.UNSET:
         added = b'"to":' + _encode(to)
     elif head.to != to:
-        return Refusal(
-            "AddressMismatch", f"the envelope says `{head.to}` and the request `{to}`", ref=head.id
-        )
+        return Refusal("AddressMismatch", f"the envelope says `{head.to}` and the request `{to}`", ref=head.id)
     sender = head.from_
     if sender is msgspec.UNSET or sender is None:
         sender = principal.agent

@@ -105,9 +105,7 @@ class FrameDecoder:
             end = body + metadata_size + payload_size
             if self.failure is not None or len(held) < end:
                 break
-            frame = self._read(
-                bytes(held[body : body + metadata_size]), bytes(held[body + metadata_size : end])
-            )
+            frame = self._read(bytes(held[body : body + metadata_size]), bytes(held[body + metadata_size : end]))
             start = end
             if frame is not None:
                 found.append(frame)

@@ -38,9 +38,7 @@ def read_frame(given: dict[str, msgspec.Raw], to: str, principal: Principal) -> 
     for name in given:
         if name not in _KNOWN:
             hint = "put it into the payload, or leave it out"
-            return Refusal(
-                "InvalidEnvelope", f"a frame is its payload and has no `{name}`", ref=name, hint=hint
-            )
+            return Refusal("InvalidEnvelope", f"a frame is its payload and has no `{name}`", ref=name, hint=hint)
     if "payload" not in given:
         return Refusal("InvalidEnvelope", "`payload` is missing", ref="payload")
     data = _data(given)

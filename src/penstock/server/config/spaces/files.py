@@ -68,9 +68,7 @@ def load_space(path: Path, env: Mapping[str, str]) -> LoadedSpace:
     return _loaded(section, mewdir_of(path), env, notices)
 
 
-def load_spaces(
-    entries: Sequence[str | SpaceSection], place: Path, env: Mapping[str, str]
-) -> tuple[LoadedSpace, ...]:
+def load_spaces(entries: Sequence[str | SpaceSection], place: Path, env: Mapping[str, str]) -> tuple[LoadedSpace, ...]:
     """All spaces of a config; those without a file keep their tokens under `place`."""
     loaded: list[LoadedSpace] = []
     errors: list[str] = []
@@ -135,9 +133,7 @@ def _read(path: Path) -> tuple[SpaceSection, tuple[str, ...]]:
             section = msgspec.convert(tree.value, SpaceSection)
             found += schema.errors(section)
     if found:
-        raise ConfigError(
-            [f"`{path}`: {format_error(where, message, tree.lines)}" for where, message in found]
-        )
+        raise ConfigError([f"`{path}`: {format_error(where, message, tree.lines)}" for where, message in found])
     notices = [*schema.likely_typos(tree.value), *schema.notices(section)]
     return section, tuple(f"`{path}`: {notice}" for notice in notices)
 
@@ -155,9 +151,7 @@ def _hidden(section: SpaceSection) -> SpaceSection:
     return msgspec.structs.replace(section, participants=people)
 
 
-def _loaded(
-    section: SpaceSection, mewdir: Path, env: Mapping[str, str], notices: tuple[str, ...]
-) -> LoadedSpace:
+def _loaded(section: SpaceSection, mewdir: Path, env: Mapping[str, str], notices: tuple[str, ...]) -> LoadedSpace:
     digests, made = token_files.resolve(section, mewdir, env)
     known = section.known()
     people = {
@@ -188,9 +182,7 @@ def _loaded(
 
 
 def _stream(stream: SpaceStreamSection) -> StreamSettings:
-    return StreamSettings(
-        stream.owner, targets(stream), dict(_request(stream)), stream.journal, stream.overflow
-    )
+    return StreamSettings(stream.owner, targets(stream), dict(_request(stream)), stream.journal, stream.overflow)
 
 
 def _request(stream: SpaceStreamSection) -> Iterator[tuple[str, Any]]:

@@ -65,9 +65,7 @@ class TestLines:
         assert (error["reqId"], error["code"]) == (5, "UnknownOp")
         assert "enqueue" in error["hint"]
 
-    @pytest.mark.parametrize(
-        "frame", [b'{"type":"enqueue"}', b'{"type":"enqueue","to":"a","to":"b","env":{}}']
-    )
+    @pytest.mark.parametrize("frame", [b'{"type":"enqueue"}', b'{"type":"enqueue","to":"a","to":"b","env":{}}'])
     def test_an_enqueue_that_cannot_be_read_is_answered_by_its_name(self, frame: bytes) -> None:
         peer = Broker().control()
         peer.send(frame + b"\n")

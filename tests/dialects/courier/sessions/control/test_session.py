@@ -55,9 +55,9 @@ class TestTokens:
     def test_from_is_the_tokens_agent(self) -> None:
         peer = self.peer()
         peer.say(type_="hello", token="secret")
-        assert codes(
-            peer.say(type_="enqueue", to="agents/x", env=envelope(from_="x", **{"from": "eve"}))
-        ) == [("enqueue", "Forbidden")]
+        assert codes(peer.say(type_="enqueue", to="agents/x", env=envelope(from_="x", **{"from": "eve"}))) == [
+            ("enqueue", "Forbidden")
+        ]
 
     @pytest.mark.parametrize("end", [b"", b"\n"])
     def test_a_stranger_gets_little_memory(self, end: bytes) -> None:
@@ -132,9 +132,7 @@ class TestEnqueue:
 
     @pytest.mark.parametrize("env", [[], [envelope(str(n)) for n in range(4097)]], ids=["none", "4097"])
     def test_arrays_are_bounded(self, env: list[Any]) -> None:
-        assert codes(Broker().control().say(type_="enqueue", to="a", env=env)) == [
-            ("enqueue", "InvalidRequest")
-        ]
+        assert codes(Broker().control().say(type_="enqueue", to="a", env=env)) == [("enqueue", "InvalidRequest")]
 
     def test_a_delay_is_kept(self) -> None:
         broker = Broker()
@@ -171,9 +169,7 @@ class TestEnqueue:
 
     @pytest.mark.parametrize("to", ["", "a:b", "a*", "a\n", "x" * 513])
     def test_stream_names_are_checked(self, to: str) -> None:
-        assert codes(Broker().control().say(type_="enqueue", to=to, env=envelope())) == [
-            ("enqueue", "InvalidRequest")
-        ]
+        assert codes(Broker().control().say(type_="enqueue", to=to, env=envelope())) == [("enqueue", "InvalidRequest")]
 
 
 class TestSubscribe:

@@ -161,9 +161,7 @@ class Runs:
 
         self._answers.after(admitted.gate, render, fresh=True)
 
-    def _is_within_rate(
-        self, now: Now, meter: Meter, to: str, records: list[Record], reqs: list[str | int]
-    ) -> bool:
+    def _is_within_rate(self, now: Now, meter: Meter, to: str, records: list[Record], reqs: list[str | int]) -> bool:
         """Whether the rate allows the whole run. If not, admit what it allows and refuse each other line by itself."""
         who, address = self._link.principal, self._link.address
         if len(records) == 1:

@@ -234,9 +234,7 @@ class ControlSession:
         elif req_id is not None:
             self.answers.after(
                 outcome.gate,
-                lambda refusal: (
-                    ok_line(req_id, outcome.value()) if refusal is None else error_line(req_id, refusal)
-                ),
+                lambda refusal: ok_line(req_id, outcome.value()) if refusal is None else error_line(req_id, refusal),
                 fresh=outcome.fresh,
             )
 
