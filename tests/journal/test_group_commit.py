@@ -57,7 +57,7 @@ class OnceDisk(LyingDisk):
         return operation == "sync" and self.failures == 0 and super().fails(operation)
 
 
-class Desk:
+class JournalDriver:
     """A journal and the answers it gave, as a loop would get them."""
 
     def __init__(self, disk: LyingDisk | RealDisk, sync: Sync = "commit", linger_us: int = 0) -> None:
@@ -99,19 +99,19 @@ def frames(disk: LyingDisk | RealDisk) -> list[int]:
 @pytest.mark.promise("Journal", "commits are grouped and run off the event loop")
 def test_what_waits_while_the_disk_syncs_shares_the_next_commit() -> None:
     disk = SlowDisk(1)
-    desk = Desk(disk)
+    driver = JournalDriver(disk)
     disk.is_slow = True
-    desk.append(put("a"))
+    driver.append(put("a"))
     assert disk.syncing.acquire(timeout=PATIENCE_S)  # the header of the first segment
     disk.may_sync.release()
     assert disk.syncing.acquire(timeout=PATIENCE_S)  # the first commit is under way
     for n in range(20):
-        desk.append(put(f"b{n}"), ack(f"c{n}"))
-    assert desk.calls.empty(), "nothing is answered before its sync"
+        driver.append(put(f"b{n}"), ack(f"c{n}"))
+    assert driver.calls.empty(), "nothing is answered before its sync"
     disk.may_sync.release(10)
-    outcomes = desk.wait(21)
+    outcomes = driver.wait(21)
     assert outcomes == [Committed(0), *(Committed(1 + 2 * n) for n in range(20))]
-    desk.journal.close()
+    driver.journal.close()
     assert frames(disk) == [1, 40]
     assert disk.syncs == 3
 
@@ -119,55 +119,55 @@ def test_what_waits_while_the_disk_syncs_shares_the_next_commit() -> None:
 def test_a_commit_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "GROUP_FACTS_MAX", 8)
     disk = SlowDisk(1)
-    desk = Desk(disk)
+    driver = JournalDriver(disk)
     disk.is_slow = True
-    desk.append(put("a"))
+    driver.append(put("a"))
     assert disk.syncing.acquire(timeout=PATIENCE_S)
     for n in range(10):
-        desk.append(put(f"b{n}"), put(f"c{n}"), put(f"d{n}"))
+        driver.append(put(f"b{n}"), put(f"c{n}"), put(f"d{n}"))
     disk.may_sync.release(100)
-    desk.wait(11)
-    desk.journal.close()
+    driver.wait(11)
+    driver.journal.close()
     assert frames(disk) == [1, 9, 9, 9, 3]
 
 
 def test_a_rotation_does_not_wait_for_a_quiet_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "GROUP_FACTS_MAX", 1)
     disk = SlowDisk(1)
-    desk = Desk(disk)
+    driver = JournalDriver(disk)
     disk.is_slow = True
-    desk.append(put("a"))
+    driver.append(put("a"))
     assert disk.syncing.acquire(timeout=PATIENCE_S)
     names: list[str | None] = []
     for n in range(5):
-        desk.append(put(f"b{n}"))
-    desk.journal.rotate(names.append)
+        driver.append(put(f"b{n}"))
+    driver.journal.rotate(names.append)
     disk.may_sync.release(100)
-    desk.wait(6)
-    desk.journal.close()
+    driver.wait(6)
+    driver.journal.close()
     assert names == ["log-00000000000000000000.seg"]
     assert [segment.first for segment in segments(disk)] == [0, 1], "after the commit that was under way"
 
 
 def test_a_rotated_segment_is_closed_at_once_and_an_empty_one_is_not_rotated() -> None:
     disk = LyingDisk(1)
-    desk = Desk(disk)
-    assert desk.rotate() is None
-    desk.append(put("a"))
-    desk.wait(1)
-    assert desk.rotate() == "log-00000000000000000000.seg"
+    driver = JournalDriver(disk)
+    assert driver.rotate() is None
+    driver.append(put("a"))
+    driver.wait(1)
+    assert driver.rotate() == "log-00000000000000000000.seg"
     assert [(segment.first, segment.limit) for segment in segments(disk)] == [(0, 1), (1, None)]
-    assert desk.rotate() is None
-    desk.journal.close()
+    assert driver.rotate() is None
+    driver.journal.close()
 
 
 def test_closing_writes_what_waits_and_marks_a_clean_end(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
-    desk = Desk(disk, linger_us=50_000)
+    driver = JournalDriver(disk, linger_us=50_000)
     for n in range(30):
-        desk.append(put(f"e{n}"))
-    desk.journal.close()
-    desk.wait(30)
+        driver.append(put(f"e{n}"))
+    driver.journal.close()
+    driver.wait(30)
     assert [row.id for row in rebuilt(disk)[2]] == [f"e{n}" for n in range(30)]
     identity = read_identity(disk)
     assert identity is not None and identity.is_clean
@@ -180,14 +180,14 @@ def test_closing_writes_what_waits_and_marks_a_clean_end(tmp_path: Path) -> None
 @pytest.mark.parametrize(("sync", "syncs"), [("commit", True), ("interval", False), ("off", False)])
 def test_modes_differ_in_what_an_answer_means(sync: Sync, syncs: bool) -> None:
     disk = LyingDisk(1)
-    desk = Desk(disk, sync)
-    desk.append(put("a"))
-    desk.wait(1)
-    desk.append(put("b"))
-    desk.wait(2)
+    driver = JournalDriver(disk, sync)
+    driver.append(put("a"))
+    driver.wait(1)
+    driver.append(put("b"))
+    driver.wait(2)
     lost = any(len(rebuilt(_copy(disk, seed).crash(), sync=sync)[2]) < 2 for seed in range(20))
     assert lost is not syncs
-    desk.journal.close()
+    driver.journal.close()
 
 
 def _copy(disk: LyingDisk, seed: int) -> LyingDisk:
@@ -204,48 +204,48 @@ def test_interval_syncs_by_itself_and_off_does_not(monkeypatch: pytest.MonkeyPat
     disk = SlowDisk(1)
     disk.is_slow = True
     disk.may_sync.release(100)
-    desk = Desk(disk, "interval")
-    desk.append(put("a"))
-    desk.wait(1)
+    driver = JournalDriver(disk, "interval")
+    driver.append(put("a"))
+    driver.wait(1)
     assert disk.syncing.acquire(timeout=PATIENCE_S)  # its header
     assert disk.syncing.acquire(timeout=PATIENCE_S)  # its row, with nobody asking
-    desk.journal.close()
+    driver.journal.close()
     monkeypatch.setattr(group_commit, "INTERVAL_S", 0.0)
     disk = SlowDisk(2)
     disk.is_slow = True
     disk.may_sync.release(100)
-    desk = Desk(disk, "off")
+    driver = JournalDriver(disk, "off")
     for n in range(50):
-        desk.append(put(f"e{n}"))
-        desk.wait(n + 1)
+        driver.append(put(f"e{n}"))
+        driver.wait(n + 1)
     assert disk.syncs == 1, "the header's"
-    desk.journal.close()
+    driver.journal.close()
 
 
 def test_a_bug_of_ours_leaves_nobody_waiting() -> None:
     disk = LyingDisk(1)
-    desk = Desk(disk)
-    desk.append(put("a"))
-    desk.append("not a fact")  # type: ignore[arg-type]
-    outcomes = desk.wait(2)
+    driver = JournalDriver(disk)
+    driver.append(put("a"))
+    driver.append("not a fact")  # type: ignore[arg-type]
+    outcomes = driver.wait(2)
     assert isinstance(outcomes[1], Refused) and "the journal failed" in outcomes[1].reason
-    desk.append(put("b"))
-    assert isinstance(desk.wait(3)[2], Committed)
-    desk.journal.close()
+    driver.append(put("b"))
+    assert isinstance(driver.wait(3)[2], Committed)
+    driver.journal.close()
 
 
 def test_a_watermark_that_cannot_be_written_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = LyingDisk(1)
-    desk = Desk(disk)
+    driver = JournalDriver(disk)
 
     def refuse(name: str, data: bytes) -> None:
         raise OSError(28, "no space left")
 
     monkeypatch.setattr(disk, "overwrite", refuse)
-    desk.append(put("a"))
-    desk.append(put("b"))
-    assert desk.wait(2) == [Committed(0), Committed(1)]
-    desk.journal.close()
+    driver.append(put("a"))
+    driver.append(put("b"))
+    assert driver.wait(2) == [Committed(0), Committed(1)]
+    driver.journal.close()
 
 
 @pytest.mark.promise(
@@ -253,28 +253,28 @@ def test_a_watermark_that_cannot_be_written_stops_nobody(monkeypatch: pytest.Mon
 )
 def test_a_full_disk_is_told_and_heals_through_the_journal() -> None:
     disk = LyingDisk(1)
-    desk = Desk(disk)
-    desk.append(put("a"))
-    desk.wait(1)
+    driver = JournalDriver(disk)
+    driver.append(put("a"))
+    driver.wait(1)
     disk.space = disk.space - disk.free() + 100
-    desk.append(put("b", bytes(500)), ack("c"))
-    assert desk.wait(2)[1] == Committed(1, "the disk is full")
-    assert desk.journal.trouble == "the disk is full"
+    driver.append(put("b", bytes(500)), ack("c"))
+    assert driver.wait(2)[1] == Committed(1, "the disk is full")
+    assert driver.journal.trouble == "the disk is full"
     disk.space = 1 << 40
-    desk.append(put("d"))
-    assert desk.wait(3)[2] == Committed(2)
-    assert desk.journal.trouble is None
-    desk.journal.close()
+    driver.append(put("d"))
+    assert driver.wait(3)[2] == Committed(2)
+    assert driver.journal.trouble is None
+    driver.journal.close()
     assert [row.id for row in rebuilt(disk)[2]] == ["a", "c", "d"]
 
 
 def test_an_end_with_a_failing_disk_is_no_clean_end() -> None:
     disk = OnceDisk(1)
-    desk = Desk(disk, "interval")
-    desk.append(put("a"))
-    desk.wait(1)
+    driver = JournalDriver(disk, "interval")
+    driver.append(put("a"))
+    driver.wait(1)
     disk.eio = 1.0
-    desk.journal.close()
+    driver.journal.close()
     assert disk.failures == 1
     identity = read_identity(disk)
     assert identity is not None and not identity.is_clean

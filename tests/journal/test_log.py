@@ -1,6 +1,6 @@
 """The log on a disk that lies: what was acknowledged is there once and in order, what was refused never is.
 
-Every seed is a life story: a log is written, the power goes at some operation, the directory is opened again, and so on. A
+Every seed runs one history: a log is written, the power fails at some operation, the directory is opened again, and so on. A
 failing seed is its own replay: run the test with `-k` and its number.
 """
 
@@ -24,8 +24,8 @@ LIVES = 5
 SEEDS_A_TEST = 50
 
 
-class Story:
-    """One journal through several lives, and what its owner was told."""
+class LogHistory:
+    """One journal through several lives, and the outcomes it reported."""
 
     def __init__(self, seed: int, sync: Sync = "commit") -> None:
         self.dice = Random(seed * 2 + 1)
@@ -131,79 +131,79 @@ class Story:
         self.doubtful = set()
 
 
-def stories(first: int, sync: Sync = "commit", eio: float = 0.0) -> list[Story]:
+def run_histories(first: int, sync: Sync = "commit", eio: float = 0.0) -> list[LogHistory]:
     """Stories of many seeds, each lived to its end and opened once more."""
-    told = []
+    histories = []
     for seed in range(first, first + SEEDS_A_TEST):
-        story = Story(seed, sync)
-        story.eio = eio
+        history = LogHistory(seed, sync)
+        history.eio = eio
         try:
             for _ in range(LIVES):
-                story.live(story.dice.randint(1, 70))
-            story.disk.steps_left = None
-            opened, _, rows = rebuilt(story.disk, sync=sync)
-            story.check(rows, opened)
+                history.live(history.dice.randint(1, 70))
+            history.disk.steps_left = None
+            opened, _, rows = rebuilt(history.disk, sync=sync)
+            history.check(rows, opened)
         except BaseException as error:
             error.add_note(f"seed {seed}, sync {sync}, eio {eio}")
             raise
-        told.append(story)
-    return told
+        histories.append(history)
+    return histories
 
 
 @pytest.mark.promise("Journal", "an acknowledged row is durable, even on a disk that loses unsynced data")
 @pytest.mark.parametrize("first", range(0, 300, SEEDS_A_TEST))
 def test_acknowledged_is_there_once_and_in_order_after_any_crash(first: int) -> None:
-    told = stories(first)
-    assert sum(len(story.promised) for story in told) > 20 * len(told)
-    assert all(story.crashes == LIVES for story in told)
-    assert all(set(story.epochs) == {0} for story in told), "nothing was lost, so no new epoch"
+    histories = run_histories(first)
+    assert sum(len(history.promised) for history in histories) > 20 * len(histories)
+    assert all(history.crashes == LIVES for history in histories)
+    assert all(set(history.epochs) == {0} for history in histories), "nothing was lost, so no new epoch"
 
 
 @pytest.mark.parametrize("eio", [0.02, 0.2, 0.6])
 @pytest.mark.parametrize("first", range(1000, 1100, SEEDS_A_TEST))
 def test_a_disk_that_fails_now_and_then_loses_and_invents_nothing(first: int, eio: float) -> None:
-    told = stories(first, eio=eio)
-    assert any(story.refused for story in told)
-    assert any(story.promised for story in told)
+    histories = run_histories(first, eio=eio)
+    assert any(history.refused for history in histories)
+    assert any(history.promised for history in histories)
 
 
 @pytest.mark.promise("Journal", "`sync: commit`, `interval` and `off` behave as documented")
 @pytest.mark.parametrize("sync", ["interval", "off"])
 def test_without_a_sync_each_commit_only_the_end_may_be_lost_and_readers_can_tell(sync: Sync) -> None:
-    told = stories(2000, sync)
-    assert any(story.refused for story in told), "some crash must have lost something"
-    assert all(story.epochs == sorted(story.epochs) for story in told)
+    histories = run_histories(2000, sync)
+    assert any(history.refused for history in histories), "some crash must have lost something"
+    assert all(history.epochs == sorted(history.epochs) for history in histories)
 
 
-def write_on(story: Story, log: Log) -> None:
+def write_on(history: LogHistory, log: Log) -> None:
     while True:
-        story.write(log)
+        history.write(log)
 
 
 def test_a_disk_that_only_claims_to_sync_loses_from_the_end_or_is_found_out() -> None:
     """Nobody can keep promises on it; but whatever rows it gives back are the right ones."""
     lost = reported = 0
     for seed in range(3000, 3200):
-        story = Story(seed)
-        story.disk.lost_syncs = 0.3
-        disk = story.disk
-        disk.steps_left = story.dice.randint(20, 60)
+        history = LogHistory(seed)
+        history.disk.lost_syncs = 0.3
+        disk = history.disk
+        disk.steps_left = history.dice.randint(20, 60)
         log = rebuilt(disk)[0].log()
         with pytest.raises(PowerLossError):
-            write_on(story, log)
+            write_on(history, log)
         try:
             found = [label(row) for row in rebuilt(disk.crash())[2]]
         except DamageError:
             reported += 1
             continue
-        everything = story.promised + [label(fact) for fact in story.unanswered]
+        everything = history.promised + [label(fact) for fact in history.unanswered]
         assert found == everything[: len(found)], seed
-        lost += len(found) < len(story.promised)
+        lost += len(found) < len(history.promised)
     assert lost > 10 and reported > 10
 
 
 def test_equal_seeds_are_equal_stories() -> None:
-    first, second = stories(5, eio=0.1), stories(5, eio=0.1)
+    first, second = run_histories(5, eio=0.1), run_histories(5, eio=0.1)
     assert [(s.promised, s.refused, s.disk.seed) for s in first] == [
         (s.promised, s.refused, s.disk.seed) for s in second
     ]
@@ -212,27 +212,27 @@ def test_equal_seeds_are_equal_stories() -> None:
 # Power lost at each operation of one fixed run
 
 
-def scripted(disk: LyingDisk, told: list[Label]) -> None:
+def scripted(disk: LyingDisk, reported: list[Label]) -> None:
     """A short run with everything in it: a start, commits, a rotation, a failed sync, a clean end."""
     opened, _, rows = rebuilt(disk)
-    told[:] = [label(row) for row in rows]
+    reported[:] = [label(row) for row in rows]
     log = opened.log()
     for n in range(3):
-        _told(told, log, f"a{n}")
+        _commit_pair(reported, log, f"a{n}")
     log.rotate()
-    _told(told, log, "b")
+    _commit_pair(reported, log, "b")
     disk.failing, disk.eio = ("sync",), 1.0
     assert isinstance(log.commit([[put("never")]], START_US)[0], Committed)
     disk.eio = 0.0
-    _told(told, log, "c")
+    _commit_pair(reported, log, "c")
     log.close()
     opened.end()
 
 
-def _told(told: list[Label], log: Log, id_: str) -> None:
+def _commit_pair(reported: list[Label], log: Log, id_: str) -> None:
     (outcome,) = log.commit([[put(id_), ack(id_)]], START_US)
-    assert outcome == Committed(len(told))
-    told += [("enqueue", id_), ("ack", id_)]
+    assert outcome == Committed(len(reported))
+    reported += [("enqueue", id_), ("ack", id_)]
 
 
 @pytest.mark.promise("Journal", "an acknowledged row is durable, even on a disk that loses unsynced data")
@@ -244,14 +244,14 @@ def test_the_power_may_go_at_any_operation() -> None:
         for seed in range(8):
             disk = LyingDisk(seed)
             disk.steps_left = steps
-            told: list[Label] = []
+            reported: list[Label] = []
             with pytest.raises(PowerLossError):
-                scripted(disk, told)
+                scripted(disk, reported)
             after = disk.crash()
             _, _, rows = rebuilt(after)
             found = [label(row) for row in rows]
-            assert found[: len(told)] == told, (steps, seed)
-            assert len(found) - len(told) in (0, 2) or found[len(told) :] == [("enqueue", "never")], (
+            assert found[: len(reported)] == reported, (steps, seed)
+            assert len(found) - len(reported) in (0, 2) or found[len(reported) :] == [("enqueue", "never")], (
                 steps,
                 seed,
             )

@@ -1,6 +1,6 @@
 """Spaces on the shipped runtime, with a clock, a journal and WebSockets that a test holds in its hand.
 
-Nothing here waits: `House.run` lets everything happen that is due, `House.advance` lets time pass. What a client hears is
+Nothing here waits: `GatewayDriver.run` lets everything happen that is due, `GatewayDriver.advance` lets time pass. What a client hears is
 decoded from the very bytes that a socket would carry.
 """
 
@@ -152,15 +152,15 @@ def messages(data: bytes) -> list[Message | bytes | str]:
 class Client:
     """One WebSocket of somebody."""
 
-    def __init__(self, house: House, **query: str | None) -> None:
-        self.house = house
+    def __init__(self, driver: GatewayDriver, **query: str | None) -> None:
+        self.driver = driver
         self.wire = SocketWire()
         asked = {"token": None, "space": None, "participant": None} | query
-        self.session = MewSession(house.spaces, **asked)
-        connection = house.spaces.open(self.wire, self.session, "test", NOBODY)
+        self.session = MewSession(driver.spaces, **asked)
+        connection = driver.spaces.open(self.wire, self.session, "test", NOBODY)
         assert isinstance(connection, SpaceConnection), connection
         self.connection = connection
-        house.run()
+        driver.run()
 
     def put(self, *sent: Message | bytes | str) -> None:
         """Send messages, and let nothing happen yet."""
@@ -171,7 +171,7 @@ class Client:
     def send(self, *sent: Message | bytes | str) -> list[Message]:
         """Send messages, and give the envelopes that came."""
         self.put(*sent)
-        self.house.run()
+        self.driver.run()
         return self.heard()
 
     def say(self, kind: str, payload: Any = None, **more: Any) -> list[Message]:
@@ -196,7 +196,7 @@ class Client:
     def gone(self) -> None:
         """The connection breaks."""
         self.connection.lost()
-        self.house.run()
+        self.driver.run()
 
     @property
     def is_open(self) -> bool:
@@ -230,7 +230,7 @@ def error(heard: list[Message]) -> Message:
     return found["payload"]
 
 
-class House:
+class GatewayDriver:
     """A server with spaces."""
 
     def __init__(
@@ -332,9 +332,9 @@ class House:
     def rows(self, event: str) -> list[Row]:
         return [row for row in self.journal.rows if row.event == event]
 
-    def again(self, *spaces: SpaceSettings) -> House:
+    def again(self, *spaces: SpaceSettings) -> GatewayDriver:
         """A server that was started from this one's journal."""
-        return House(*spaces, rows=self.journal.rows)
+        return GatewayDriver(*spaces, rows=self.journal.rows)
 
     # HTTP
 

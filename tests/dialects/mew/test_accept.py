@@ -13,7 +13,7 @@ from tests.dialects.mew.driving import (
     BASELINE,
     OPERATOR_TOKEN,
     Client,
-    House,
+    GatewayDriver,
     envelope,
     error,
     join,
@@ -27,14 +27,14 @@ GRANT = {"recipient": "guest", "capabilities": [{"kind": "mcp/request"}], "reaso
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def driver() -> GatewayDriver:
+    return GatewayDriver()
 
 
 class TestGrant:
     @pytest.mark.promise("MEW gateway", "grants, revokes and delegation follow the rules")
-    def test_the_recipient_is_welcomed_anew_and_then_everybody_hears_the_grant(self, house: House) -> None:
-        p1, guest, p2 = house.joined("p1", "guest", "p2")
+    def test_the_recipient_is_welcomed_anew_and_then_everybody_hears_the_grant(self, driver: GatewayDriver) -> None:
+        p1, guest, p2 = driver.joined("p1", "guest", "p2")
         p1.say("capability/grant", GRANT, id="g1", to=["guest"])
         update, grant = guest.heard()
         assert (update["kind"], grant["kind"]) == ("system/welcome", "capability/grant")
@@ -46,7 +46,7 @@ class TestGrant:
         }
         assert kinds(p2.heard()) == ["capability/grant"]
         assert kinds(guest.say("mcp/request", {"method": "x"})) == ["mcp/request"]
-        (row,) = house.rows("grant")
+        (row,) = driver.rows("grant")
         assert (row.channel, row.id, row.kind, row.sender, row.peer, row.reason) == (
             "demo",
             "g1",
@@ -57,49 +57,49 @@ class TestGrant:
         )
         assert row.meta == '{"grant":"capability","capabilities":[{"kind":"mcp/request"}]}'
 
-    def test_what_others_are_told_of_somebody_counts_its_grants_in(self, house: House) -> None:
-        p1, _ = house.joined("p1", "guest")
+    def test_what_others_are_told_of_somebody_counts_its_grants_in(self, driver: GatewayDriver) -> None:
+        p1, _ = driver.joined("p1", "guest")
         p1.say("capability/grant", GRANT)
-        (shown,) = [each for each in house.welcome("p2")["participants"] if each["id"] == "guest"]
+        (shown,) = [each for each in driver.welcome("p2")["participants"] if each["id"] == "guest"]
         assert {"kind": "mcp/request"} in shown["capabilities"]
 
-    def test_a_grant_by_logical_name_reaches_every_alias(self, house: House) -> None:
-        (p1,) = house.joined("p1")
-        alias = house.join("laptop", key="guest-token")
+    def test_a_grant_by_logical_name_reaches_every_alias(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
+        alias = driver.join("laptop", key="guest-token")
         p1.say("capability/grant", GRANT)
         assert kinds(alias.heard()) == ["system/welcome", "capability/grant"]
         assert kinds(alias.say("mcp/request", {"method": "x"})) == ["mcp/request"]
 
-    def test_a_grant_by_the_id_of_an_alias_is_its_logical_names(self, house: House) -> None:
-        (p1,) = house.joined("p1")
-        house.join("laptop", key="guest-token")
+    def test_a_grant_by_the_id_of_an_alias_is_its_logical_names(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
+        driver.join("laptop", key="guest-token")
         p1.say("capability/grant", GRANT | {"recipient": "laptop"})
-        assert list(house.space.state.grants) == ["guest"]
+        assert list(driver.space.state.grants) == ["guest"]
 
-    def test_a_grant_outlives_a_disconnect_and_reaches_the_absent(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_a_grant_outlives_a_disconnect_and_reaches_the_absent(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         p1.say("capability/grant", GRANT)
         for _ in range(2):
-            guest = house.join("guest")
+            guest = driver.join("guest")
             assert kinds(guest.say("mcp/request", {"method": "x"})) == ["mcp/request"]
             guest.gone()
 
     @pytest.mark.promise("MEW gateway", "grants, revokes and delegation follow the rules")
     def test_nobody_grants_what_it_does_not_hold(self) -> None:
         lender = participant("lender", {"kind": "capability/grant"}, {"kind": "mcp/*", "payload": {"method": "read*"}})
-        house = House(settings(lender=lender, guest=participant("guest", {"kind": "chat"})))
-        client, guest = house.joined("lender", "guest")
+        driver = GatewayDriver(settings(lender=lender, guest=participant("guest", {"kind": "chat"})))
+        client, guest = driver.joined("lender", "guest")
         for beyond in ({"kind": "chat"}, {"kind": "mcp/request"}, {"kind": "*"}, {"kind": "mcp/**"}):
             said = error(client.say("capability/grant", {"recipient": "guest", "capabilities": [beyond]}))
             assert (said["error"], said["capabilities"]) == ("capability_violation", [beyond])
-        assert guest.heard() == [] and house.space.state.grants == {}
+        assert guest.heard() == [] and driver.space.state.grants == {}
         within = {"kind": "mcp/request", "payload": {"method": "readme"}}
         assert "capability/grant" in kinds(
             client.say("capability/grant", {"recipient": "guest", "capabilities": [within]})
         )
 
-    def test_whoever_may_not_grant_grants_nothing(self, house: House) -> None:
-        guest, p1 = house.joined("guest", "p1")
+    def test_whoever_may_not_grant_grants_nothing(self, driver: GatewayDriver) -> None:
+        guest, p1 = driver.joined("guest", "p1")
         given = {"recipient": "guest", "capabilities": [{"kind": "chat"}]}
         assert error(guest.say("capability/grant", given))["error"] == "capability_violation"
         assert p1.heard() == []
@@ -115,21 +115,21 @@ class TestGrant:
         ],
     )
     def test_a_grant_that_says_too_little_is_refused_and_not_passed_on(
-        self, house: House, payload: Any, code: str
+        self, driver: GatewayDriver, payload: Any, code: str
     ) -> None:
-        p1, p2 = house.joined("p1", "p2")
+        p1, p2 = driver.joined("p1", "p2")
         assert error(p1.say("capability/grant", payload))["error"] == code
         assert p2.heard() == []
 
     def test_grants_are_bounded(self) -> None:
-        house = House(limits=Limits(grants_max=2))
-        (p1,) = house.joined("p1")
+        driver = GatewayDriver(limits=Limits(grants_max=2))
+        (p1,) = driver.joined("p1")
         for id_ in ("g1", "g2"):
             assert kinds(p1.say("capability/grant", GRANT, id=id_)) == ["capability/grant"]
         assert error(p1.say("capability/grant", GRANT, id="g3"))["error"] == "too_many_grants"
 
-    def test_an_acknowledgement_comes_from_the_recipient_alone(self, house: House) -> None:
-        p1, guest = house.joined("p1", "guest")
+    def test_an_acknowledgement_comes_from_the_recipient_alone(self, driver: GatewayDriver) -> None:
+        p1, guest = driver.joined("p1", "guest")
         p1.say("capability/grant", GRANT | {"capabilities": [{"kind": "capability/grant-ack"}]}, id="g1")
         assert "capability/grant-ack" not in kinds(p1.heard() + guest.heard())
         guest.say("capability/grant-ack", {"status": "accepted"}, correlation_id="g1")
@@ -138,16 +138,16 @@ class TestGrant:
 
 class TestRevoke:
     @pytest.fixture
-    def granted(self, house: House) -> tuple[House, Client, Client]:
-        p1, guest = house.joined("p1", "guest")
+    def granted(self, driver: GatewayDriver) -> tuple[GatewayDriver, Client, Client]:
+        p1, guest = driver.joined("p1", "guest")
         given = [{"kind": "mcp/request"}, {"kind": "mcp/proposal"}]
         p1.say("capability/grant", GRANT | {"capabilities": given}, id="g1")
         p1.say("capability/grant", GRANT | {"capabilities": [{"kind": "reasoning/start"}]}, id="g2")
         guest.received()
-        return house, p1, guest
+        return driver, p1, guest
 
-    def test_by_the_id_of_the_grant(self, granted: tuple[House, Client, Client]) -> None:
-        house, p1, guest = granted
+    def test_by_the_id_of_the_grant(self, granted: tuple[GatewayDriver, Client, Client]) -> None:
+        driver, p1, guest = granted
         p1.say("capability/revoke", {"recipient": "guest", "grant_id": "g1", "reason": "enough"}, id="v1")
         update, said = guest.heard()
         assert (update["kind"], said["kind"]) == ("system/welcome", "capability/revoke")
@@ -157,7 +157,7 @@ class TestRevoke:
             BASELINE,
         ]
         assert error(guest.say("mcp/request", {"method": "x"}))["error"] == "capability_violation"
-        (row,) = house.rows("revoke")
+        (row,) = driver.rows("revoke")
         assert (row.id, row.sender, row.peer, row.reason) == ("v1", "p1", "guest", "enough")
         assert row.meta == '{"grant":"capability","grant_id":"g1"}'
 
@@ -172,21 +172,23 @@ class TestRevoke:
         ],
     )
     def test_by_what_it_covers_and_never_what_the_settings_give(
-        self, granted: tuple[House, Client, Client], revoked: Any, left: list[str]
+        self, granted: tuple[GatewayDriver, Client, Client], revoked: Any, left: list[str]
     ) -> None:
         _, p1, guest = granted
         p1.say("capability/revoke", {"recipient": "guest", "capabilities": revoked})
         you = only(guest.heard(), "system/welcome")["you"]
         assert [each["kind"] for each in you["capabilities"]] == [*left, "mcp/response"]
 
-    def test_names_are_resolved(self, granted: tuple[House, Client, Client]) -> None:
-        house, p1, _ = granted
-        house.join("laptop", key="guest-token")
+    def test_names_are_resolved(self, granted: tuple[GatewayDriver, Client, Client]) -> None:
+        driver, p1, _ = granted
+        driver.join("laptop", key="guest-token")
         p1.say("capability/revoke", {"recipient": "laptop", "grant_id": "g1"})
-        assert list(house.space.state.grants["guest"]) == ["g2"]
+        assert list(driver.space.state.grants["guest"]) == ["g2"]
 
     @pytest.mark.parametrize("payload", [{"recipient": "guest"}, {"grant_id": "g1"}, None])
-    def test_one_that_says_too_little_is_refused(self, granted: tuple[House, Client, Client], payload: Any) -> None:
+    def test_one_that_says_too_little_is_refused(
+        self, granted: tuple[GatewayDriver, Client, Client], payload: Any
+    ) -> None:
         _, p1, guest = granted
         assert error(p1.say("capability/revoke", payload))["error"] == "invalid_request"
         assert guest.heard() == []
@@ -194,8 +196,10 @@ class TestRevoke:
 
 class TestInvite:
     @pytest.mark.promise("MEW gateway", "invitations and kicks follow the rules")
-    def test_the_inviter_alone_hears_the_token_and_the_others_that_somebody_is_invited(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_the_inviter_alone_hears_the_token_and_the_others_that_somebody_is_invited(
+        self, driver: GatewayDriver
+    ) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         payload = {"participant_id": "x", "initial_capabilities": [{"kind": "chat"}], "reason": "help"}
         (ack,) = p1.say("space/invite", payload, id="i1")
         assert (ack["kind"], ack["to"], ack["correlation_id"]) == ("space/invite-ack", ["p1"], ["i1"])
@@ -210,8 +214,8 @@ class TestInvite:
             "invited_by": "p1",
             "reason": "help",
         }
-        assert house.minted == [("demo", "x", said["token"])]
-        (row,) = house.rows("invite")
+        assert driver.minted == [("demo", "x", said["token"])]
+        (row,) = driver.rows("invite")
         digest = sha256(said["token"].encode()).hexdigest()
         assert (row.channel, row.id, row.kind, row.sender, row.peer, row.reason) == (
             "demo",
@@ -222,30 +226,30 @@ class TestInvite:
             "help",
         )
         assert msgspec.json.decode(row.meta or "") == {"token": digest, "capabilities": [{"kind": "chat"}]}
-        assert not any(said["token"].encode() in (each.body or b"") for each in house.journal.rows)
+        assert not any(said["token"].encode() in (each.body or b"") for each in driver.journal.rows)
 
-    def test_the_invited_joins_and_keeps_its_capabilities_when_it_rejoins(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_the_invited_joins_and_keeps_its_capabilities_when_it_rejoins(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         payload = {"participant_id": "x", "initial_capabilities": [{"kind": "mcp/request"}]}
         key = only(p1.say("space/invite", payload), "space/invite-ack")["token"]
         for _ in range(2):
-            client = house.join("x", key=key)
+            client = driver.join("x", key=key)
             assert kinds(client.say("mcp/request", {"method": "m"})) == ["mcp/request"]
             client.gone()
 
-    def test_the_token_of_the_invited_does_not_open_another_name(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_the_token_of_the_invited_does_not_open_another_name(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         key = only(p1.say("space/invite", {"participant_id": "x"}), "space/invite-ack")["token"]
-        client = house.client()
+        client = driver.client()
         assert error(client.send(join("p2", key=key)))["error"] == "invalid_participant"
-        other = house.client()
+        other = driver.client()
         assert error(other.send(join("x", key="p2-token")))["error"] == "invalid_participant"
 
     @pytest.mark.parametrize("who", ["p2", "x", "operator", "my-laptop"])
-    def test_whoever_is_known_or_there_is_not_invited_again(self, house: House, who: str) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_whoever_is_known_or_there_is_not_invited_again(self, driver: GatewayDriver, who: str) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         p1.say("space/invite", {"participant_id": "x"})
-        house.join("my-laptop", key="p3-token")
+        driver.join("my-laptop", key="p3-token")
         p1.received()
         p2.received()
         (ack,) = p1.say("space/invite", {"participant_id": who}, id="i2")
@@ -256,25 +260,25 @@ class TestInvite:
             who,
         )
         assert said["error"] and "token" not in said
-        assert p2.heard() == [] and len(house.rows("invite")) == 1
+        assert p2.heard() == [] and len(driver.rows("invite")) == 1
 
     @pytest.mark.parametrize(
         "who",
         [None, "", "a/b", "a\\b", "..", "a..b", "x" * 300, "a\nb", 5, "gateway", "system:gateway", "system"],
     )
-    def test_what_cannot_be_an_id_is_refused(self, house: House, who: Any) -> None:
-        (p1,) = house.joined("p1")
+    def test_what_cannot_be_an_id_is_refused(self, driver: GatewayDriver, who: Any) -> None:
+        (p1,) = driver.joined("p1")
         assert error(p1.say("space/invite", {"participant_id": who}))["error"] == "invalid_request"
-        assert house.space.state.invited == {}
+        assert driver.space.state.invited == {}
 
     def test_invites_are_bounded(self) -> None:
-        house = House(limits=Limits(invites_max=1))
-        (p1,) = house.joined("p1")
+        driver = GatewayDriver(limits=Limits(invites_max=1))
+        (p1,) = driver.joined("p1")
         p1.say("space/invite", {"participant_id": "x"})
         assert error(p1.say("space/invite", {"participant_id": "y"}))["error"] == "too_many_invites"
 
-    def test_two_tokens_are_never_the_same(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_two_tokens_are_never_the_same(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         keys = [
             only(p1.say("space/invite", {"participant_id": f"x{n}"}), "space/invite-ack")["token"] for n in range(5)
         ]
@@ -282,28 +286,28 @@ class TestInvite:
 
     def test_whoever_may_invite_decides_what_newcomers_may_do(self) -> None:
         # Upstream's own scenario has an admin invite somebody who may propose, which the admin itself may not.
-        house = House(settings(host=participant("host", {"kind": "space/invite"})))
-        (client,) = house.joined("host")
+        driver = GatewayDriver(settings(host=participant("host", {"kind": "space/invite"})))
+        (client,) = driver.joined("host")
         payload = {"participant_id": "x", "initial_capabilities": [{"kind": "mcp/proposal"}]}
         key = only(client.say("space/invite", payload), "space/invite-ack")["token"]
-        newcomer = house.join("x", key=key)
+        newcomer = driver.join("x", key=key)
         assert kinds(newcomer.say("mcp/proposal", {"method": "m"})) == ["mcp/proposal"]
         assert error(newcomer.say("chat", {"text": "t"}))["error"] == "capability_violation"
 
     @pytest.mark.parametrize("kind", ["*", "space/kick", "capability/*", ["chat", "space/invite"]])
     def test_nobody_invites_somebody_to_decide_about_others_beyond_its_own_power(self, kind: Any) -> None:
-        house = House(settings(host=participant("host", {"kind": "space/invite", "payload": {"reason": "r"}})))
-        (client,) = house.joined("host")
+        driver = GatewayDriver(settings(host=participant("host", {"kind": "space/invite", "payload": {"reason": "r"}})))
+        (client,) = driver.joined("host")
         payload = {"participant_id": "x", "initial_capabilities": [{"kind": kind}], "reason": "r"}
         said = error(client.say("space/invite", payload))
         assert (said["error"], said["capabilities"]) == ("capability_violation", [{"kind": kind}])
-        assert house.space.state.invited == {}
+        assert driver.space.state.invited == {}
 
 
 class TestKick:
     @pytest.mark.promise("MEW gateway", "invitations and kicks follow the rules")
-    def test_everybody_hears_it_and_the_kicked_is_disconnected_with_a_reason(self, house: House) -> None:
-        p1, p2, p3 = house.joined("p1", "p2", "p3")
+    def test_everybody_hears_it_and_the_kicked_is_disconnected_with_a_reason(self, driver: GatewayDriver) -> None:
+        p1, p2, p3 = driver.joined("p1", "p2", "p3")
         heard = p1.say("space/kick", {"participant_id": "p2", "reason": "noise"}, id="k1")
         assert kinds(heard) == kinds(p3.heard()) == ["space/kick", "system/presence"]
         assert heard[1]["payload"] == {"event": "leave", "participant": {"id": "p2"}}
@@ -311,48 +315,48 @@ class TestKick:
         assert kinds(last) == ["space/kick", "system/error"]
         assert last[1]["payload"]["error"] == "kicked" and "noise" in last[1]["payload"]["message"]
         assert p2.wire.closed == (4003, "kicked")
-        (row,) = house.rows("kick")
+        (row,) = driver.rows("kick")
         assert (row.channel, row.id, row.sender, row.peer, row.reason) == ("demo", "k1", "p1", "p2", "noise")
 
     @pytest.mark.promise("MEW gateway", "invitations and kicks follow the rules")
-    def test_a_rejoin_is_refused_without_a_welcome(self, house: House) -> None:
-        p1, _ = house.joined("p1", "p2")
+    def test_a_rejoin_is_refused_without_a_welcome(self, driver: GatewayDriver) -> None:
+        p1, _ = driver.joined("p1", "p2")
         p1.say("space/kick", {"participant_id": "p2", "reason": "noise"})
         for name in ("p2", "p2-laptop"):
-            client = house.client()
+            client = driver.client()
             (said,) = client.send(join(name, key="p2-token"))
             assert said["payload"]["error"] == "kicked" and "noise" in said["payload"]["message"]
             assert client.wire.closed == (1008, "kicked")
-        assert house.post("p2", {"kind": "chat"})[0] == 403
+        assert driver.post("p2", {"kind": "chat"})[0] == 403
 
-    def test_every_alias_goes(self, house: House) -> None:
-        (p1,) = house.joined("p1")
-        aliases = [house.join(name, key="p2-token") for name in ("laptop", "phone")]
+    def test_every_alias_goes(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
+        aliases = [driver.join(name, key="p2-token") for name in ("laptop", "phone")]
         p1.say("space/kick", {"participant_id": "laptop"})
         assert not any(alias.is_open for alias in aliases)
-        assert house.space.state.kicked == {"p2": ""}
+        assert driver.space.state.kicked == {"p2": ""}
 
-    def test_an_invite_lets_the_kicked_back_in_with_a_new_token(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_an_invite_lets_the_kicked_back_in_with_a_new_token(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         first = only(p1.say("space/invite", {"participant_id": "x"}), "space/invite-ack")["token"]
         p1.say("space/kick", {"participant_id": "x"})
         second = only(p1.say("space/invite", {"participant_id": "x"}), "space/invite-ack")["token"]
-        assert error(house.client().send(join("x", key=first)))["error"] == "unauthorized"
-        assert house.join("x", key=second).is_open
+        assert error(driver.client().send(join("x", key=first)))["error"] == "unauthorized"
+        assert driver.join("x", key=second).is_open
 
     @pytest.mark.promise(
         "MEW gateway",
         "inviting a kicked participant grants no more power over others than the inviter has",
     )
-    def test_who_is_in_the_settings_comes_back_to_what_they_say(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_who_is_in_the_settings_comes_back_to_what_they_say(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         p1.say("space/kick", {"participant_id": "guest"})
         p2.received()
         payload = {"participant_id": "guest", "initial_capabilities": [{"kind": "mcp/request"}]}
         key = only(p1.say("space/invite", payload), "space/invite-ack")["token"]
         (told,) = p2.heard()
         assert told["payload"]["participant"] == {"id": "guest", "capabilities": [{"kind": "chat"}, BASELINE]}
-        guest = house.join("guest", key=key)
+        guest = driver.join("guest", key=key)
         assert error(guest.say("mcp/request", {"method": "m"}))["error"] == "capability_violation"
 
     @pytest.mark.promise(
@@ -360,14 +364,14 @@ class TestKick:
         "inviting a kicked participant grants no more power over others than the inviter has",
     )
     def test_nobody_gets_the_token_of_a_kicked_who_may_do_more_to_others(self) -> None:
-        house = House(settings("p1", "p2", host=participant("host", {"kind": "space/invite"})))
-        p1, host = house.joined("p1", "host")
+        driver = GatewayDriver(settings("p1", "p2", host=participant("host", {"kind": "space/invite"})))
+        p1, host = driver.joined("p1", "host")
         p1.say("space/kick", {"participant_id": "p2"})
         host.received()
         payload = {"participant_id": "p2", "initial_capabilities": [{"kind": "chat"}]}
         said = error(host.say("space/invite", payload))
         assert (said["error"], said["capabilities"]) == ("capability_violation", [{"kind": "*"}])
-        assert "p2" in house.space.state.kicked and house.rows("invite") == []
+        assert "p2" in driver.space.state.kicked and driver.rows("invite") == []
 
     @pytest.mark.parametrize(
         ("payload", "code"),
@@ -380,47 +384,47 @@ class TestKick:
         ],
     )
     def test_nobody_else_is_kicked(self, payload: Any, code: str) -> None:
-        house = House(settings("p1", "p2", robot=participant("robot", is_pipeline=True)))
-        p1, p2 = house.joined("p1", "p2")
-        house.join("operator", key=OPERATOR_TOKEN)
+        driver = GatewayDriver(settings("p1", "p2", robot=participant("robot", is_pipeline=True)))
+        p1, p2 = driver.joined("p1", "p2")
+        driver.join("operator", key=OPERATOR_TOKEN)
         p2.received()
         p1.received()
         assert error(p1.say("space/kick", payload))["error"] == code
-        assert p2.heard() == [] and house.space.state.kicked == {}
+        assert p2.heard() == [] and driver.space.state.kicked == {}
 
-    def test_it_needs_its_capability(self, house: House) -> None:
-        guest, p2 = house.joined("guest", "p2")
+    def test_it_needs_its_capability(self, driver: GatewayDriver) -> None:
+        guest, p2 = driver.joined("guest", "p2")
         assert error(guest.say("space/kick", {"participant_id": "p2"}))["error"] == "capability_violation"
         assert p2.is_open
 
-    def test_a_join_that_came_before_a_kick_is_put_out_by_it(self, house: House) -> None:
-        (p1,) = house.joined("p1")
-        house.journal.is_by_hand = True
+    def test_a_join_that_came_before_a_kick_is_put_out_by_it(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
+        driver.journal.is_by_hand = True
         p1.send(envelope("chat", {"text": "first"}))
-        late = house.client()
+        late = driver.client()
         late.send(join("p2"))
         p1.send(envelope("space/kick", {"participant_id": "p2"}))
-        house.journal.is_by_hand = False
-        while house.journal.waiting:
-            house.journal.commit()
-        house.run()
+        driver.journal.is_by_hand = False
+        while driver.journal.waiting:
+            driver.journal.commit()
+        driver.run()
         heard = late.heard()
         assert [each["kind"] for each in heard] == ["system/welcome", "space/kick", "system/error"]
         assert heard[-1]["payload"]["error"] == "kicked"
         assert late.wire.closed == (4003, "kicked")
 
-    def test_the_grants_of_the_kicked_go_too(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_the_grants_of_the_kicked_go_too(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         p1.say("capability/grant", GRANT)
         p1.say("space/kick", {"participant_id": "guest"})
-        assert house.space.state.grants == {}
+        assert driver.space.state.grants == {}
 
-    def test_whoever_kicks_itself_is_gone(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_whoever_kicks_itself_is_gone(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         p1.put(envelope("space/kick", {"participant_id": "p1"}), envelope("chat", {"text": "still here?"}))
-        house.run()
+        driver.run()
         assert p1.wire.closed == (4003, "kicked")
-        assert p2.is_open and "p1" not in house.space.present
+        assert p2.is_open and "p1" not in driver.space.present
 
 
 RELAYED = [
@@ -457,22 +461,22 @@ RELAYED = [
 class TestRelay:
     @pytest.mark.promise("MEW gateway", "other kinds are forwarded")
     @pytest.mark.parametrize("kind", RELAYED)
-    def test_it_is_passed_on_and_changes_nothing(self, house: House, kind: str) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_it_is_passed_on_and_changes_nothing(self, driver: GatewayDriver, kind: str) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         payload = {"text": "t", "method": "m", "reason": "r", "stream_id": "stream-1", "participant_id": "p1"}
         sent = envelope(kind, payload, id="e1", to=["p1"], context="c", correlation_id=["x"])
         p1.put(sent)
-        house.run()
+        driver.run()
         (heard,) = p2.heard()
         assert p1.heard() == [heard]
         assert {name: heard[name] for name in sent} == sent and heard["from"] == "p1"
-        assert house.space.state.streams == {} and p1.is_open
-        assert [row.event for row in house.journal.rows if row.event not in ("join", "leave")] == ["envelope"]
+        assert driver.space.state.streams == {} and p1.is_open
+        assert [row.event for row in driver.journal.rows if row.event not in ("join", "leave")] == ["envelope"]
 
     @pytest.mark.promise("MEW gateway", "other kinds are forwarded")
     @pytest.mark.parametrize("kind", [*RELAYED, "stream/close", "stream/request", "space/invite", "space/kick"])
-    def test_it_needs_a_capability(self, house: House, kind: str) -> None:
-        house_of_mutes = House(settings("p2", mute=participant("mute", {"kind": "nothing"})))
+    def test_it_needs_a_capability(self, driver: GatewayDriver, kind: str) -> None:
+        house_of_mutes = GatewayDriver(settings("p2", mute=participant("mute", {"kind": "nothing"})))
         mute, p2 = house_of_mutes.joined("mute", "p2")
         heard = mute.say(kind, {"text": "t", "method": "m"})
         if kind == "mcp/response":  # the baseline
@@ -481,14 +485,14 @@ class TestRelay:
             assert error(heard)["attempted_kind"] == kind
             assert p2.heard() == []
 
-    def test_a_close_of_nobodys_stream_is_passed_on(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_a_close_of_nobodys_stream_is_passed_on(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         assert kinds(p1.say("stream/close", {"reason": "done"})) == kinds(p2.heard()) == ["stream/close"]
 
     def test_the_capabilities_decide_by_payload_too(self) -> None:
         reader = participant("reader", {"kind": "mcp/request", "payload": {"method": "read*"}})
-        house = House(settings("p2", reader=reader))
-        client, p2 = house.joined("reader", "p2")
+        driver = GatewayDriver(settings("p2", reader=reader))
+        client, p2 = driver.joined("reader", "p2")
         assert kinds(client.say("mcp/request", {"method": "readme"})) == kinds(p2.heard()) == ["mcp/request"]
         assert error(client.say("mcp/request", {"method": "write"}))["error"] == "capability_violation"
         assert p2.heard() == []

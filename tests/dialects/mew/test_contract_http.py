@@ -14,7 +14,7 @@ from penstock.server.spaces.pollers import FileSink
 from tests.dialects.mew.driving import (
     BASELINE,
     OPERATOR_TOKEN,
-    House,
+    GatewayDriver,
     envelope,
     error,
     join,
@@ -28,14 +28,14 @@ CHAT = {"kind": "chat", "payload": {"text": "hi"}}
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def driver() -> GatewayDriver:
+    return GatewayDriver()
 
 
 class TestParticipants:
-    def test_who_is_here_with_what_they_may_send(self, house: House) -> None:
-        house.joined("p1", "guest")
-        assert house.ask("GET", "/participants", space="demo") == (
+    def test_who_is_here_with_what_they_may_send(self, driver: GatewayDriver) -> None:
+        driver.joined("p1", "guest")
+        assert driver.ask("GET", "/participants", space="demo") == (
             200,
             {
                 "participants": [
@@ -44,16 +44,16 @@ class TestParticipants:
                 ]
             },
         )
-        assert house.ask("GET", "/participants") == house.ask("GET", "/participants", space="default")
+        assert driver.ask("GET", "/participants") == driver.ask("GET", "/participants", space="default")
 
-    def test_an_unknown_space_is_404(self, house: House) -> None:
-        status, body = house.ask("GET", "/participants", space="nowhere")
+    def test_an_unknown_space_is_404(self, driver: GatewayDriver) -> None:
+        status, body = driver.ask("GET", "/participants", space="nowhere")
         assert (status, body["error"]) == (404, "unknown_space")
 
-    def test_a_wrong_token_is_refused_and_the_right_ones_are_not(self, house: House) -> None:
-        assert house.ask("GET", "/participants", key="wrong")[0] == 401
+    def test_a_wrong_token_is_refused_and_the_right_ones_are_not(self, driver: GatewayDriver) -> None:
+        assert driver.ask("GET", "/participants", key="wrong")[0] == 401
         for key in ("p1-token", OPERATOR_TOKEN):
-            assert house.ask("GET", "/participants", key=key)[0] == 200
+            assert driver.ask("GET", "/participants", key=key)[0] == 200
 
     @pytest.mark.parametrize(
         ("method", "path", "status"),
@@ -64,61 +64,61 @@ class TestParticipants:
             ("GET", "/participants/p1/messages/x", 404),
         ],
     )
-    def test_nothing_else_is_there(self, house: House, method: str, path: str, status: int) -> None:
-        got, body = house.ask(method, path, key="p1-token")
+    def test_nothing_else_is_there(self, driver: GatewayDriver, method: str, path: str, status: int) -> None:
+        got, body = driver.ask(method, path, key="p1-token")
         assert got == status and body["error"] and body["message"]
 
-    def test_pages_of_other_sites_are_refused(self, house: House) -> None:
+    def test_pages_of_other_sites_are_refused(self, driver: GatewayDriver) -> None:
         headers = {"Origin": "http://evil.example", "Host": "localhost:8080"}
-        assert house.ask("GET", "/participants", headers=headers)[0] == 403
-        assert house.post("p1", CHAT, headers=headers)[0] == 403
+        assert driver.ask("GET", "/participants", headers=headers)[0] == 403
+        assert driver.post("p1", CHAT, headers=headers)[0] == 403
 
 
 class TestMessages:
-    def test_a_message_is_accepted_and_everybody_hears_it(self, house: House) -> None:
-        (p2,) = house.joined("p2")
-        status, body = house.post("p1", CHAT | {"id": "m1"})
+    def test_a_message_is_accepted_and_everybody_hears_it(self, driver: GatewayDriver) -> None:
+        (p2,) = driver.joined("p2")
+        status, body = driver.post("p1", CHAT | {"id": "m1"})
         assert status == 200
         assert (body["id"], body["status"]) == ("m1", "accepted") and body["timestamp"].endswith("Z")
         (heard,) = p2.heard()
         assert (heard["id"], heard["from"], heard["protocol"]) == ("m1", "p1", "mew/v0.4")
-        assert "p1" not in house.space.present
+        assert "p1" not in driver.space.present
 
-    def test_an_id_is_made_where_there_is_none(self, house: House) -> None:
-        _, body = house.post("p1", CHAT)
+    def test_an_id_is_made_where_there_is_none(self, driver: GatewayDriver) -> None:
+        _, body = driver.post("p1", CHAT)
         assert body["id"].startswith("http-")
 
-    def test_whoever_is_connected_hears_its_own_message_too(self, house: House) -> None:
-        (p1,) = house.joined("p1")
-        house.post("p1", CHAT)
+    def test_whoever_is_connected_hears_its_own_message_too(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
+        driver.post("p1", CHAT)
         assert kinds(p1.heard()) == ["chat"]
 
     @pytest.mark.parametrize("space", [None, "default", "demo"])
-    def test_the_space_may_be_left_out(self, house: House, space: str | None) -> None:
-        assert house.post("p1", CHAT, **({} if space is None else {"space": space}))[0] == 200
+    def test_the_space_may_be_left_out(self, driver: GatewayDriver, space: str | None) -> None:
+        assert driver.post("p1", CHAT, **({} if space is None else {"space": space}))[0] == 200
 
-    def test_another_space_is_not_made_on_the_fly(self, house: House) -> None:
-        status, body = house.post("p1", CHAT, space="new")
+    def test_another_space_is_not_made_on_the_fly(self, driver: GatewayDriver) -> None:
+        status, body = driver.post("p1", CHAT, space="new")
         assert (status, body["error"]) == (404, "unknown_space")
-        assert list(house.spaces.spaces) == ["demo"]
+        assert list(driver.spaces.spaces) == ["demo"]
 
     @pytest.mark.promise("MEW gateway", "`/participants` has the documented status codes, bodies and polling")
-    def test_without_a_token_401_and_with_another_403(self, house: House) -> None:
-        assert house.post("p1", CHAT, key=None) == (401, {"error": "Missing or invalid authorization header"})
+    def test_without_a_token_401_and_with_another_403(self, driver: GatewayDriver) -> None:
+        assert driver.post("p1", CHAT, key=None) == (401, {"error": "Missing or invalid authorization header"})
         basic = {"Authorization": "Basic cDE6eA=="}
-        assert house.post("p1", CHAT, key=None, headers=basic)[0] == 401
+        assert driver.post("p1", CHAT, key=None, headers=basic)[0] == 401
         for key in ("p2-token", "wrong"):
-            status, body = house.post("p1", CHAT, key=key)
+            status, body = driver.post("p1", CHAT, key=key)
             assert (status, body["error"]) == (403, "Invalid token for participant")
 
     def test_every_token_of_a_participant_counts_connected_or_not(self) -> None:
         two = participant("p1")
         two = type(two)((*two.token_digests, *participant("other").token_digests), two.capabilities)
-        house = House(settings(p1=two))
+        driver = GatewayDriver(settings(p1=two))
         for key in ("p1-token", "other-token"):
-            assert house.post("p1", CHAT, key=key)[0] == 200
-        house.join("p1", key="other-token").gone()
-        assert house.post("p1", CHAT, key="p1-token")[0] == 200
+            assert driver.post("p1", CHAT, key=key)[0] == 200
+        driver.join("p1", key="other-token").gone()
+        assert driver.post("p1", CHAT, key="p1-token")[0] == 200
 
     @pytest.mark.promise("MEW gateway", "`/participants` has the documented status codes, bodies and polling")
     @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ class TestMessages:
             (b'{"payload":{}}', {"error": "Message kind is required"}),
         ],
     )
-    def test_the_texts_of_upstreams_400(self, house: House, body: bytes, answer: Any) -> None:
-        assert house.post("p1", body) == (400, answer)
+    def test_the_texts_of_upstreams_400(self, driver: GatewayDriver, body: bytes, answer: Any) -> None:
+        assert driver.post("p1", body) == (400, answer)
 
     @pytest.mark.parametrize(
         ("body", "code"),
@@ -143,79 +143,81 @@ class TestMessages:
             (b'{"kind":"system/welcome"}', "invalid_request"),
         ],
     )
-    def test_other_mistakes_are_400_with_a_code_and_a_text(self, house: House, body: bytes, code: str) -> None:
-        status, answer = house.post("p1", body)
+    def test_other_mistakes_are_400_with_a_code_and_a_text(self, driver: GatewayDriver, body: bytes, code: str) -> None:
+        status, answer = driver.post("p1", body)
         assert (status, answer["error"]) == (400, code) and answer["message"]
 
-    def test_payloads_are_not_looked_at(self, house: House) -> None:
-        assert house.post("p1", {"kind": "chat"})[0] == 200
-        assert house.post("p1", {"kind": "mcp/request"})[0] == 200
+    def test_payloads_are_not_looked_at(self, driver: GatewayDriver) -> None:
+        assert driver.post("p1", {"kind": "chat"})[0] == 200
+        assert driver.post("p1", {"kind": "mcp/request"})[0] == 200
 
-    def test_a_reserved_kind_is_told_to_the_connection_too_in_the_words_that_tests_look_for(self, house: House) -> None:
-        (p1,) = house.joined("p1")
-        status, body = house.post("p1", {"kind": "system/register", "id": "s1"})
+    def test_a_reserved_kind_is_told_to_the_connection_too_in_the_words_that_tests_look_for(
+        self, driver: GatewayDriver
+    ) -> None:
+        (p1,) = driver.joined("p1")
+        status, body = driver.post("p1", {"kind": "system/register", "id": "s1"})
         assert status == 400
         heard = p1.heard()
         assert heard[0]["correlation_id"] == ["s1"]
         for said in (body, error(heard)):
             assert "system/register is reserved for the gateway" in said["message"]
 
-    def test_a_capability_violation_is_403_and_told_to_the_connection_too(self, house: House) -> None:
-        guest, p2 = house.joined("guest", "p2")
-        status, body = house.post("guest", {"kind": "mcp/request", "id": "m1"})
+    def test_a_capability_violation_is_403_and_told_to_the_connection_too(self, driver: GatewayDriver) -> None:
+        guest, p2 = driver.joined("guest", "p2")
+        status, body = driver.post("guest", {"kind": "mcp/request", "id": "m1"})
         assert (status, body["error"]) == (403, "capability_violation") and body["message"]
         assert error(guest.heard())["attempted_kind"] == "mcp/request"
         assert p2.heard() == []
 
-    def test_a_from_that_is_somebody_else_is_refused(self, house: House) -> None:
-        (p2,) = house.joined("p2")
-        status, body = house.post("p1", CHAT | {"from": "p2"})
+    def test_a_from_that_is_somebody_else_is_refused(self, driver: GatewayDriver) -> None:
+        (p2,) = driver.joined("p2")
+        status, body = driver.post("p1", CHAT | {"from": "p2"})
         assert (status, body["error"]) == (403, "invalid_from")
         assert p2.heard() == []
 
     def test_a_body_over_the_bound_is_413(self) -> None:
-        house = House(limits=Limits(space_frame_max=1_000))
-        status, body = house.post("p1", b" " * 1_001)
+        driver = GatewayDriver(limits=Limits(space_frame_max=1_000))
+        status, body = driver.post("p1", b" " * 1_001)
         assert (status, body["error"]) == (413, "too_large")
 
-    def test_the_answer_waits_for_the_journal_and_says_when_it_refused(self, house: House) -> None:
-        (p2,) = house.joined("p2")
-        append = house.journal.append
+    def test_the_answer_waits_for_the_journal_and_says_when_it_refused(self, driver: GatewayDriver) -> None:
+        (p2,) = driver.joined("p2")
+        append = driver.journal.append
 
         def refusing(shard: int, epoch: int, facts: Any, done: Any) -> None:
-            house.journal.is_by_hand = True
+            driver.journal.is_by_hand = True
             append(shard, epoch, facts, done)
-            house.journal.is_by_hand = False
-            house.scheduler.soon(house.journal.refuse)
+            driver.journal.is_by_hand = False
+            driver.scheduler.soon(driver.journal.refuse)
 
-        house.journal.append = refusing  # type: ignore[method-assign]
-        status, body = house.post("p1", CHAT)
+        driver.journal.append = refusing  # type: ignore[method-assign]
+        status, body = driver.post("p1", CHAT)
         assert (status, body["error"]) == (503, "journal_unavailable")
         assert p2.heard() == []
 
-    def test_an_alias_that_is_there_may_send_with_its_token(self, house: House) -> None:
-        house.join("laptop", key="p1-token")
-        assert house.post("laptop", CHAT, key="p1-token")[0] == 200
-        assert house.post("laptop", CHAT, key="p2-token")[0] == 403
-        assert house.post("gateway", CHAT, key="p1-token")[0] == 403
+    def test_an_alias_that_is_there_may_send_with_its_token(self, driver: GatewayDriver) -> None:
+        driver.join("laptop", key="p1-token")
+        assert driver.post("laptop", CHAT, key="p1-token")[0] == 200
+        assert driver.post("laptop", CHAT, key="p2-token")[0] == 403
+        assert driver.post("gateway", CHAT, key="p1-token")[0] == 403
 
     @pytest.mark.promise("MEW gateway", "a POST under an unknown id is rejected")
-    def test_an_id_that_nobody_has_is_refused_whatever_the_token(self, house: House) -> None:
-        status, body = house.post("ghost", CHAT, key="p1-token")
+    def test_an_id_that_nobody_has_is_refused_whatever_the_token(self, driver: GatewayDriver) -> None:
+        status, body = driver.post("ghost", CHAT, key="p1-token")
         assert (status, body["error"]) == (403, "Invalid token for participant")
         assert "`p1`" in body["message"]
 
-    def test_a_message_of_somebody_connected_waits_behind_what_it_sent_before(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_a_message_of_somebody_connected_waits_behind_what_it_sent_before(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         p1.put(envelope("chat", {"text": "first"}))
-        house.post("p1", CHAT)
+        driver.post("p1", CHAT)
         assert [each["payload"]["text"] for each in p2.heard()] == ["first", "hi"]
 
 
 class TestStreams:
-    def test_a_request_opens_a_stream_and_only_the_open_is_told(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
-        status, body = house.post("p1", {"kind": "stream/request", "id": "r1", "payload": {"target": ["p2"]}})
+    def test_a_request_opens_a_stream_and_only_the_open_is_told(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
+        status, body = driver.post("p1", {"kind": "stream/request", "id": "r1", "payload": {"target": ["p2"]}})
         assert status == 200
         assert {name: body[name] for name in ("id", "status", "stream_id")} == {
             "id": "r1",
@@ -225,26 +227,26 @@ class TestStreams:
         assert body["timestamp"].endswith("Z")
         assert kinds(p2.heard()) == kinds(p1.heard()) == ["stream/open"]
 
-    def test_a_missing_target_is_400_with_the_whole_envelope(self, house: House) -> None:
-        status, body = house.post("p1", {"kind": "stream/request", "id": "r1", "payload": {"target": ["x"]}})
+    def test_a_missing_target_is_400_with_the_whole_envelope(self, driver: GatewayDriver) -> None:
+        status, body = driver.post("p1", {"kind": "stream/request", "id": "r1", "payload": {"target": ["x"]}})
         assert (status, body["kind"], body["correlation_id"]) == (400, "system/error", ["r1"])
         assert (body["payload"]["error"], body["payload"]["targets"]) == ("target_not_found", ["x"])
 
     @pytest.mark.promise("MEW gateway", "`/participants` has the documented status codes, bodies and polling")
-    def test_the_bodies_of_what_owners_do(self, house: House) -> None:
-        house.joined("p1", "p2")
-        house.post("p1", {"kind": "stream/request"})
+    def test_the_bodies_of_what_owners_do(self, driver: GatewayDriver) -> None:
+        driver.joined("p1", "p2")
+        driver.post("p1", {"kind": "stream/request"})
         both = {"stream_id": "stream-1", "participant_id": "p2"}
-        assert house.post("p1", {"id": "1", "kind": "stream/grant-write", "payload": both}) == (
+        assert driver.post("p1", {"id": "1", "kind": "stream/grant-write", "payload": both}) == (
             200,
             {"id": "1", "status": "granted", "stream_id": "stream-1", "authorized_writers": ["p1", "p2"]},
         )
-        assert house.post("p1", {"id": "2", "kind": "stream/revoke-write", "payload": both}) == (
+        assert driver.post("p1", {"id": "2", "kind": "stream/revoke-write", "payload": both}) == (
             200,
             {"id": "2", "status": "revoked", "stream_id": "stream-1", "authorized_writers": ["p1"]},
         )
         moved = {"stream_id": "stream-1", "new_owner": "p2"}
-        assert house.post("p1", {"id": "3", "kind": "stream/transfer-ownership", "payload": moved}) == (
+        assert driver.post("p1", {"id": "3", "kind": "stream/transfer-ownership", "payload": moved}) == (
             200,
             {
                 "id": "3",
@@ -256,138 +258,138 @@ class TestStreams:
             },
         )
 
-    def test_a_close_is_accepted(self, house: House) -> None:
-        house.post("p1", {"kind": "stream/request"})
-        status, body = house.post("p1", {"id": "c", "kind": "stream/close", "payload": {"stream_id": "stream-1"}})
+    def test_a_close_is_accepted(self, driver: GatewayDriver) -> None:
+        driver.post("p1", {"kind": "stream/request"})
+        status, body = driver.post("p1", {"id": "c", "kind": "stream/close", "payload": {"stream_id": "stream-1"}})
         assert (status, body["id"], body["status"]) == (200, "c", "accepted")
-        assert house.space.state.streams == {}
+        assert driver.space.state.streams == {}
 
-    def test_a_stream_of_somebody_who_is_not_there_waits_for_it_and_then_closes(self, house: House) -> None:
-        house.post("p1", {"kind": "stream/request"})
-        house.advance(house.machine.limits.owner_grace_ms)
-        assert house.space.state.streams == {}
+    def test_a_stream_of_somebody_who_is_not_there_waits_for_it_and_then_closes(self, driver: GatewayDriver) -> None:
+        driver.post("p1", {"kind": "stream/request"})
+        driver.advance(driver.machine.limits.owner_grace_ms)
+        assert driver.space.state.streams == {}
 
 
 class TestSpaces:
-    def test_an_invite_answers_with_the_token_and_a_second_one_with_409(self, house: House) -> None:
-        (p2,) = house.joined("p2")
+    def test_an_invite_answers_with_the_token_and_a_second_one_with_409(self, driver: GatewayDriver) -> None:
+        (p2,) = driver.joined("p2")
         invite = {"id": "i1", "kind": "space/invite", "payload": {"participant_id": "x"}}
-        status, body = house.post("p1", invite)
+        status, body = driver.post("p1", invite)
         assert (status, body["id"], body["status"], body["participant_id"]) == (200, "i1", "created", "x")
         assert body["connection_url"] == "ws://localhost:8080/"
-        house.join("x", key=body["token"])
-        status, body = house.post("p1", invite)
+        driver.join("x", key=body["token"])
+        status, body = driver.post("p1", invite)
         assert (status, body["status"], body["participant_id"]) == (409, "already_exists", "x") and body["message"]
         assert kinds(p2.heard()) == ["system/presence", "system/presence"]
 
     @pytest.mark.parametrize("payload", [None, {}, {"participant_id": "a/b"}])
-    def test_a_bad_invite_is_400(self, house: House, payload: Any) -> None:
-        status, body = house.post("p1", {"kind": "space/invite", "payload": payload})
+    def test_a_bad_invite_is_400(self, driver: GatewayDriver, payload: Any) -> None:
+        status, body = driver.post("p1", {"kind": "space/invite", "payload": payload})
         assert (status, body["error"]) == (400, "invalid_request")
 
     @pytest.mark.parametrize("who", ["../../../etc/passwd", "foo/bar"])
-    def test_an_invite_of_a_path_says_invalid_characters(self, house: House, who: str) -> None:
-        status, body = house.post("p1", {"kind": "space/invite", "payload": {"participant_id": who}})
+    def test_an_invite_of_a_path_says_invalid_characters(self, driver: GatewayDriver, who: str) -> None:
+        status, body = driver.post("p1", {"kind": "space/invite", "payload": {"participant_id": who}})
         assert status == 400 and "invalid characters" in body["message"]
 
-    def test_grants_and_revokes_count_over_http_too(self, house: House) -> None:
-        (guest,) = house.joined("guest")
+    def test_grants_and_revokes_count_over_http_too(self, driver: GatewayDriver) -> None:
+        (guest,) = driver.joined("guest")
         grant = {"recipient": "guest", "capabilities": [{"kind": "mcp/request"}]}
-        assert house.post("p1", {"id": "g", "kind": "capability/grant", "payload": grant})[0] == 200
+        assert driver.post("p1", {"id": "g", "kind": "capability/grant", "payload": grant})[0] == 200
         assert kinds(guest.heard()) == ["system/welcome", "capability/grant"]
         revoke = {"recipient": "guest", "grant_id": "g"}
-        assert house.post("p1", {"kind": "capability/revoke", "payload": revoke})[0] == 200
+        assert driver.post("p1", {"kind": "capability/revoke", "payload": revoke})[0] == 200
         assert kinds(guest.heard()) == ["system/welcome", "capability/revoke"]
-        assert house.space.state.grants == {}
+        assert driver.space.state.grants == {}
 
-    def test_a_kick_counts_over_http_too(self, house: House) -> None:
-        (p2,) = house.joined("p2")
-        assert house.post("p1", {"kind": "space/kick", "payload": {"participant_id": "p2"}})[0] == 200
+    def test_a_kick_counts_over_http_too(self, driver: GatewayDriver) -> None:
+        (p2,) = driver.joined("p2")
+        assert driver.post("p1", {"kind": "space/kick", "payload": {"participant_id": "p2"}})[0] == 200
         assert p2.wire.closed == (4003, "kicked")
-        status, body = house.post("p1", {"kind": "space/kick", "payload": {"participant_id": "nobody"}})
+        status, body = driver.post("p1", {"kind": "space/kick", "payload": {"participant_id": "nobody"}})
         assert (status, body["error"]) == (404, "participant_not_found")
 
 
 class TestPolling:
-    def poll(self, house: House, name: str = "p1") -> Any:
-        status, body = house.ask("GET", f"/participants/{name}/messages", key=token(name))
+    def poll(self, driver: GatewayDriver, name: str = "p1") -> Any:
+        status, body = driver.ask("GET", f"/participants/{name}/messages", key=token(name))
         assert status == 200, body
         return body
 
     @pytest.mark.promise("MEW gateway", "`/participants` has the documented status codes, bodies and polling")
-    def test_the_first_time_it_joins_and_then_it_hears_everything_once(self, house: House) -> None:
-        (p2,) = house.joined("p2")
-        first = self.poll(house)
+    def test_the_first_time_it_joins_and_then_it_hears_everything_once(self, driver: GatewayDriver) -> None:
+        (p2,) = driver.joined("p2")
+        first = self.poll(driver)
         assert kinds(first["messages"]) == ["system/welcome"] and first["frames"] == []
         assert kinds(p2.heard()) == ["system/presence"]
         p2.say("chat", {"text": "1"})
         p2.say("chat", {"text": "2"})
-        id_ = house.open_stream(p2, ["p1"])
+        id_ = driver.open_stream(p2, ["p1"])
         p2.put(f"#{id_}#a#b".encode() + b"\xff")
-        house.run()
-        second = self.poll(house)
+        driver.run()
+        second = self.poll(driver)
         assert kinds(second["messages"]) == ["chat", "chat", "stream/request", "stream/open"]
         data = base64.b64encode(b"a#b\xff").decode()
         assert second["frames"] == [{"stream_id": id_, "data": data}]
-        assert self.poll(house) == {"messages": [], "frames": []}
+        assert self.poll(driver) == {"messages": [], "frames": []}
 
-    def test_it_counts_as_present_and_leaves_when_it_stops(self, house: House) -> None:
-        (_p2,) = house.joined("p2")
-        self.poll(house)
-        house.advance(house.machine.limits.poll_ms // 2)
-        self.poll(house)
-        house.advance(house.machine.limits.poll_ms // 2 + 1)
-        assert "p1" in house.space.present
-        house.advance(house.machine.limits.poll_ms)
-        assert "p1" not in house.space.present
+    def test_it_counts_as_present_and_leaves_when_it_stops(self, driver: GatewayDriver) -> None:
+        (_p2,) = driver.joined("p2")
+        self.poll(driver)
+        driver.advance(driver.machine.limits.poll_ms // 2)
+        self.poll(driver)
+        driver.advance(driver.machine.limits.poll_ms // 2 + 1)
+        assert "p1" in driver.space.present
+        driver.advance(driver.machine.limits.poll_ms)
+        assert "p1" not in driver.space.present
 
-    def test_whoever_is_connected_is_told_everything_there(self, house: House) -> None:
-        house.joined("p1")
-        status, body = house.ask("GET", "/participants/p1/messages", key="p1-token")
+    def test_whoever_is_connected_is_told_everything_there(self, driver: GatewayDriver) -> None:
+        driver.joined("p1")
+        status, body = driver.ask("GET", "/participants/p1/messages", key="p1-token")
         assert (status, body["error"]) == (409, "already_connected")
 
-    def test_it_needs_the_token(self, house: House) -> None:
-        assert house.ask("GET", "/participants/p1/messages")[0] == 401
-        assert house.ask("GET", "/participants/p1/messages", key="p2-token")[0] == 403
+    def test_it_needs_the_token(self, driver: GatewayDriver) -> None:
+        assert driver.ask("GET", "/participants/p1/messages")[0] == 401
+        assert driver.ask("GET", "/participants/p1/messages", key="p2-token")[0] == 403
 
-    def test_a_connection_takes_the_place_of_a_poller(self, house: House) -> None:
-        self.poll(house)
-        client = house.join("p1")
-        house.advance(house.machine.limits.poll_ms)
-        assert house.space.present["p1"].kind == "websocket"
+    def test_a_connection_takes_the_place_of_a_poller(self, driver: GatewayDriver) -> None:
+        self.poll(driver)
+        client = driver.join("p1")
+        driver.advance(driver.machine.limits.poll_ms)
+        assert driver.space.present["p1"].kind == "websocket"
         assert kinds(client.say("chat", {"text": "x"})) == ["chat"]
 
     def test_one_that_does_not_fetch_its_envelopes_is_let_go_and_may_come_again(self) -> None:
-        house = House(limits=Limits(space_outbox_max=10_000, poll_ms=60_000))
-        (p2,) = house.joined("p2")
-        self.poll(house)
+        driver = GatewayDriver(limits=Limits(space_outbox_max=10_000, poll_ms=60_000))
+        (p2,) = driver.joined("p2")
+        self.poll(driver)
         for n in range(30):
             p2.say("chat", {"text": str(n) + "x" * 1_000})
-        assert "p1" not in house.space.present
-        house.advance(1_000)
-        assert kinds(self.poll(house)["messages"]) == ["system/welcome"]
+        assert "p1" not in driver.space.present
+        driver.advance(1_000)
+        assert kinds(self.poll(driver)["messages"]) == ["system/welcome"]
         # What was expected of the first time does not end the second.
-        house.advance(59_500)
+        driver.advance(59_500)
         p2.say("chat", {"text": "kept"})
-        assert kinds(self.poll(house)["messages"]) == ["chat"]
+        assert kinds(self.poll(driver)["messages"]) == ["chat"]
 
     def test_dropped_frames_are_told(self) -> None:
-        house = House(limits=Limits(space_telemetry_max=3_000))
-        (p2,) = house.joined("p2")
-        self.poll(house)
-        id_ = house.open_stream(p2, ["p1"])
+        driver = GatewayDriver(limits=Limits(space_telemetry_max=3_000))
+        (p2,) = driver.joined("p2")
+        self.poll(driver)
+        id_ = driver.open_stream(p2, ["p1"])
         for _ in range(10):
             p2.put(f"#{id_}#" + "x" * 1_000)
-            house.run()
-        body = self.poll(house)
+            driver.run()
+        body = self.poll(driver)
         assert len(body["frames"]) + body["frames_dropped"] == 10 and body["frames_dropped"] > 0
 
-    def test_a_kick_ends_it(self, house: House) -> None:
-        (p2,) = house.joined("p2")
-        self.poll(house)
+    def test_a_kick_ends_it(self, driver: GatewayDriver) -> None:
+        (p2,) = driver.joined("p2")
+        self.poll(driver)
         p2.say("space/kick", {"participant_id": "p1"})
-        assert house.ask("GET", "/participants/p1/messages", key="p1-token")[0] == 403
-        assert "p1" not in house.space.present
+        assert driver.ask("GET", "/participants/p1/messages", key="p1-token")[0] == 403
+        assert "p1" not in driver.space.present
 
 
 class Lines:
@@ -402,39 +404,39 @@ class Lines:
 
 
 class TestVirtual:
-    def test_one_with_a_file_is_there_from_the_start_or_from_its_first_request_on(self, house: House) -> None:
+    def test_one_with_a_file_is_there_from_the_start_or_from_its_first_request_on(self, driver: GatewayDriver) -> None:
         early, late = Lines(), Lines()
-        house.spaces.give_sink(house.space, "p1", FileSink(early), is_present=True)
-        house.spaces.give_sink(house.space, "p2", FileSink(late), is_present=False)
-        house.run()
-        assert list(house.space.present) == ["p1"]
-        house.post("p2", CHAT)
-        assert list(house.space.present) == ["p1", "p2"]
-        (p3,) = house.joined("p3")
-        id_ = house.open_stream(p3, ["p2"])
+        driver.spaces.give_sink(driver.space, "p1", FileSink(early), is_present=True)
+        driver.spaces.give_sink(driver.space, "p2", FileSink(late), is_present=False)
+        driver.run()
+        assert list(driver.space.present) == ["p1"]
+        driver.post("p2", CHAT)
+        assert list(driver.space.present) == ["p1", "p2"]
+        (p3,) = driver.joined("p3")
+        id_ = driver.open_stream(p3, ["p2"])
         p3.put(f"#{id_}#x")
-        house.run()
+        driver.run()
         assert b'"kind":"system/welcome"' in early.seen[0] and b'"kind":"chat"' in late.seen[1]
         assert late.seen[-1] == b"#stream-1#x" and early.seen[-1] != late.seen[-1]
 
-    def test_a_connection_takes_its_place(self, house: House) -> None:
+    def test_a_connection_takes_its_place(self, driver: GatewayDriver) -> None:
         lines = Lines()
-        house.spaces.give_sink(house.space, "p1", FileSink(lines), is_present=True)
-        house.run()
-        client = house.client()
+        driver.spaces.give_sink(driver.space, "p1", FileSink(lines), is_present=True)
+        driver.run()
+        client = driver.client()
         assert kinds(client.send(join("p1"))) == ["system/welcome"]
         count = len(lines.seen)
         client.say("chat", {"text": "x"})
-        assert len(lines.seen) == count and house.space.present["p1"].kind == "websocket"
+        assert len(lines.seen) == count and driver.space.present["p1"].kind == "websocket"
 
     def test_nothing_is_kept_back(self) -> None:
-        house = House()
+        driver = GatewayDriver()
         taken: list[int] = []
 
         class Sink:
             def taken(self, now: Now, outbox: Outbox) -> None:
                 taken.append(len(outbox.take()))
 
-        house.spaces.enter(house.space, "p1", Sink(), "virtual")
-        house.run()
+        driver.spaces.enter(driver.space, "p1", Sink(), "virtual")
+        driver.run()
         assert taken == [1]

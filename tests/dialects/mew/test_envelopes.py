@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tests.dialects.mew.driving import House, kinds
+from tests.dialects.mew.driving import GatewayDriver, kinds
 
 TEXT = st.sampled_from(["", "p1", "p2", "demo", "stream-1", "x", "\\ud800", "\\u0000", "é", "a/b", "x" * 300])
 ATOM = st.one_of(
@@ -94,15 +94,15 @@ MESSAGE = st.dictionaries(
     )
 )
 def test_no_message_breaks_a_session_or_a_row(sent: list[Any]) -> None:
-    house = House()
-    p1, p2 = house.joined("p1", "p2")
-    house.open_stream(p1)
+    driver = GatewayDriver()
+    p1, p2 = driver.joined("p1", "p2")
+    driver.open_stream(p1)
     for data in sent:
         if p1.is_open:
             p1.put(data)
-            house.run()
+            driver.run()
             p1.received()
-    for row in house.journal.rows:
+    for row in driver.journal.rows:
         for text in (row.channel, row.id, row.kind, row.sender, row.peer, row.corr, row.reason, row.meta):
             if text is not None:
                 text.encode()

@@ -16,7 +16,7 @@ from tests.dialects.mew.driving import (
     OPERATOR_TOKEN,
     Client,
     Exchange,
-    House,
+    GatewayDriver,
     envelope,
     error,
     join,
@@ -50,13 +50,13 @@ HUGE = ("1e999", "-1E+400", "9" * 5_000, "9" * 310 + ".0", "9" * 250 + "e99", "[
     ],
 )
 def test_a_number_that_would_stop_others_does_not_reach_them(text: str, number: str) -> None:
-    house = House()
-    (p1,) = house.joined("p1")
+    driver = GatewayDriver()
+    (p1,) = driver.joined("p1")
     sent = text.replace("%s", number).encode()
     p1.put(sent)
-    house.run()
+    driver.run()
     assert error(p1.heard())["code"] == "PROCESSING_ERROR"
-    assert house.rows("envelope") == [] and p1.is_open
+    assert driver.rows("envelope") == [] and p1.is_open
 
 
 @pytest.mark.promise(
@@ -66,31 +66,31 @@ def test_a_number_that_would_stop_others_does_not_reach_them(text: str, number: 
 @pytest.mark.parametrize("number", HUGE)
 @pytest.mark.parametrize("kind", list(ACTS))
 def test_a_number_that_no_program_can_hold_is_refused_where_the_gateway_acts(kind: str, number: str) -> None:
-    house = House()
-    (p1,) = house.joined("p1")
+    driver = GatewayDriver()
+    (p1,) = driver.joined("p1")
     p1.put(f'{{"kind":"{kind}","id":"m","payload":{{"stream_id":"stream-1","n":{number}}}}}')
-    house.run()
+    driver.run()
     assert error(p1.heard())["code"] == "PROCESSING_ERROR"
-    assert house.rows("envelope") == [] and p1.is_open
+    assert driver.rows("envelope") == [] and p1.is_open
 
 
 def test_a_join_that_nobody_can_read_is_refused_and_may_be_sent_again() -> None:
-    house = House()
-    client = house.client()
+    driver = GatewayDriver()
+    client = driver.client()
     told = '{"type":"join","space":"demo","participantId":"p2","token":"p2-token"%s}'
     assert error(client.send(told % ',"n":1e999'))["code"] == "PROCESSING_ERROR"
     assert kinds(client.send(told % "")) == ["system/welcome"]
 
 
 def test_numbers_that_are_hard_to_read_hold_nobody_up() -> None:
-    house = House()
-    (p1,) = house.joined("p1")
+    driver = GatewayDriver()
+    (p1,) = driver.joined("p1")
     body = b'{"kind":"chat","id":"m","payload":{"text":"x","n":[' + b",".join([b"1e300"] * 170_000) + b"]}}"
     began = time.process_time()
     p1.put(body)
-    house.run()
+    driver.run()
     took = time.process_time() - began
-    assert len(house.rows("envelope")) == 1
+    assert len(driver.rows("envelope")) == 1
     assert took < 0.7, f"{took} s; a decoder that is left to itself takes more than a second for each look"
 
 
@@ -99,20 +99,20 @@ def test_numbers_that_are_hard_to_read_hold_nobody_up() -> None:
     "no message of a participant breaks a session or blocks others",
 )
 def test_before_the_join_nothing_large_is_looked_at() -> None:
-    house = House()
-    client = house.client()
+    driver = GatewayDriver()
+    client = driver.client()
     assert error(client.send(envelope("chat", {"text": "x" * 70_000})))["error"] == "too_large"
     assert client.wire.closed == (1009, "too_large")
-    assert kinds(house.client().send(join("p1"), envelope("chat", {"text": "x" * 70_000})))[-1] == "chat"
+    assert kinds(driver.client().send(join("p1"), envelope("chat", {"text": "x" * 70_000})))[-1] == "chat"
 
 
 def test_an_envelope_that_is_much_too_large_is_refused_unread_and_a_frame_is_not() -> None:
-    house = House(limits=Limits(envelope_max=1_000))
-    (p1,) = house.joined("p1")
-    house.open_stream(p1)
+    driver = GatewayDriver(limits=Limits(envelope_max=1_000))
+    (p1,) = driver.joined("p1")
+    driver.open_stream(p1)
     assert error(p1.send(b"{" * 2_001))["error"] == "too_large"
     p1.put(b"#stream-1#" + b"{" * 2_001)
-    house.run()
+    driver.run()
     assert p1.frames() != [] and p1.is_open
 
 
@@ -121,31 +121,31 @@ def test_an_envelope_that_is_much_too_large_is_refused_unread_and_a_frame_is_not
     "no message of a participant breaks a session or blocks others",
 )
 def test_what_waits_behind_a_join_cannot_hurt_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House()
-    (p1,) = house.joined("p1")
-    house.journal.is_by_hand = True
+    driver = GatewayDriver()
+    (p1,) = driver.joined("p1")
+    driver.journal.is_by_hand = True
     p1.put(envelope("chat", {"text": "one"}))
-    house.run()
-    late = house.client()
+    driver.run()
+    late = driver.client()
     late.put(join("p2"), envelope("chat", {"text": "poison"}))
     p1.put(envelope("chat", {"text": "two"}))
-    house.run()
+    driver.run()
 
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("penstock.dialects.mew.session.read_envelope", fail)
-    house.journal.commit()
-    house.scheduler.run()
-    assert len(house.failures) == 1 and "a bug" in house.failures[0]
-    house.failures.clear()
+    driver.journal.commit()
+    driver.scheduler.run()
+    assert len(driver.failures) == 1 and "a bug" in driver.failures[0]
+    driver.failures.clear()
     monkeypatch.undo()
-    while house.journal.waiting:
-        house.journal.commit()
-        house.run()
+    while driver.journal.waiting:
+        driver.journal.commit()
+        driver.run()
     assert late.wire.closed == (1011, "Internal")
     assert [each["payload"].get("text") for each in p1.heard() if each["kind"] == "chat"] == ["one", "two"]
-    assert house.runtime.finished == house.machine.commit_log.gate - 1
+    assert driver.runtime.finished == driver.machine.commit_log.gate - 1
 
 
 # Work that grows
@@ -156,65 +156,67 @@ def test_what_waits_behind_a_join_cannot_hurt_others(monkeypatch: pytest.MonkeyP
     "no message of a participant breaks a session or blocks others",
 )
 def test_a_close_with_very_many_correlations_holds_nobody_up() -> None:
-    house = House()
-    (p1,) = house.joined("p1")
+    driver = GatewayDriver()
+    (p1,) = driver.joined("p1")
     for _ in range(200):
         p1.put(envelope("stream/request", {"direction": "upload"}))
-    house.run()
+    driver.run()
     p1.received()
     began = time.process_time()
     heard = p1.say("stream/close", {}, correlation_id=[f"c{no}" for no in range(90_000)])
     assert kinds(heard) == ["stream/close"]
     assert time.process_time() - began < 3.0, "18 million comparisons take several seconds"
-    assert len(house.space.state.streams) == 200
+    assert len(driver.space.state.streams) == 200
 
 
 @pytest.mark.promise("Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too")
 def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
     collector = ParticipantSettings(is_pipeline=True)
-    house = House(settings("p1", collector=collector), limits=Limits(observations_bytes_max=1_000, observations_max=50))
-    (p1,) = house.joined("p1")
-    house.open_stream(p1, ["collector"])
-    house.journal.is_by_hand = True
+    driver = GatewayDriver(
+        settings("p1", collector=collector), limits=Limits(observations_bytes_max=1_000, observations_max=50)
+    )
+    (p1,) = driver.joined("p1")
+    driver.open_stream(p1, ["collector"])
+    driver.journal.is_by_hand = True
     for _ in range(30):
         p1.put(b"#stream-1#" + bytes(100))
-        house.run()
-    dropped = house.machine.commit_log.observations_dropped
-    assert (house.machine.commit_log.observed_bytes, dropped) == (1_000, 20)
-    while house.journal.waiting:
-        house.journal.commit()
-        house.run()
-    assert [row.seq for row in house.rows("frame")] == list(range(1, 11))
-    assert house.machine.commit_log.observed_bytes == 0
-    house.journal.is_by_hand = False
+        driver.run()
+    dropped = driver.machine.commit_log.observations_dropped
+    assert (driver.machine.commit_log.observed_bytes, dropped) == (1_000, 20)
+    while driver.journal.waiting:
+        driver.journal.commit()
+        driver.run()
+    assert [row.seq for row in driver.rows("frame")] == list(range(1, 11))
+    assert driver.machine.commit_log.observed_bytes == 0
+    driver.journal.is_by_hand = False
     p1.send(b"#stream-1#" + bytes(100))
-    assert house.rows("frame")[-1].seq == 31
+    assert driver.rows("frame")[-1].seq == 31
 
 
 @pytest.mark.promise("Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too")
 def test_what_everybody_who_joins_is_told_of_streams_is_bounded() -> None:
-    house = House(limits=Limits(space_streams_bytes_max=10_000))
-    (p1,) = house.joined("p1")
+    driver = GatewayDriver(limits=Limits(space_streams_bytes_max=10_000))
+    (p1,) = driver.joined("p1")
     asked = envelope("stream/request", {"direction": "upload", "metadata": {"x": "y" * 2_000}})
     for _ in range(10):  # in one turn: what is not durable yet counts too
         p1.put(asked)
-    house.run()
+    driver.run()
     refused = [each["payload"] for each in p1.heard() if each["kind"] == "system/error"]
-    assert len(house.space.state.streams) == 4 and len(refused) == 6
+    assert len(driver.space.state.streams) == 4 and len(refused) == 6
     assert {each["error"] for each in refused} == {"too_many_streams"}
     assert "`limits.space_streams_bytes_max`" in refused[0]["message"]
     p1.say("stream/close", {"stream_id": "stream-1"})
     assert "stream/open" in kinds(p1.send(asked))
-    house.journal.is_by_hand = True
+    driver.journal.is_by_hand = True
     p1.say("stream/close", {"stream_id": "stream-2"})
-    house.journal.commit()
+    driver.journal.commit()
     p1.send(asked)
-    house.journal.refuse()
-    house.run()
-    assert house.space.opening_bytes == 0
+    driver.journal.refuse()
+    driver.run()
+    assert driver.space.opening_bytes == 0
     # A restart counts the same.
-    again = house.again(settings("p1"))
-    assert again.space.state.streams_bytes == house.space.state.streams_bytes > 0
+    again = driver.again(settings("p1"))
+    assert again.space.state.streams_bytes == driver.space.state.streams_bytes > 0
     for stream_id in list(again.space.state.streams):
         again.space.state.apply(Row(door="mew", event="stream_close", channel=f"demo/{stream_id}"))
     assert again.space.state.streams_bytes == 0
@@ -228,16 +230,16 @@ def test_what_everybody_who_joins_is_told_of_streams_is_bounded() -> None:
 )
 def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than_it_has() -> None:
     usher = participant("usher", {"kind": "space/*"}, {"kind": "chat"})
-    house = House(settings("admin", usher=usher, chatter=CHATTER))
-    (p,) = house.joined("usher")
+    driver = GatewayDriver(settings("admin", usher=usher, chatter=CHATTER))
+    (p,) = driver.joined("usher")
     p.say("space/kick", {"participant_id": "admin"})
     refused = error(p.say("space/invite", {"participant_id": "admin"}))
-    assert refused["error"] == "capability_violation" and house.rows("invite") == []
-    assert "admin" in house.space.state.kicked and house.minted == []
+    assert refused["error"] == "capability_violation" and driver.rows("invite") == []
+    assert "admin" in driver.space.state.kicked and driver.minted == []
     # Somebody without such powers may come back, and whoever has them all may bring anybody back.
     p.say("space/kick", {"participant_id": "chatter"})
     assert only(p.say("space/invite", {"participant_id": "chatter"}), "space/invite-ack")["status"] == "created"
-    operator = house.join("operator", key=OPERATOR_TOKEN)
+    operator = driver.join("operator", key=OPERATOR_TOKEN)
     assert only(operator.say("space/invite", {"participant_id": "admin"}), "space/invite-ack")["status"] == "created"
 
 
@@ -245,52 +247,52 @@ def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than
     "Capabilities and log files of a gateway", "a kicked participant stays out, and its inviter gains nothing"
 )
 def test_whoever_was_kicked_while_its_request_was_on_the_way_is_not_heard() -> None:
-    house = House()
-    (p1,) = house.joined("p1")
+    driver = GatewayDriver()
+    (p1,) = driver.joined("p1")
     exchange = Exchange("POST", "/participants/p2/messages", envelope("chat", {"text": "x"}), {}, {}, token("p2"))
     exchange.on_read = lambda: p1.say("space/kick", {"participant_id": "p2"})
 
     async def answered() -> Any:
-        answering = asyncio.ensure_future(house.door.handle(exchange))
+        answering = asyncio.ensure_future(driver.door.handle(exchange))
         while not answering.done():
             await asyncio.sleep(0)
-            house.run()
+            driver.run()
         return answering.result()
 
     assert asyncio.run(answered()).status == 403
-    assert [row.kind for row in house.rows("envelope")] == ["space/kick"]
+    assert [row.kind for row in driver.rows("envelope")] == ["space/kick"]
 
 
 @pytest.mark.promise(
     "Capabilities and log files of a gateway", "a kicked participant stays out, and its inviter gains nothing"
 )
 def test_whoever_was_kicked_is_not_told_who_is_here() -> None:
-    house = House()
-    (p1,) = house.joined("p1")
-    assert house.ask("GET", "/participants", key=token("p2"))[0] == 200
+    driver = GatewayDriver()
+    (p1,) = driver.joined("p1")
+    assert driver.ask("GET", "/participants", key=token("p2"))[0] == 200
     p1.say("space/kick", {"participant_id": "p2"})
-    assert house.ask("GET", "/participants", key=token("p2"))[0] == 401
+    assert driver.ask("GET", "/participants", key=token("p2"))[0] == 401
 
 
 def test_a_page_under_a_name_of_its_own_is_not_told_who_is_here() -> None:
-    house = House()
-    assert house.ask("GET", "/participants", headers={"Host": "localhost:8080"})[0] == 200
-    assert house.ask("GET", "/participants", headers={"Host": "evil.example:8080"})[0] == 401
-    assert house.ask("GET", "/participants", headers={"Host": "evil.example"}, key=token("p1"))[0] == 200
+    driver = GatewayDriver()
+    assert driver.ask("GET", "/participants", headers={"Host": "localhost:8080"})[0] == 200
+    assert driver.ask("GET", "/participants", headers={"Host": "evil.example:8080"})[0] == 401
+    assert driver.ask("GET", "/participants", headers={"Host": "evil.example"}, key=token("p1"))[0] == 200
 
 
 @pytest.mark.parametrize("is_kicked", [True, False])
 def test_a_join_that_is_refused_in_its_turn_closes_whatever_came_behind_it(is_kicked: bool) -> None:
-    house = House(settings("p1", "p2"), limits=Limits(participants_max=2 if is_kicked else 1))
-    (p1,) = house.joined("p1")
-    house.journal.is_by_hand = True
+    driver = GatewayDriver(settings("p1", "p2"), limits=Limits(participants_max=2 if is_kicked else 1))
+    (p1,) = driver.joined("p1")
+    driver.journal.is_by_hand = True
     p1.put(envelope("space/kick", {"participant_id": "p2"}) if is_kicked else envelope("chat", {"text": "x"}))
-    house.run()
-    p2 = house.client()
+    driver.run()
+    p2 = driver.client()
     p2.put(join("p2"), envelope("chat", {"text": "hello"}), b"#stream-1#x")
-    house.run()
-    house.journal.commit()
-    house.run()
+    driver.run()
+    driver.journal.commit()
+    driver.run()
     assert error(p2.heard())["error"] == ("kicked" if is_kicked else "space_full")
     assert p2.wire.closed is not None and p2.connection.closed
 
@@ -298,14 +300,14 @@ def test_a_join_that_is_refused_in_its_turn_closes_whatever_came_behind_it(is_ki
 # Names that are nobody's
 
 
-def alias(house: House, id_: str, party: str) -> Client:
+def alias(driver: GatewayDriver, id_: str, party: str) -> Client:
     """Somebody under an id of its own."""
-    return house.join(id_, key=token(party))
+    return driver.join(id_, key=token(party))
 
 
-def refused_as(house: House, id_: str, party: str) -> str:
+def refused_as(driver: GatewayDriver, id_: str, party: str) -> str:
     """Why somebody may not have an id."""
-    client = house.client()
+    client = driver.client()
     heard = client.send(join(id_, key=token(party)))
     assert client.wire.closed is not None
     return str(error(heard)["error"])
@@ -317,18 +319,18 @@ def refused_as(house: House, id_: str, party: str) -> str:
 )
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_stream_of_an_alias_waits_for_that_alias_of_the_same_party(is_restarted: bool) -> None:
-    house = House()
-    owner = alias(house, "tab-7", "p1")
-    house.open_stream(owner)
+    driver = GatewayDriver()
+    owner = alias(driver, "tab-7", "p1")
+    driver.open_stream(owner)
     owner.gone()
     if is_restarted:
-        house = house.again(settings("p1", "p2"))
-    assert refused_as(house, "tab-7", "p2") == "invalid_participant"
-    assert house.ask("GET", "/participants/tab-7/messages", key=token("p2"))[0] == 403
-    back = alias(house, "tab-7", "p1")
+        driver = driver.again(settings("p1", "p2"))
+    assert refused_as(driver, "tab-7", "p2") == "invalid_participant"
+    assert driver.ask("GET", "/participants/tab-7/messages", key=token("p2"))[0] == 403
+    back = alias(driver, "tab-7", "p1")
     assert kinds(back.say("stream/close", {"stream_id": "stream-1"}))[-1] == "stream/close"
     back.gone()
-    assert alias(house, "tab-7", "p2").is_open, "once no stream knows the name it is free"
+    assert alias(driver, "tab-7", "p2").is_open, "once no stream knows the name it is free"
 
 
 @pytest.mark.promise(
@@ -337,18 +339,18 @@ def test_a_stream_of_an_alias_waits_for_that_alias_of_the_same_party(is_restarte
 )
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_frames_for_an_alias_reach_nobody_else_who_takes_its_name(is_restarted: bool) -> None:
-    house = House()
-    target = alias(house, "tab-7", "p1")
-    owner = house.join("p2")
-    house.open_stream(owner, ["tab-7"])
+    driver = GatewayDriver()
+    target = alias(driver, "tab-7", "p1")
+    owner = driver.join("p2")
+    driver.open_stream(owner, ["tab-7"])
     target.gone()
     if is_restarted:
-        house = house.again(settings("p1", "p2", "p3"))
-        owner = house.join("p2")
-    assert refused_as(house, "tab-7", "p3") == "invalid_participant"
+        driver = driver.again(settings("p1", "p2", "p3"))
+        owner = driver.join("p2")
+    assert refused_as(driver, "tab-7", "p3") == "invalid_participant"
     said = only(owner.say("space/invite", {"participant_id": "tab-7"}), "space/invite-ack")
     assert said["status"] == "already_exists"
-    back = alias(house, "tab-7", "p1")
+    back = alias(driver, "tab-7", "p1")
     back.received()
     owner.send(b"#stream-1#x")
     assert back.frames() == [b"#stream-1#x"]
@@ -361,15 +363,15 @@ def test_frames_for_an_alias_reach_nobody_else_who_takes_its_name(is_restarted: 
 @pytest.mark.parametrize("kind", ["stream/grant-write", "stream/transfer-ownership"])
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_what_an_alias_was_given_is_not_for_somebody_else(kind: str, is_restarted: bool) -> None:
-    house = House()
-    owner, tab = house.join("p2"), alias(house, "tab-7", "p1")
-    house.open_stream(owner)
+    driver = GatewayDriver()
+    owner, tab = driver.join("p2"), alias(driver, "tab-7", "p1")
+    driver.open_stream(owner)
     owner.say(kind, {"stream_id": "stream-1", "participant_id": "tab-7", "new_owner": "tab-7"})
     if is_restarted:  # as after a crash: nobody said goodbye
-        house = house.again(settings("p1", "p2", "p3"))
+        driver = driver.again(settings("p1", "p2", "p3"))
     elif kind == "stream/transfer-ownership":
         tab.gone()
-    assert refused_as(house, "tab-7", "p3") == "invalid_participant"
+    assert refused_as(driver, "tab-7", "p3") == "invalid_participant"
 
 
 # Those who come and go
@@ -377,57 +379,57 @@ def test_what_an_alias_was_given_is_not_for_somebody_else(kind: str, is_restarte
 
 @pytest.mark.promise("Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too")
 def test_a_poller_that_is_let_go_is_missed_at_once_and_keeps_no_memory() -> None:
-    house = House(limits=Limits(space_outbox_max=4_000))
-    (p1,) = house.joined("p1")
-    assert house.ask("GET", "/participants/p2/messages", key=token("p2"))[0] == 200
+    driver = GatewayDriver(limits=Limits(space_outbox_max=4_000))
+    (p1,) = driver.joined("p1")
+    assert driver.ask("GET", "/participants/p2/messages", key=token("p2"))[0] == 200
     p1.received()
-    outbox = house.space.present["p2"].outbox
+    outbox = driver.space.present["p2"].outbox
     assert outbox is not None
     heard = []
     for _ in range(8):
         heard += p1.say("chat", {"text": "x" * 1_000})
-    assert "p2" not in house.space.present and house.space.slow_cut == 1
+    assert "p2" not in driver.space.present and driver.space.slow_cut == 1
     assert [each["payload"]["event"] for each in heard if each["kind"] == "system/presence"] == ["leave"]
     assert outbox.size == 0
 
 
 @pytest.mark.parametrize("kind", ["stream/transfer-ownership", "stream/close"])
 def test_a_stream_whose_owner_left_is_closed_though_the_journal_refused_what_it_asked_last(kind: str) -> None:
-    house = House()
-    p1, p2 = house.joined("p1", "p2")
-    house.open_stream(p1)
+    driver = GatewayDriver()
+    p1, p2 = driver.joined("p1", "p2")
+    driver.open_stream(p1)
     p2.received()
-    house.journal.is_by_hand = True
+    driver.journal.is_by_hand = True
     p1.put(envelope(kind, {"stream_id": "stream-1", "new_owner": "p2"}))
-    house.run()
+    driver.run()
     p1.gone()
-    house.advance(house.machine.limits.owner_grace_ms + 1)
-    house.journal.refuse()
-    house.journal.is_by_hand = False
-    while house.journal.waiting:
-        house.journal.commit()
-    house.advance(house.machine.limits.owner_grace_ms + 1)
+    driver.advance(driver.machine.limits.owner_grace_ms + 1)
+    driver.journal.refuse()
+    driver.journal.is_by_hand = False
+    while driver.journal.waiting:
+        driver.journal.commit()
+    driver.advance(driver.machine.limits.owner_grace_ms + 1)
     assert only(p2.heard(), "stream/close")["reason"] == "owner_disconnected"
-    assert house.space.state.streams == {}
+    assert driver.space.state.streams == {}
 
 
 def test_whoever_is_not_read_because_the_journal_is_slow_is_not_taken_for_dead() -> None:
-    house = House(limits=Limits(answers_max=3))
-    p1, p2 = house.joined("p1", "p2")
-    house.journal.is_by_hand = True
+    driver = GatewayDriver(limits=Limits(answers_max=3))
+    p1, p2 = driver.joined("p1", "p2")
+    driver.journal.is_by_hand = True
     for _ in range(5):
         p1.put(envelope("chat", {"text": "x"}))
-    house.run()
+    driver.run()
     assert p1.wire.is_held
     for _ in range(4):
-        house.advance(house.machine.limits.ping_ms, is_answering=False)
+        driver.advance(driver.machine.limits.ping_ms, is_answering=False)
         p2.connection.pong_received()
     assert p1.is_open
-    house.journal.is_by_hand = False
-    while house.journal.waiting:
-        house.journal.commit()
-        house.run()
+    driver.journal.is_by_hand = False
+    while driver.journal.waiting:
+        driver.journal.commit()
+        driver.run()
     assert kinds(p1.heard()) == ["chat"] * 5
     for _ in range(2):
-        house.advance(house.machine.limits.ping_ms, is_answering=False)
+        driver.advance(driver.machine.limits.ping_ms, is_answering=False)
     assert p1.wire.is_aborted

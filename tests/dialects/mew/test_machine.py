@@ -7,44 +7,44 @@ from typing import Any
 import pytest
 
 from penstock.core.limits import Limits
-from tests.dialects.mew.driving import Client, House, envelope, error, kinds, only
+from tests.dialects.mew.driving import Client, GatewayDriver, envelope, error, kinds, only
 
 
-def decide(house: House) -> None:
+def decide(driver: GatewayDriver) -> None:
     """The journal takes everything that waits, and answers at once from then on."""
-    house.journal.is_by_hand = False
-    while house.journal.waiting:
-        house.journal.commit()
-        house.run()
+    driver.journal.is_by_hand = False
+    while driver.journal.waiting:
+        driver.journal.commit()
+        driver.run()
 
 
 @pytest.fixture
-def waiting() -> tuple[House, Client, Client, Client]:
+def waiting() -> tuple[GatewayDriver, Client, Client, Client]:
     """Three participants, a stream of the first, and a journal that takes its time."""
-    house = House()
-    p1, p2, p3 = house.joined("p1", "p2", "p3")
-    house.open_stream(p1)
+    driver = GatewayDriver()
+    p1, p2, p3 = driver.joined("p1", "p2", "p3")
+    driver.open_stream(p1)
     for client in (p2, p3):
         client.received()
-    house.journal.is_by_hand = True
-    return house, p1, p2, p3
+    driver.journal.is_by_hand = True
+    return driver, p1, p2, p3
 
 
-Waiting = tuple[House, Client, Client, Client]
+Waiting = tuple[GatewayDriver, Client, Client, Client]
 STREAM = {"stream_id": "stream-1"}
 
 
 def test_two_invitations_of_the_same_make_one_token(waiting: Waiting) -> None:
-    house, p1, p2, _ = waiting
+    driver, p1, p2, _ = waiting
     p1.put(envelope("space/invite", {"participant_id": "x"}))
     p2.put(envelope("space/invite", {"participant_id": "x"}))
-    house.run()
-    decide(house)
+    driver.run()
+    decide(driver)
     first = only([each for each in p1.heard() if each["kind"] == "space/invite-ack"], "space/invite-ack")
     second = only([each for each in p2.heard() if each["kind"] == "space/invite-ack"], "space/invite-ack")
     assert (first["status"], second["status"]) == ("created", "already_exists")
-    assert len(house.rows("invite")) == len(house.minted) == 1
-    house.join("x", key=first["token"])
+    assert len(driver.rows("invite")) == len(driver.minted) == 1
+    driver.join("x", key=first["token"])
 
 
 @pytest.mark.promise("MEW gateway", "size, rate and number are limited")
@@ -67,66 +67,66 @@ def test_two_invitations_of_the_same_make_one_token(waiting: Waiting) -> None:
     ],
 )
 def test_bounds_count_what_waits(limits: Limits, kind: str, payloads: list[Any], code: str) -> None:
-    house = House(limits=limits)
-    p1, _ = house.joined("p1", "p2")
-    house.journal.is_by_hand = True
+    driver = GatewayDriver(limits=limits)
+    p1, _ = driver.joined("p1", "p2")
+    driver.journal.is_by_hand = True
     p1.put(*(envelope(kind, payload) for payload in payloads))
-    house.run()
-    decide(house)
+    driver.run()
+    decide(driver)
     refused = [each["payload"]["error"] for each in p1.heard() if each["kind"] == "system/error"]
     assert refused == [code, code]
 
 
 def test_a_refused_commit_gives_its_room_back() -> None:
-    house = House(limits=Limits(space_streams_max=1, invites_max=1, grants_max=1))
-    p1, _ = house.joined("p1", "p2")
+    driver = GatewayDriver(limits=Limits(space_streams_max=1, invites_max=1, grants_max=1))
+    p1, _ = driver.joined("p1", "p2")
     asked = [
         envelope("stream/request", {}),
         envelope("space/invite", {"participant_id": "x"}),
         envelope("capability/grant", {"recipient": "p2", "capabilities": [{"kind": "k"}]}),
     ]
-    house.journal.is_by_hand = True
+    driver.journal.is_by_hand = True
     p1.put(*asked)
-    house.run()
-    house.journal.refuse()
-    house.journal.is_by_hand = False
-    house.run()
+    driver.run()
+    driver.journal.refuse()
+    driver.journal.is_by_hand = False
+    driver.run()
     assert kinds(p1.heard()) == ["system/error"] * 3
     assert "system/error" not in kinds(p1.send(*asked))
 
 
 def test_a_stream_is_given_away_once(waiting: Waiting) -> None:
-    house, p1, _p2, p3 = waiting
+    driver, p1, _p2, p3 = waiting
     p1.put(
         envelope("stream/transfer-ownership", STREAM | {"new_owner": "p2"}),
         envelope("stream/transfer-ownership", STREAM | {"new_owner": "p3"}, id="t2"),
     )
-    house.run()
-    decide(house)
+    driver.run()
+    decide(driver)
     heard = p3.heard()
     assert kinds(heard) == ["stream/ownership-transferred"]
-    assert house.space.state.streams["stream-1"].route.owner == "p2"
+    assert driver.space.state.streams["stream-1"].route.owner == "p2"
     assert error(p1.heard())["error"] == "unauthorized"
 
 
 def test_a_stream_is_closed_once(waiting: Waiting) -> None:
-    house, p1, _, p3 = waiting
+    driver, p1, _, p3 = waiting
     p1.put(envelope("stream/close", STREAM), envelope("stream/close", STREAM))
-    house.run()
-    decide(house)
-    assert house.space.state.streams == {} and len(house.rows("stream_close")) == 1
+    driver.run()
+    decide(driver)
+    assert driver.space.state.streams == {} and len(driver.rows("stream_close")) == 1
     assert kinds(p3.heard())[0] == "stream/close"
 
 
 def test_frames_and_a_close_may_be_sent_right_behind_a_request(waiting: Waiting) -> None:
-    house, p1, _p2, p3 = waiting
+    driver, p1, _p2, p3 = waiting
     p1.put(
         envelope("stream/request", {"direction": "upload"}, id="r9"),
         b"#stream-2#by its owner",
         envelope("stream/close", correlation_id="r9"),
     )
-    house.run()
-    decide(house)
+    driver.run()
+    decide(driver)
     received = p3.received()
     assert [each if isinstance(each, bytes) else each["kind"] for each in received] == [
         "stream/request",
@@ -134,58 +134,58 @@ def test_frames_and_a_close_may_be_sent_right_behind_a_request(waiting: Waiting)
         b"#stream-2#by its owner",
         "stream/close",
     ]
-    assert list(house.space.state.streams) == ["stream-1"]
+    assert list(driver.space.state.streams) == ["stream-1"]
 
 
 def test_a_writer_that_leaves_before_its_grant_is_durable_is_no_writer(waiting: Waiting) -> None:
-    house, p1, p2, _ = waiting
+    driver, p1, p2, _ = waiting
     p1.put(envelope("stream/grant-write", STREAM | {"participant_id": "p2"}))
-    house.run()
+    driver.run()
     p2.gone()
-    decide(house)
-    assert list(house.space.state.streams["stream-1"].route.writers) == ["p1"]
-    again = house.join("p2")
+    decide(driver)
+    assert list(driver.space.state.streams["stream-1"].route.writers) == ["p1"]
+    again = driver.join("p2")
     assert error(again.send("#stream-1#x"))["error"] == "unauthorized_stream_write"
 
 
 def test_a_new_owner_that_leaves_before_it_has_the_stream_is_waited_for_and_no_longer(
     waiting: Waiting,
 ) -> None:
-    house, p1, p2, p3 = waiting
+    driver, p1, p2, p3 = waiting
     p1.put(envelope("stream/transfer-ownership", STREAM | {"new_owner": "p2"}))
-    house.run()
+    driver.run()
     p2.gone()
-    decide(house)
-    assert list(house.space.state.streams) == ["stream-1"]
+    decide(driver)
+    assert list(driver.space.state.streams) == ["stream-1"]
     p3.received()
-    house.advance(house.machine.limits.owner_grace_ms)
-    assert house.space.state.streams == {}
+    driver.advance(driver.machine.limits.owner_grace_ms)
+    assert driver.space.state.streams == {}
     assert kinds(p3.heard()) == ["stream/close"]
 
 
 def test_an_owner_that_leaves_before_its_stream_is_open_is_waited_for_and_no_longer(waiting: Waiting) -> None:
-    house, _, p2, _ = waiting
+    driver, _, p2, _ = waiting
     p2.put(envelope("stream/request", {}))
-    house.run()
+    driver.run()
     p2.gone()
-    decide(house)
-    assert list(house.space.state.streams) == ["stream-1", "stream-2"]
-    house.advance(house.machine.limits.owner_grace_ms)
-    assert list(house.space.state.streams) == ["stream-1"]
+    decide(driver)
+    assert list(driver.space.state.streams) == ["stream-1", "stream-2"]
+    driver.advance(driver.machine.limits.owner_grace_ms)
+    assert list(driver.space.state.streams) == ["stream-1"]
 
 
 def test_a_right_counts_when_it_is_durable_and_is_gone_when_that_is(waiting: Waiting) -> None:
-    house, p1, *_ = waiting
-    decide(house)
-    guest = house.join("guest")
-    house.journal.is_by_hand = True
+    driver, p1, *_ = waiting
+    decide(driver)
+    guest = driver.join("guest")
+    driver.journal.is_by_hand = True
     p1.put(envelope("capability/grant", {"recipient": "guest", "capabilities": [{"kind": "mcp/request"}]}, id="g"))
-    house.run()
+    driver.run()
     guest.put(envelope("mcp/request", {"method": "early"}))
-    house.run()
-    decide(house)
+    driver.run()
+    decide(driver)
     guest.put(envelope("mcp/request", {"method": "late"}))
-    house.run()
+    driver.run()
     heard = [each["payload"]["method"] for each in p1.heard() if each["kind"] == "mcp/request"]
     assert heard == ["late"]
     p1.say("capability/revoke", {"recipient": "guest", "grant_id": "g"})

@@ -13,7 +13,7 @@ from tests.dialects.mew.driving import (
     BASELINE,
     OPERATOR_TOKEN,
     PING,
-    House,
+    GatewayDriver,
     envelope,
     error,
     join,
@@ -29,8 +29,8 @@ SYSTEM_JOIN = {"protocol": "mew/v0.4", "id": "j1", "ts": TS, "kind": "system/joi
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def driver() -> GatewayDriver:
+    return GatewayDriver()
 
 
 class TestJoin:
@@ -50,8 +50,8 @@ class TestJoin:
             SYSTEM_JOIN | {"protocol": "mew/v0.3", "payload": {"token": "p1-token"}},
         ],
     )
-    def test_every_shape_is_welcomed(self, house: House, message: Any) -> None:
-        client = house.client()
+    def test_every_shape_is_welcomed(self, driver: GatewayDriver, message: Any) -> None:
+        client = driver.client()
         (welcome,) = client.send(message)
         assert (welcome["kind"], welcome["to"], welcome["from"]) == (
             "system/welcome",
@@ -60,32 +60,34 @@ class TestJoin:
         )
         assert welcome["payload"]["you"]["id"] == "p1"
 
-    def test_the_capabilities_that_a_client_claims_are_ignored(self, house: House) -> None:
-        client = house.client()
+    def test_the_capabilities_that_a_client_claims_are_ignored(self, driver: GatewayDriver) -> None:
+        client = driver.client()
         heard = client.send(join("guest") | {"capabilities": [{"kind": "*"}]})
         assert only(heard, "system/welcome")["you"]["capabilities"] == [{"kind": "chat"}, BASELINE]
 
-    def test_the_server_says_nothing_until_the_client_does(self, house: House) -> None:
-        assert house.client().received() == []
+    def test_the_server_says_nothing_until_the_client_does(self, driver: GatewayDriver) -> None:
+        assert driver.client().received() == []
 
     @pytest.mark.parametrize("said", [{}, {"space": "demo"}, {"participantId": "p1"}])
-    def test_what_the_join_leaves_out_is_taken_from_the_request_for_the_socket(self, house: House, said: Any) -> None:
-        client = house.client(token="p1-token", space="demo", participant="p1")
+    def test_what_the_join_leaves_out_is_taken_from_the_request_for_the_socket(
+        self, driver: GatewayDriver, said: Any
+    ) -> None:
+        client = driver.client(token="p1-token", space="demo", participant="p1")
         (welcome,) = client.send({"type": "join", **said})
         assert welcome["payload"]["you"]["id"] == "p1"
 
-    def test_what_the_join_says_counts_before_the_request_for_the_socket(self, house: House) -> None:
-        client = house.client(token="p1-token", space="elsewhere", participant="p1")
+    def test_what_the_join_says_counts_before_the_request_for_the_socket(self, driver: GatewayDriver) -> None:
+        client = driver.client(token="p1-token", space="elsewhere", participant="p1")
         (welcome,) = client.send(join("p2"))
         assert welcome["payload"]["you"]["id"] == "p2"
 
-    def test_a_client_that_showed_a_token_and_says_nothing_is_taken_in(self, house: House) -> None:
-        client = house.client(token="p1-token")
-        house.advance(house.machine.limits.join_pause_ms)
+    def test_a_client_that_showed_a_token_and_says_nothing_is_taken_in(self, driver: GatewayDriver) -> None:
+        client = driver.client(token="p1-token")
+        driver.advance(driver.machine.limits.join_pause_ms)
         assert only(client.heard(), "system/welcome")["you"]["id"] == "p1"
 
-    def test_a_client_that_showed_a_token_may_speak_at_once(self, house: House) -> None:
-        client = house.client(token="p1-token")
+    def test_a_client_that_showed_a_token_may_speak_at_once(self, driver: GatewayDriver) -> None:
+        client = driver.client(token="p1-token")
         assert kinds(client.say("chat", {"text": "hello"})) == ["system/welcome", "chat"]
 
     @pytest.mark.promise(
@@ -107,9 +109,9 @@ class TestJoin:
             ({"token": "p1-token", "protocol": ["mew/v0.4"]}, "validation_error"),
         ],
     )
-    def test_a_refusal_is_a_full_error_and_then_the_end(self, house: House, said: Any, code: str) -> None:
-        (other,) = house.joined("p3")
-        client = house.client()
+    def test_a_refusal_is_a_full_error_and_then_the_end(self, driver: GatewayDriver, said: Any, code: str) -> None:
+        (other,) = driver.joined("p3")
+        client = driver.client()
         (said_back,) = client.send({"type": "join", "id": "j1", "space": "demo", **said})
         assert error([said_back])["error"] == code
         assert said_back["payload"]["message"]
@@ -117,40 +119,40 @@ class TestJoin:
             assert said_back["correlation_id"] == ["j1"]
         assert client.wire.closed == (1008, code)
         assert other.heard() == []
-        assert list(house.space.present) == ["p3"]
+        assert list(driver.space.present) == ["p3"]
 
     @pytest.mark.promise(
         "MEW gateway", "every form of join is accepted; a rejection is a complete error followed by a close"
     )
-    def test_an_alias_has_its_own_id_and_the_rights_of_its_logical_name(self, house: House) -> None:
-        client = house.client()
+    def test_an_alias_has_its_own_id_and_the_rights_of_its_logical_name(self, driver: GatewayDriver) -> None:
+        client = driver.client()
         (welcome,) = client.send(join("my-laptop", key="guest-token"))
         assert welcome["payload"]["you"] == {"id": "my-laptop", "capabilities": [{"kind": "chat"}, BASELINE]}
-        assert house.rows("join")[0].meta == '{"as":"guest","transport":"websocket"}'
+        assert driver.rows("join")[0].meta == '{"as":"guest","transport":"websocket"}'
         for name in (None, "my-laptop", "guest"):
             heard = client.say("chat", {"text": "hi"}, **({} if name is None else {"from_": name}))
             assert [each["from"] for each in heard] == [name or "my-laptop"]
 
-    def test_an_alias_of_somebody_else_who_is_there_is_refused(self, house: House) -> None:
-        house.join("my-laptop", key="p1-token")
-        client = house.client()
+    def test_an_alias_of_somebody_else_who_is_there_is_refused(self, driver: GatewayDriver) -> None:
+        driver.join("my-laptop", key="p1-token")
+        client = driver.client()
         assert error(client.send(join("my-laptop", key="p2-token")))["error"] == "invalid_participant"
-        assert house.space.present["my-laptop"].party == "p1"
+        assert driver.space.present["my-laptop"].party == "p1"
 
     def test_the_operator_joins_every_space_with_every_right(self) -> None:
-        house = House(settings("p1"), settings("p1", id_="other"))
+        driver = GatewayDriver(settings("p1"), settings("p1", id_="other"))
         for space in ("demo", "other"):
-            client = house.client()
+            client = driver.client()
             you = only(client.send({"type": "join", "space": space, "token": OPERATOR_TOKEN}), "system/welcome")["you"]
             assert you == {"id": "operator", "capabilities": [{"kind": "*"}, BASELINE]}
 
     def test_where_there_are_several_spaces_one_has_to_be_named(self) -> None:
-        house = House(settings("p1"), settings("p1", id_="other"))
-        client = house.client()
+        driver = GatewayDriver(settings("p1"), settings("p1", id_="other"))
+        client = driver.client()
         assert error(client.send({"type": "join", "token": "p1-token"}))["error"] == "unknown_space"
 
-    def test_messages_before_the_join_are_refused_but_for_the_heartbeat(self, house: House) -> None:
-        client = house.client()
+    def test_messages_before_the_join_are_refused_but_for_the_heartbeat(self, driver: GatewayDriver) -> None:
+        client = driver.client()
         assert client.say("system/heartbeat") == []
         said = error(client.say("chat", {"text": "x"}, id="c1"))
         assert (said["error"], said["attempted_kind"], said["your_capabilities"]) == (
@@ -161,66 +163,66 @@ class TestJoin:
         assert error(client.send("#stream-1#x"))["error"] == "unauthorized_stream_write"
         assert kinds(client.send(join("p1"))) == ["system/welcome"]
 
-    def test_join_and_chat_in_one_burst(self, house: House) -> None:
-        client = house.client()
+    def test_join_and_chat_in_one_burst(self, driver: GatewayDriver) -> None:
+        client = driver.client()
         client.put(join("p1"), envelope("chat", {"text": "hi"}))
-        house.run()
+        driver.run()
         assert kinds(client.heard()) == ["system/welcome", "chat"]
 
-    def test_what_comes_while_a_join_waits_for_its_turn_waits_behind_it(self, house: House) -> None:
-        (other,) = house.joined("p2")
-        house.journal.is_by_hand = True
+    def test_what_comes_while_a_join_waits_for_its_turn_waits_behind_it(self, driver: GatewayDriver) -> None:
+        (other,) = driver.joined("p2")
+        driver.journal.is_by_hand = True
         other.send(envelope("chat", {"text": "first"}))
-        client = house.client()
+        client = driver.client()
         request = envelope("stream/request", {"direction": "upload"}, id="r")
         assert client.send(join("p1"), envelope("chat", {"text": "second"}), request, b"#stream-1#x") == []
-        house.journal.commit()
-        house.run()
+        driver.journal.commit()
+        driver.run()
         assert kinds(client.heard()) == ["system/welcome"]
-        house.journal.commit()
-        house.run()
+        driver.journal.commit()
+        driver.run()
         received = client.received()
         assert kinds(received[:-1]) == ["chat", "stream/request", "stream/open"]
         assert received[-1] == b"#stream-1#x"
 
-    def test_a_second_join_of_the_same_is_another_welcome(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_a_second_join_of_the_same_is_another_welcome(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         assert kinds(p1.send(join("p1"))) == ["system/welcome"]
         assert p2.heard() == [] and p1.is_open
 
-    def test_a_second_join_as_another_leaves_no_ghost(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_a_second_join_as_another_leaves_no_ghost(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         assert only(p1.send(join("p3")), "system/welcome")["you"]["id"] == "p3"
         assert [(each["payload"]["event"], each["payload"]["participant"]["id"]) for each in p2.heard()] == [
             ("leave", "p1"),
             ("join", "p3"),
         ]
-        assert list(house.space.present) == ["p2", "p3"]
+        assert list(driver.space.present) == ["p2", "p3"]
 
-    def test_no_join_within_ten_seconds_is_an_error_and_the_end(self, house: House) -> None:
-        client = house.client()
-        house.advance(9_999)
+    def test_no_join_within_ten_seconds_is_an_error_and_the_end(self, driver: GatewayDriver) -> None:
+        client = driver.client()
+        driver.advance(9_999)
         assert client.received() == []
-        house.advance(1)
+        driver.advance(1)
         assert error(client.heard())["error"] == "join_timeout"
         assert client.wire.closed == (1008, "join_timeout")
 
-    def test_a_joiner_is_not_asked_to_join_again(self, house: House) -> None:
-        (p1,) = house.joined("p1")
-        house.advance(10_000)
+    def test_a_joiner_is_not_asked_to_join_again(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
+        driver.advance(10_000)
         assert p1.is_open and p1.received() == []
 
     def test_a_join_that_is_refused_when_its_turn_comes_hears_why(self) -> None:
-        house = House(settings("p1", "p2", "p3"), limits=Limits(participants_max=2))
-        (p1,) = house.joined("p1")
-        house.journal.is_by_hand = True
+        driver = GatewayDriver(settings("p1", "p2", "p3"), limits=Limits(participants_max=2))
+        (p1,) = driver.joined("p1")
+        driver.journal.is_by_hand = True
         p1.send(envelope("chat", {"text": "hi"}))
-        second, third = house.client(), house.client()
+        second, third = driver.client(), driver.client()
         second.send(join("p2"))
         third.send(join("p3"))
-        house.journal.is_by_hand = False
-        house.journal.commit()
-        house.run()
+        driver.journal.is_by_hand = False
+        driver.journal.commit()
+        driver.run()
         assert kinds(second.heard()) == ["system/welcome"]
         assert error(third.heard())["error"] == "space_full"
         assert third.wire.closed == (1008, "space_full")
@@ -228,12 +230,12 @@ class TestJoin:
 
 class TestWelcome:
     @pytest.mark.promise("MEW gateway", "welcomes, presence and errors have the form that clients read")
-    def test_its_fields_and_their_order(self, house: House) -> None:
-        p1, _guest = house.joined("p1", "guest")
-        house.open_stream(p1, ["guest"], content_type="application/json")
-        client = house.client()
+    def test_its_fields_and_their_order(self, driver: GatewayDriver) -> None:
+        p1, _guest = driver.joined("p1", "guest")
+        driver.open_stream(p1, ["guest"], content_type="application/json")
+        client = driver.client()
         client.put(join("p2"))
-        house.run()
+        driver.run()
         raw = client.wire.data
         (welcome,) = client.heard()
         assert list(welcome) == ["protocol", "id", "ts", "from", "to", "kind", "payload"]
@@ -251,35 +253,35 @@ class TestWelcome:
         # Whoever reads log files looks for compact JSON.
         assert b'"authorized_writers":["p1"]' in raw and b'"target":["guest"]' in raw
 
-    def test_without_streams_the_list_is_empty_and_there(self, house: House) -> None:
-        assert house.welcome("p1")["active_streams"] == []
+    def test_without_streams_the_list_is_empty_and_there(self, driver: GatewayDriver) -> None:
+        assert driver.welcome("p1")["active_streams"] == []
 
-    def test_it_comes_before_anything_else(self, house: House) -> None:
-        (p1,) = house.joined("p1")
-        id_ = house.open_stream(p1)
-        client = house.client()
+    def test_it_comes_before_anything_else(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
+        id_ = driver.open_stream(p1)
+        client = driver.client()
         client.put(join("p2"))
         p1.put(f"#{id_}#x", envelope("chat", {"text": "hi"}))
-        house.run()
+        driver.run()
         received = client.received()
         assert received[0]["kind"] == "system/welcome"
         assert received[1] == b"#stream-1#x" and received[2]["kind"] == "chat"
 
     def test_capabilities_are_each_told_once_and_what_is_none_is_left_out(self) -> None:
         odd = participant("p1", {"kind": "chat"}, "chat", {"kind": "chat"}, {"x": 1}, BASELINE)
-        house = House(settings(p1=odd))
-        assert house.welcome("p1")["you"]["capabilities"] == [{"kind": "chat"}, BASELINE]
+        driver = GatewayDriver(settings(p1=odd))
+        assert driver.welcome("p1")["you"]["capabilities"] == [{"kind": "chat"}, BASELINE]
 
-    def test_a_stream_that_is_not_durable_is_not_shown(self, house: House) -> None:
-        (p1,) = house.joined("p1")
-        house.journal.is_by_hand = True
+    def test_a_stream_that_is_not_durable_is_not_shown(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
+        driver.journal.is_by_hand = True
         p1.put(envelope("stream/request", {"direction": "upload"}))
         # A virtual participant does not wait for its turn.
-        status, body = house.ask("GET", "/participants/p2/messages", key=token("p2"))
+        status, body = driver.ask("GET", "/participants/p2/messages", key=token("p2"))
         assert (status, only(body["messages"], "system/welcome")["active_streams"]) == (200, [])
 
-    def test_what_a_request_carries_cannot_stand_for_what_the_gateway_knows(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_what_a_request_carries_cannot_stand_for_what_the_gateway_knows(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         lies = {"stream_id": "x", "owner": "p2", "authorized_writers": ["p2"], "created": "never"}
         opened = only(p1.say("stream/request", {"direction": "download", "metadata": {"a": 1}, **lies}), "stream/open")
         assert (opened["stream_id"], opened["owner"], opened["authorized_writers"]) == (
@@ -287,45 +289,45 @@ class TestWelcome:
             "p1",
             ["p1"],
         )
-        (shown,) = house.welcome("p3")["active_streams"]
+        (shown,) = driver.welcome("p3")["active_streams"]
         assert (shown["stream_id"], shown["owner"], shown["authorized_writers"]) == ("stream-1", "p1", ["p1"])
         assert shown["created"] != "never"
         assert (shown["direction"], shown["metadata"]) == ("download", {"a": 1})
 
-    def test_every_stream_has_a_direction_so_that_clients_discover_it(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_every_stream_has_a_direction_so_that_clients_discover_it(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         p1.say("stream/request")
-        assert house.welcome("p2")["active_streams"][0]["direction"] == "upload"
+        assert driver.welcome("p2")["active_streams"][0]["direction"] == "upload"
 
 
 class TestPresence:
     @pytest.mark.promise("MEW gateway", "welcomes, presence and errors have the form that clients read")
-    def test_a_join_is_told_to_all_others_with_the_baseline_capability(self, house: House) -> None:
-        (p1,) = house.joined("p1")
-        guest = house.join("guest")
+    def test_a_join_is_told_to_all_others_with_the_baseline_capability(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
+        guest = driver.join("guest")
         (said,) = p1.heard()
         assert (said["from"], said["kind"]) == ("system:gateway", "system/presence")
         shown = {"id": "guest", "capabilities": [{"kind": "chat"}, BASELINE]}
         assert said["payload"] == {"event": "join", "participant": shown}
         assert guest.heard() == []
 
-    def test_a_leave_is_told_to_everybody_left_with_the_id_alone(self, house: House) -> None:
-        p1, p2, p3 = house.joined("p1", "p2", "p3")
+    def test_a_leave_is_told_to_everybody_left_with_the_id_alone(self, driver: GatewayDriver) -> None:
+        p1, p2, p3 = driver.joined("p1", "p2", "p3")
         p3.gone()
         for client in (p1, p2):
             assert [each["payload"] for each in client.heard()] == [{"event": "leave", "participant": {"id": "p3"}}]
 
-    def test_ids_never_collide(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_ids_never_collide(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         for name in ("p2", "p3", "p4", "guest"):
-            house.join(name).connection.lost()
-        house.run()
+            driver.join(name).connection.lost()
+        driver.run()
         ids = [each["id"] for each in p1.heard()]
         assert len(ids) == len(set(ids)) == 8
 
-    def test_a_takeover_is_another_join_and_no_leave(self, house: House) -> None:
-        p1, _ = house.joined("p1", "p2")
-        house.join("p2")
+    def test_a_takeover_is_another_join_and_no_leave(self, driver: GatewayDriver) -> None:
+        p1, _ = driver.joined("p1", "p2")
+        driver.join("p2")
         assert [each["payload"]["event"] for each in p1.heard()] == ["join"]
 
 
@@ -376,15 +378,15 @@ class TestErrors:
         ],
     )
     def test_a_mistake_draws_a_full_error_with_its_code_and_changes_nothing(
-        self, house: House, sent: bytes, code: str, text: str
+        self, driver: GatewayDriver, sent: bytes, code: str, text: str
     ) -> None:
-        p1, p2 = house.joined("p1", "p2")
+        p1, p2 = driver.joined("p1", "p2")
         (said,) = p1.send(sent)
         payload = error([said])
         assert payload["code"] == code and text in payload["message"], payload
         assert said["to"] == ["p1"]
         assert p2.heard() == [] and p1.is_open
-        assert house.rows("envelope") == []
+        assert driver.rows("envelope") == []
 
     @pytest.mark.promise("MEW gateway", "welcomes, presence and errors have the form that clients read")
     @pytest.mark.parametrize(
@@ -404,73 +406,75 @@ class TestErrors:
             envelope("capability/revoke", {"recipient": "nobody"}, id="c7"),
         ],
     )
-    def test_an_error_refers_to_the_envelope_that_caused_it(self, house: House, sent: Any) -> None:
-        (p1,) = house.joined("p1")
+    def test_an_error_refers_to_the_envelope_that_caused_it(self, driver: GatewayDriver, sent: Any) -> None:
+        (p1,) = driver.joined("p1")
         (said,) = p1.send(sent)
         assert (said["kind"], said["correlation_id"]) == ("system/error", ["c7"])
 
-    def test_an_envelope_without_an_id_has_nothing_to_refer_to(self, house: House) -> None:
-        (guest,) = house.joined("guest")
+    def test_an_envelope_without_an_id_has_nothing_to_refer_to(self, driver: GatewayDriver) -> None:
+        (guest,) = driver.joined("guest")
         (said,) = guest.say("mcp/request", {"method": "x"})
         assert "correlation_id" not in said
 
-    def test_a_capability_violation_says_what_was_tried_and_what_is_held(self, house: House) -> None:
-        p1, guest = house.joined("p1", "guest")
+    def test_a_capability_violation_says_what_was_tried_and_what_is_held(self, driver: GatewayDriver) -> None:
+        p1, guest = driver.joined("p1", "guest")
         said = error(guest.say("mcp/request", {"method": "x"}))
         assert (said["error"], said["attempted_kind"]) == ("capability_violation", "mcp/request")
         assert said["your_capabilities"] == [{"kind": "chat"}, BASELINE]
         assert p1.heard() == []
 
     @pytest.mark.parametrize("frame", [b"#stream-9#x", b"##x", b"#\xff\xfe#x"])
-    def test_a_frame_on_an_unknown_stream_is_told_by_the_gateway_with_its_id(self, house: House, frame: bytes) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_a_frame_on_an_unknown_stream_is_told_by_the_gateway_with_its_id(
+        self, driver: GatewayDriver, frame: bytes
+    ) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         (said,) = p1.send(frame)
         assert said["from"] == "gateway"
         assert said["payload"]["error"] == "unauthorized_stream_write"
         assert said["payload"]["stream_id"] == frame.split(b"#")[1].decode(errors="replace")
         assert p2.received() == []
 
-    def test_nothing_ever_has_the_word_error_for_its_type_or_kind(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_nothing_ever_has_the_word_error_for_its_type_or_kind(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         for sent in (b"[]", b"{", b"#a", envelope("system/x"), b"#a#b"):
             assert all(each["kind"] == "system/error" and "type" not in each for each in p1.send(sent))
 
 
 class TestFilling:
     @pytest.mark.parametrize("protocol", ["mew/v0.4", "mew/v0.3", "", None])
-    def test_a_known_protocol_is_kept_and_a_missing_one_filled(self, house: House, protocol: Any) -> None:
-        (p1,) = house.joined("p1")
+    def test_a_known_protocol_is_kept_and_a_missing_one_filled(self, driver: GatewayDriver, protocol: Any) -> None:
+        (p1,) = driver.joined("p1")
         (heard,) = p1.send({"protocol": protocol, "kind": "x"})
         assert heard["protocol"] == (protocol or "mew/v0.4")
 
-    def test_what_is_missing_is_filled_and_comes_first(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_what_is_missing_is_filled_and_comes_first(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         p1.send({"kind": "x", "b": 1, "a": 2})
         (heard,) = p2.heard()
         assert list(heard) == ["protocol", "id", "ts", "from", "kind", "b", "a"]
         assert heard["from"] == "p1" and heard["id"].startswith("msg-")
         assert heard["ts"] == "2025-10-09T08:53:20.000Z"
 
-    def test_what_the_sender_wrote_passes_untouched(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_what_the_sender_wrote_passes_untouched(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         sent = b'{"context":"c1","extra":{"z":1.50,"a":[1e3, null]},"kind":"x","ts":"yesterday","id":"i","payload":[" #\\u00e9 "]}'
         p1.put(sent)
-        house.run()
+        driver.run()
         raw = p2.wire.data
         assert b'"extra":{"z":1.50,"a":[1e3,null]}' in raw and b'"payload":[" #\\u00e9 "]' in raw
         (heard,) = p2.heard()
         assert (heard["context"], heard["ts"], heard["id"]) == ("c1", "yesterday", "i")
 
     @pytest.mark.parametrize(("given", "told"), [("a", ["a"]), (["a", "b"], ["a", "b"]), ([], []), (None, None)])
-    def test_a_scalar_correlation_becomes_a_list(self, house: House, given: Any, told: Any) -> None:
-        (p1,) = house.joined("p1")
+    def test_a_scalar_correlation_becomes_a_list(self, driver: GatewayDriver, given: Any, told: Any) -> None:
+        (p1,) = driver.joined("p1")
         (heard,) = p1.say("x", correlation_id=given)
         assert heard["correlation_id"] == told
 
     @pytest.mark.promise("MEW gateway", "a participant cannot send as another participant or as the gateway")
     @pytest.mark.parametrize("name", ["p2", "system:gateway", "nobody"])
-    def test_a_from_that_is_somebody_else_is_refused(self, house: House, name: str) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_a_from_that_is_somebody_else_is_refused(self, driver: GatewayDriver, name: str) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         assert error(p1.say("chat", {"text": "x"}, from_=name))["error"] == "invalid_from"
         assert p2.heard() == []
 
@@ -478,26 +482,26 @@ class TestFilling:
     @pytest.mark.parametrize(
         "kind", ["system/register", "system/welcome", "system/presence", "system/error", "system/"]
     )
-    def test_system_is_the_gateways_alone_even_with_every_capability(self, house: House, kind: str) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_system_is_the_gateways_alone_even_with_every_capability(self, driver: GatewayDriver, kind: str) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         said = error(p1.say(kind, {}))
         assert (said["error"], said["message"]) == ("invalid_request", f"{kind} is reserved for the gateway")
         assert p2.heard() == []
 
-    def test_a_heartbeat_needs_no_capability_and_is_broadcast(self, house: House) -> None:
-        p1, guest = house.joined("p1", "guest")
+    def test_a_heartbeat_needs_no_capability_and_is_broadcast(self, driver: GatewayDriver) -> None:
+        p1, guest = driver.joined("p1", "guest")
         assert kinds(guest.say("system/heartbeat")) == kinds(p1.heard()) == ["system/heartbeat"]
 
 
 class TestRouting:
     @pytest.mark.promise("MEW gateway", "envelopes are broadcast with echo, in strict order for each connection")
-    def test_every_envelope_goes_to_everybody_its_sender_included_whatever_to_says(self, house: House) -> None:
-        everybody = house.joined("p1", "p2", "p3")
+    def test_every_envelope_goes_to_everybody_its_sender_included_whatever_to_says(self, driver: GatewayDriver) -> None:
+        everybody = driver.joined("p1", "p2", "p3")
         everybody[0].put(envelope("chat", {"text": "psst"}, to=["p2"], id="c"))
-        house.run()
+        driver.run()
         heard = [client.heard() for client in everybody]
         assert heard[0] == heard[1] == heard[2] and heard[0][0]["to"] == ["p2"]
-        (row,) = house.rows("envelope")
+        (row,) = driver.rows("envelope")
         assert (row.channel, row.seq, row.id, row.kind, row.sender, row.recipients, row.meta) == (
             "demo",
             1,
@@ -509,62 +513,62 @@ class TestRouting:
         )
         assert msgspec.json.decode(row.body or b"") == heard[0][0]
 
-    def test_envelopes_are_told_when_durable_and_not_before(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
-        house.journal.is_by_hand = True
+    def test_envelopes_are_told_when_durable_and_not_before(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
+        driver.journal.is_by_hand = True
         assert p1.say("chat", {"text": "x"}) == [] and p2.heard() == []
-        house.journal.commit()
-        house.run()
+        driver.journal.commit()
+        driver.run()
         assert kinds(p1.heard()) == kinds(p2.heard()) == ["chat"]
 
     @pytest.mark.promise("MEW gateway", "envelopes are broadcast with echo, in strict order for each connection")
-    def test_frames_and_envelopes_of_one_connection_stay_in_order(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
-        id_ = house.open_stream(p1)
+    def test_frames_and_envelopes_of_one_connection_stay_in_order(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
+        id_ = driver.open_stream(p1)
         p2.received()
         p1.received()
         for n in range(5):
             p1.put(envelope("chat", {"text": str(n)}), f"#{id_}#{n}")
-        house.run()
+        driver.run()
         for client in (p1, p2):
             seen = [each if isinstance(each, bytes) else each["payload"]["text"] for each in client.received()]
             assert seen == [each for n in range(5) for each in (str(n), f"#{id_}#{n}".encode())]
 
-    def test_frames_wait_for_their_own_connections_envelopes_only(self, house: House) -> None:
-        p1, p2, p3 = house.joined("p1", "p2", "p3")
-        house.open_stream(p1, ["p3"])
-        house.open_stream(p2, ["p3"])
+    def test_frames_wait_for_their_own_connections_envelopes_only(self, driver: GatewayDriver) -> None:
+        p1, p2, p3 = driver.joined("p1", "p2", "p3")
+        driver.open_stream(p1, ["p3"])
+        driver.open_stream(p2, ["p3"])
         p3.received()
-        house.journal.is_by_hand = True
+        driver.journal.is_by_hand = True
         p1.put(envelope("chat", {"text": "slow"}), b"#stream-1#behind")
         p2.put(b"#stream-2#at once")
-        house.run()
+        driver.run()
         assert p3.received() == [b"#stream-2#at once"]
-        house.journal.commit()
-        house.run()
+        driver.journal.commit()
+        driver.run()
         chat, frame = p3.received()
         assert (chat["kind"], frame) == ("chat", b"#stream-1#behind")
 
-    def test_errors_stay_in_order_too(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_errors_stay_in_order_too(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         p1.put(envelope("chat", {"text": "1"}), b"[]", envelope("chat", {"text": "2"}), b"#x#y")
-        house.run()
+        driver.run()
         assert kinds(p1.heard()) == ["chat", "system/error", "chat", "system/error"]
 
     @pytest.mark.promise("MEW gateway", "envelopes are broadcast with echo, in strict order for each connection")
-    def test_a_frame_right_behind_its_request_is_accepted(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
+    def test_a_frame_right_behind_its_request_is_accepted(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
         p1.put(envelope("stream/request", {"direction": "upload"}), b"#stream-1#x")
-        house.run()
+        driver.run()
         received = p2.received()
         assert kinds(received[:2]) == ["stream/request", "stream/open"] and received[2:] == [b"#stream-1#x"]
 
-    def test_one_write_per_connection_per_turn(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
-        id_ = house.open_stream(p1)
+    def test_one_write_per_connection_per_turn(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
+        id_ = driver.open_stream(p1)
         before = p2.wire.writes
         p1.put(*(f"#{id_}#{n}" for n in range(100)))
-        house.run()
+        driver.run()
         assert p2.wire.writes == before + 1
         assert len(p2.frames()) == 100
 
@@ -572,83 +576,83 @@ class TestRouting:
 class TestBounds:
     @pytest.mark.promise("MEW gateway", "size, rate and number are limited")
     def test_a_message_over_the_bound_ends_the_connection_with_1009(self) -> None:
-        house = House(limits=Limits(space_frame_max=1_000))
-        (p1,) = house.joined("p1")
+        driver = GatewayDriver(limits=Limits(space_frame_max=1_000))
+        (p1,) = driver.joined("p1")
         assert error(p1.send(b"#x#" + b"y" * 1_000))["error"] == "too_large"
         assert p1.wire.closed == (1009, "too_large")
 
     def test_an_envelope_over_its_own_bound_is_refused(self) -> None:
-        house = House(limits=Limits(envelope_max=1_000))
-        p1, p2 = house.joined("p1", "p2")
+        driver = GatewayDriver(limits=Limits(envelope_max=1_000))
+        p1, p2 = driver.joined("p1", "p2")
         assert error(p1.say("chat", {"text": "x" * 1_000}))["error"] == "too_large"
         assert p1.is_open and p2.heard() == []
 
     @pytest.mark.promise("MEW gateway", "size, rate and number are limited")
     def test_frames_over_the_rate_are_refused_told_once_and_taken_again_a_second_later(self) -> None:
-        house = House(limits=Limits(space_rate=10))
-        p1, p2 = house.joined("p1", "p2")
-        id_ = house.open_stream(p1)
-        house.advance(1_000)
+        driver = GatewayDriver(limits=Limits(space_rate=10))
+        p1, p2 = driver.joined("p1", "p2")
+        id_ = driver.open_stream(p1)
+        driver.advance(1_000)
         p2.received()
         p1.received()
         p1.put(*(f"#{id_}#{n}" for n in range(30)))
-        house.run()
+        driver.run()
         assert len(p2.frames()) == 10
         (said,) = [each for each in p1.received() if isinstance(each, dict)]
         assert said["payload"]["error"] == "rate_limited"
-        house.advance(1_000)
+        driver.advance(1_000)
         p1.put(f"#{id_}#again")
-        house.run()
+        driver.run()
         assert p2.frames() == [f"#{id_}#again".encode()]
 
     def test_frames_that_are_refused_count_once(self) -> None:
-        house = House(limits=Limits(space_rate=10))
-        (p1,) = house.joined("p1")
-        house.advance(1_000)
+        driver = GatewayDriver(limits=Limits(space_rate=10))
+        (p1,) = driver.joined("p1")
+        driver.advance(1_000)
         heard = p1.send(*[b"#nowhere#x"] * 10)
         assert [each["payload"]["error"] for each in heard] == ["unauthorized_stream_write"] * 10
 
     def test_envelopes_over_the_rate_are_refused_each_with_an_error(self) -> None:
-        house = House(limits=Limits(space_rate=10))
-        p1, p2 = house.joined("p1", "p2")
-        house.advance(1_000)
+        driver = GatewayDriver(limits=Limits(space_rate=10))
+        p1, p2 = driver.joined("p1", "p2")
+        driver.advance(1_000)
         heard = p1.send(*(envelope("chat", {"text": str(n)}) for n in range(12)))
         assert kinds(heard).count("system/error") == 2 and kinds(p2.heard()) == ["chat"] * 10
 
     @pytest.mark.promise("MEW gateway", "size, rate and number are limited")
     def test_participants_are_bounded_and_a_takeover_needs_no_room(self) -> None:
-        house = House(settings("p1", "p2", "p3"), limits=Limits(participants_max=2))
-        house.joined("p1", "p2")
-        third = house.client()
+        driver = GatewayDriver(settings("p1", "p2", "p3"), limits=Limits(participants_max=2))
+        driver.joined("p1", "p2")
+        third = driver.client()
         assert error(third.send(join("p3")))["error"] == "space_full"
-        house.join("p2")
+        driver.join("p2")
 
     def test_streams_are_bounded(self) -> None:
-        house = House(limits=Limits(space_streams_max=2))
-        (p1,) = house.joined("p1")
-        first = house.open_stream(p1)
-        house.open_stream(p1)
+        driver = GatewayDriver(limits=Limits(space_streams_max=2))
+        (p1,) = driver.joined("p1")
+        first = driver.open_stream(p1)
+        driver.open_stream(p1)
         assert error(p1.say("stream/request", {}))["error"] == "too_many_streams"
         p1.say("stream/close", {"stream_id": first})
-        assert house.open_stream(p1) == "stream-3"
+        assert driver.open_stream(p1) == "stream-3"
 
     def test_the_payload_of_a_request_is_bounded(self) -> None:
-        house = House(limits=Limits(space_request_max=100))
-        (p1,) = house.joined("p1")
+        driver = GatewayDriver(limits=Limits(space_request_max=100))
+        (p1,) = driver.joined("p1")
         assert error(p1.say("stream/request", {"description": "x" * 100}))["error"] == "invalid_request"
 
     def test_a_journal_that_does_not_keep_up_refuses_envelopes_and_says_so(self) -> None:
-        house = House(limits=Limits(pending_max=1_000))
-        (p1,) = house.joined("p1")
-        house.journal.is_by_hand = True
+        driver = GatewayDriver(limits=Limits(pending_max=1_000))
+        (p1,) = driver.joined("p1")
+        driver.journal.is_by_hand = True
         for n in range(20):
             p1.put(envelope("chat", {"text": "x" * 100}, id=str(n)))
-        house.run()
+        driver.run()
         assert p1.heard() == []  # errors stay in order behind what waits
-        house.journal.is_by_hand = False
-        while house.journal.waiting:
-            house.journal.commit()
-            house.run()
+        driver.journal.is_by_hand = False
+        while driver.journal.waiting:
+            driver.journal.commit()
+            driver.run()
         heard = p1.heard()
         refused = [each for each in heard if each["kind"] == "system/error"]
         assert refused and {each["payload"]["error"] for each in refused} == {"journal_unavailable"}
@@ -660,27 +664,27 @@ class TestBounds:
 
 
 class TestSigns:
-    def test_everybody_is_asked_for_a_sign_of_life_and_the_silent_are_let_go(self, house: House) -> None:
-        p1, p2 = house.joined("p1", "p2")
-        house.advance(house.machine.limits.ping_ms, is_answering=False)
+    def test_everybody_is_asked_for_a_sign_of_life_and_the_silent_are_let_go(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
+        driver.advance(driver.machine.limits.ping_ms, is_answering=False)
         assert p1.received() == p2.received() == [PING]
         p1.connection.pong_received()
-        house.advance(house.machine.limits.ping_ms, is_answering=False)
+        driver.advance(driver.machine.limits.ping_ms, is_answering=False)
         assert p2.wire.is_aborted and p1.is_open
         assert [each["payload"]["event"] for each in p1.received() if each != PING] == ["leave"]
 
-    def test_whoever_speaks_is_alive(self, house: House) -> None:
-        p1, _ = house.joined("p1", "p2")
+    def test_whoever_speaks_is_alive(self, driver: GatewayDriver) -> None:
+        p1, _ = driver.joined("p1", "p2")
         for _ in range(5):
-            house.advance(house.machine.limits.ping_ms, is_answering=False)
+            driver.advance(driver.machine.limits.ping_ms, is_answering=False)
             p1.put(envelope("system/heartbeat"))
         assert p1.is_open
 
-    def test_a_slow_reader_that_answers_is_not_taken_for_dead(self, house: House) -> None:
-        (p1,) = house.joined("p1")
+    def test_a_slow_reader_that_answers_is_not_taken_for_dead(self, driver: GatewayDriver) -> None:
+        (p1,) = driver.joined("p1")
         p1.connection.congested(True)
         for _ in range(4):
-            house.advance(house.machine.limits.ping_ms, is_answering=False)
+            driver.advance(driver.machine.limits.ping_ms, is_answering=False)
             if PING in p1.received():
                 p1.connection.pong_received()
         assert p1.is_open
@@ -689,27 +693,29 @@ class TestSigns:
 class TestIsolation:
     @pytest.mark.promise("MEW gateway", "spaces share nothing")
     def test_the_same_id_in_two_spaces_is_two_participants(self) -> None:
-        house = House(settings("p1", "p2"), settings("p2", id_="other", p1=participant("p1", {"kind": "chat"})))
-        here, there = house.join("p1"), house.join("p1", "other")
+        driver = GatewayDriver(
+            settings("p1", "p2"), settings("p2", id_="other", p1=participant("p1", {"kind": "chat"}))
+        )
+        here, there = driver.join("p1"), driver.join("p1", "other")
         assert here.is_open and there.is_open
-        here_2, there_2 = house.join("p2"), house.join("p2", "other")
+        here_2, there_2 = driver.join("p2"), driver.join("p2", "other")
         here.received()
         there.received()
-        id_ = house.open_stream(here)
+        id_ = driver.open_stream(here)
         assert here_2.received() != [] and there_2.received() == [] and there.received() == []
         assert error(there.send(f"#{id_}#x"))["error"] == "unauthorized_stream_write"
         assert error(there.say("stream/request", {}))["error"] == "capability_violation"
         here.say("space/kick", {"participant_id": "p2"})
         assert not here_2.is_open and there_2.is_open
         here.gone()
-        assert there.is_open and list(house.spaces.spaces["other"].present) == ["p1", "p2"]
+        assert there.is_open and list(driver.spaces.spaces["other"].present) == ["p1", "p2"]
 
     def test_a_token_of_one_space_lets_nobody_into_another(self) -> None:
-        house = House(settings("p1"), settings("p2", id_="other"))
-        client = house.client()
+        driver = GatewayDriver(settings("p1"), settings("p2", id_="other"))
+        client = driver.client()
         assert error(client.send(join("p1", "other")))["error"] == "unauthorized"
 
     def test_streams_are_numbered_by_each_space_for_itself(self) -> None:
-        house = House(settings("p1"), settings("p1", id_="other"))
+        driver = GatewayDriver(settings("p1"), settings("p1", id_="other"))
         for space in ("demo", "other"):
-            assert house.open_stream(house.join("p1", space)) == "stream-1"
+            assert driver.open_stream(driver.join("p1", space)) == "stream-1"

@@ -36,7 +36,7 @@ def queued(payload: Any) -> dict[str, Any]:
     return {"to": "jobs", "type": "t", "payload": payload}
 
 
-class Hall:
+class FakeSpaces:
     """Spaces of which some streams may be written to."""
 
     def __init__(self, *streams: str) -> None:
@@ -54,14 +54,14 @@ class Hall:
         return refusal
 
 
-class Bench:
+class StageDriver:
     """A broker whose journal answers by hand, and an application that stages."""
 
     def __init__(self, *streams: str, who: Principal = OPERATOR) -> None:
         self.journal = HandJournal()
         self.broker = Broker(journal=self.journal)
-        self.hall = Hall(*streams)
-        self.staging = Staging(self.broker.runtime, self.hall)
+        self.spaces = FakeSpaces(*streams)
+        self.staging = Staging(self.broker.runtime, self.spaces)
         self.who = who
 
     def source(self, batch: int) -> BatchSource:
@@ -94,18 +94,18 @@ def refused(outcome: Outcome) -> Refusal:
     "a staged batch of frames is sent once, when it is durable; a wrong name rejects the whole batch",
 )
 def test_frames_go_out_by_stream_and_in_order_once_their_batch_is_durable() -> None:
-    bench = Bench("demo/averages", "demo/other")
-    bench.part(0, "a", frame(1), queued("x"), frame({"b": [1.50, "ä"]}))
-    bench.part(0, "b", frame(2, "space:demo/other"), frame("t", payloadAs="text"), frame("t", type="ignored"))
-    done = bench.commit(0, "b", "a")
-    assert bench.hall.heard == []
-    bench.journal.commit()
-    assert bench.hall.heard == [
+    driver = StageDriver("demo/averages", "demo/other")
+    driver.part(0, "a", frame(1), queued("x"), frame({"b": [1.50, "ä"]}))
+    driver.part(0, "b", frame(2, "space:demo/other"), frame("t", payloadAs="text"), frame("t", type="ignored"))
+    done = driver.commit(0, "b", "a")
+    assert driver.spaces.heard == []
+    driver.journal.commit()
+    assert driver.spaces.heard == [
         ("demo/other", [b"2"]),
         ("demo/averages", [b"t", b'"t"', b"1", '{"b":[1.5,"ä"]}'.encode()]),
     ]
     assert value(done) == {"app": "app", "batch": 0, "enqueued": 1, "duplicate": False, "frames": 5}
-    assert [record.kind for record in bench.broker.machine.channels["jobs"].live.values()] == ["t"]
+    assert [record.kind for record in driver.broker.machine.channels["jobs"].live.values()] == ["t"]
 
 
 @pytest.mark.promise(
@@ -113,21 +113,21 @@ def test_frames_go_out_by_stream_and_in_order_once_their_batch_is_durable() -> N
     "a staged batch of frames is sent once, when it is durable; a wrong name rejects the whole batch",
 )
 def test_a_batch_of_frames_alone_is_remembered_and_sent_once() -> None:
-    bench = Bench("demo/averages")
-    bench.part(7, "a", frame(1))
-    bench.commit(7, "a")
-    waiting = bench.commit(7, "a")  # repeated while it is being written
-    bench.journal.commit()
+    driver = StageDriver("demo/averages")
+    driver.part(7, "a", frame(1))
+    driver.commit(7, "a")
+    waiting = driver.commit(7, "a")  # repeated while it is being written
+    driver.journal.commit()
     assert value(waiting)["duplicate"]
-    assert value(bench.commit(7, "a")) == {
+    assert value(driver.commit(7, "a")) == {
         "app": "app",
         "batch": 7,
         "enqueued": 0,
         "duplicate": True,
         "last": 7,
     }
-    assert bench.hall.heard == [("demo/averages", [b"1"])]
-    assert (bench.last(), bench.journal.waiting) == (7, [])
+    assert driver.spaces.heard == [("demo/averages", [b"1"])]
+    assert (driver.last(), driver.journal.waiting) == (7, [])
 
 
 @pytest.mark.promise(
@@ -136,20 +136,20 @@ def test_a_batch_of_frames_alone_is_remembered_and_sent_once() -> None:
 )
 @pytest.mark.parametrize("is_short", [False, True])
 def test_what_the_journal_refuses_is_not_heard_and_may_come_again(is_short: bool) -> None:
-    bench = Bench("demo/averages")
-    bench.part(0, "a", frame(1), queued("x"))
-    bench.commit(0, "a")
+    driver = StageDriver("demo/averages")
+    driver.part(0, "a", frame(1), queued("x"))
+    driver.commit(0, "a")
     if is_short:
-        bench.journal.commit(refused="the disk is nearly full")
+        driver.journal.commit(refused="the disk is nearly full")
     else:
-        bench.journal.refuse()
-    bench.broker.run()
-    assert (bench.hall.heard, bench.last()) == ([], None)
-    while bench.journal.waiting:  # what it says about itself
-        bench.journal.commit()
-    bench.commit(0, "a")
-    bench.journal.commit()
-    assert (bench.hall.heard, bench.last()) == ([("demo/averages", [b"1"])], 0)
+        driver.journal.refuse()
+    driver.broker.run()
+    assert (driver.spaces.heard, driver.last()) == ([], None)
+    while driver.journal.waiting:  # what it says about itself
+        driver.journal.commit()
+    driver.commit(0, "a")
+    driver.journal.commit()
+    assert (driver.spaces.heard, driver.last()) == ([("demo/averages", [b"1"])], 0)
 
 
 @pytest.mark.promise(
@@ -157,22 +157,22 @@ def test_what_the_journal_refuses_is_not_heard_and_may_come_again(is_short: bool
     "a staged batch of frames is sent once, when it is durable; a wrong name rejects the whole batch",
 )
 def test_one_stream_that_cannot_be_written_to_refuses_the_whole_batch() -> None:
-    bench = Bench("demo/averages")
-    bench.part(0, "a", queued("x"), frame(1), frame(2, "space:demo/averagse"))
-    assert refused(bench.commit(0, "a")).message == "there is no `demo/averagse`"
-    assert (bench.journal.waiting, bench.hall.heard, bench.last()) == ([], [], None)
-    assert "jobs" not in bench.broker.machine.channels
-    bench.hall.open.add("demo/averagse")
-    bench.commit(0, "a")
-    bench.journal.commit()
-    assert len(bench.hall.heard) == 2
+    driver = StageDriver("demo/averages")
+    driver.part(0, "a", queued("x"), frame(1), frame(2, "space:demo/averagse"))
+    assert refused(driver.commit(0, "a")).message == "there is no `demo/averagse`"
+    assert (driver.journal.waiting, driver.spaces.heard, driver.last()) == ([], [], None)
+    assert "jobs" not in driver.broker.machine.channels
+    driver.spaces.open.add("demo/averagse")
+    driver.commit(0, "a")
+    driver.journal.commit()
+    assert len(driver.spaces.heard) == 2
 
 
 def test_a_server_without_spaces_says_so() -> None:
-    bench = Bench()
-    bench.staging = Staging(bench.broker.runtime)
-    bench.part(0, "a", frame(1))
-    refusal = refused(bench.commit(0, "a"))
+    driver = StageDriver()
+    driver.staging = Staging(driver.broker.runtime)
+    driver.part(0, "a", frame(1))
+    refusal = refused(driver.commit(0, "a"))
     assert (refusal.code, refusal.ref) == ("InvalidRequest", "to")
     assert "`demo`" in refusal.message and "`spaces`" in (refusal.hint or "")
 
@@ -180,29 +180,29 @@ def test_a_server_without_spaces_says_so() -> None:
 def test_a_stream_that_is_closed_meanwhile_costs_its_frames_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bench = Bench("demo/averages", "demo/other")
-    bench.part(0, "a", frame(1), frame(2, "space:demo/other"))
-    done = bench.commit(0, "a")
-    bench.hall.open.remove("demo/averages")
-    bench.journal.commit()
-    assert bench.hall.heard == [("demo/other", [b"2"])]
+    driver = StageDriver("demo/averages", "demo/other")
+    driver.part(0, "a", frame(1), frame(2, "space:demo/other"))
+    done = driver.commit(0, "a")
+    driver.spaces.open.remove("demo/averages")
+    driver.journal.commit()
+    assert driver.spaces.heard == [("demo/other", [b"2"])]
     assert [record.msg for record in caplog.records] == ["stage.frames_lost"]
-    assert (value(done)["frames"], bench.last()) == (2, 0)
+    assert (value(done)["frames"], driver.last()) == (2, 0)
 
 
 @pytest.mark.promise("Spark: pipeline", "only the operator and administrators stage frames into spaces")
 @pytest.mark.parametrize("who", [ANONYMOUS, ADMIN_OF_TENANT])
 def test_only_the_operator_and_admins_write_into_spaces(who: Principal) -> None:
-    bench = Bench("demo/averages", who=who)
-    refusal = refused(bench.part(0, "a", frame(1)))
+    driver = StageDriver("demo/averages", who=who)
+    refusal = refused(driver.part(0, "a", frame(1)))
     assert (refusal.code, refusal.ref) == ("Forbidden", "lines[0].admin:*")
-    bench.who = OPERATOR
-    bench.part(0, "a", frame(1))
-    bench.who = ANONYMOUS
-    assert refused(bench.commit(0, "a")).code == "Forbidden"
-    assert refused(bench.staging.abort(bench.source(0))).code == "Forbidden"
-    bench.who = OPERATOR
-    assert value(bench.staging.abort(bench.source(0)))["dropped"] == 1
+    driver.who = OPERATOR
+    driver.part(0, "a", frame(1))
+    driver.who = ANONYMOUS
+    assert refused(driver.commit(0, "a")).code == "Forbidden"
+    assert refused(driver.staging.abort(driver.source(0))).code == "Forbidden"
+    driver.who = OPERATOR
+    assert value(driver.staging.abort(driver.source(0)))["dropped"] == 1
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_only_the_operator_and_admins_write_into_spaces(who: Principal) -> None:
     ],
 )
 def test_a_line_that_is_no_frame_is_refused_with_its_place(line: dict[str, Any], ref: str) -> None:
-    refusal = refused(Bench().part(0, "a", queued(1), line))
+    refusal = refused(StageDriver().part(0, "a", queued(1), line))
     assert (refusal.code, refusal.ref) == ("InvalidEnvelope", f"lines[1].{ref}")
 
 

@@ -48,7 +48,7 @@ class Kept:
         return None
 
 
-class Bench:
+class TickerDriver:
     def __init__(self) -> None:
         self.now_us = 1_000_000
         self.wall_lag_us = 0
@@ -84,119 +84,119 @@ class Deaf:
         return None
 
 
-def gauges(bench: Bench) -> list[dict[str, Any]]:
-    rows = zip(bench.journal.events, bench.journal.metas, strict=True)
+def gauges(driver: TickerDriver) -> list[dict[str, Any]]:
+    rows = zip(driver.journal.events, driver.journal.metas, strict=True)
     return [msgspec.json.decode(meta) for event, meta in rows if event == "gauge" and meta is not None]
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def driver() -> TickerDriver:
+    return TickerDriver()
 
 
-def test_a_quiet_server_writes_nothing(bench: Bench) -> None:
-    bench.pass_time(10 * TICK_US)
-    assert bench.journal.events == []
-
-
-@pytest.mark.promise("Journal", "ticks are written while rows come and once after; each changed queue gets a gauge")
-def test_ticks_come_while_rows_come_and_once_after(bench: Bench) -> None:
-    bench.enqueue("a", "1")
-    bench.pass_time(TICK_US)
-    bench.enqueue("a", "2")
-    for _ in range(10):
-        bench.pass_time(TICK_US)
-    assert bench.journal.events.count("tick") == 3
+def test_a_quiet_server_writes_nothing(driver: TickerDriver) -> None:
+    driver.pass_time(10 * TICK_US)
+    assert driver.journal.events == []
 
 
 @pytest.mark.promise("Journal", "ticks are written while rows come and once after; each changed queue gets a gauge")
-def test_each_changed_queue_has_one_gauge_with_every_count(bench: Bench) -> None:
-    bench.enqueue("a", "1")
-    bench.enqueue("a", "2")
-    bench.enqueue("b", "1")
+def test_ticks_come_while_rows_come_and_once_after(driver: TickerDriver) -> None:
+    driver.enqueue("a", "1")
+    driver.pass_time(TICK_US)
+    driver.enqueue("a", "2")
     for _ in range(10):
-        bench.pass_time(TICK_US)
-    assert [(gauge["counters"]["in"], gauge["ready"]) for gauge in gauges(bench)] == [(2, 2), (1, 1)]
+        driver.pass_time(TICK_US)
+    assert driver.journal.events.count("tick") == 3
+
+
+@pytest.mark.promise("Journal", "ticks are written while rows come and once after; each changed queue gets a gauge")
+def test_each_changed_queue_has_one_gauge_with_every_count(driver: TickerDriver) -> None:
+    driver.enqueue("a", "1")
+    driver.enqueue("a", "2")
+    driver.enqueue("b", "1")
+    for _ in range(10):
+        driver.pass_time(TICK_US)
+    assert [(gauge["counters"]["in"], gauge["ready"]) for gauge in gauges(driver)] == [(2, 2), (1, 1)]
 
 
 @pytest.mark.promise("Spark: pipeline", "gauges close whole minutes; ticks come at :00 and :30")
-def test_ticks_fall_on_the_full_and_the_half_minute_until_the_last_rows_minute_is_over(bench: Bench) -> None:
+def test_ticks_fall_on_the_full_and_the_half_minute_until_the_last_rows_minute_is_over(driver: TickerDriver) -> None:
     at: list[int] = []
-    bench.journal.appended = lambda events: at.extend([bench.now_us] * events.count("tick"))
-    bench.pass_time(9_000_000)
-    bench.enqueue("a", "1")
+    driver.journal.appended = lambda events: at.extend([driver.now_us] * events.count("tick"))
+    driver.pass_time(9_000_000)
+    driver.enqueue("a", "1")
     for _ in range(200):
-        bench.pass_time(1_000_000)
+        driver.pass_time(1_000_000)
     assert at == [TICK_US, MINUTE_US, MINUTE_US + TICK_US]
 
 
 @pytest.mark.promise("Spark: pipeline", "gauges close whole minutes; ticks come at :00 and :30")
-def test_a_gauge_closes_the_minute_that_just_ended_and_says_what_changed_in_it(bench: Bench) -> None:
-    bench.pass_time(4 * MINUTE_US)
-    bench.enqueue("a", "1")
-    bench.pass_time(10_000_000)
-    bench.enqueue("a", "1")
-    bench.enqueue("a", "2")
-    bench.pass_time(MINUTE_US - 11_000_000)
-    bench.enqueue("a", "3")
-    bench.pass_time(MINUTE_US)
-    first, second = gauges(bench)
+def test_a_gauge_closes_the_minute_that_just_ended_and_says_what_changed_in_it(driver: TickerDriver) -> None:
+    driver.pass_time(4 * MINUTE_US)
+    driver.enqueue("a", "1")
+    driver.pass_time(10_000_000)
+    driver.enqueue("a", "1")
+    driver.enqueue("a", "2")
+    driver.pass_time(MINUTE_US - 11_000_000)
+    driver.enqueue("a", "3")
+    driver.pass_time(MINUTE_US)
+    first, second = gauges(driver)
     assert (first["minute"], second["minute"]) == (4 * MINUTE_US, 5 * MINUTE_US)
     assert (first["delta"], second["delta"]) == ({"in": 2, "dup": 1}, {"in": 1})
     assert (first["oldest"], second["oldest"]) == (59_000, 119_000)
     assert second["counters"]["in"] == second["ready"] == 3
 
 
-def test_a_timer_that_fires_a_little_early_closes_the_same_minute_and_ticks_once(bench: Bench) -> None:
-    bench.enqueue("a", "1")
+def test_a_timer_that_fires_a_little_early_closes_the_same_minute_and_ticks_once(driver: TickerDriver) -> None:
+    driver.enqueue("a", "1")
     for second in range(120):
-        bench.wall_lag_us = 5_000 * (second > 40)
-        bench.pass_time(1_000_000)
-    assert [gauge["minute"] for gauge in gauges(bench)] == [0]
-    assert bench.journal.events.count("tick") == 3
+        driver.wall_lag_us = 5_000 * (second > 40)
+        driver.pass_time(1_000_000)
+    assert [gauge["minute"] for gauge in gauges(driver)] == [0]
+    assert driver.journal.events.count("tick") == 3
 
 
-def test_what_changes_without_a_row_is_in_a_gauge_before_the_ticks_end(bench: Bench) -> None:
-    machine = bench.runtime.machine
-    bench.enqueue("a", "1")
-    bench.pass_time(MINUTE_US + 10_000_000)
+def test_what_changes_without_a_row_is_in_a_gauge_before_the_ticks_end(driver: TickerDriver) -> None:
+    machine = driver.runtime.machine
+    driver.enqueue("a", "1")
+    driver.pass_time(MINUTE_US + 10_000_000)
     link = machine.connect(OPERATOR, Deaf())
     assert isinstance(link, Link)
-    consumer = machine.pull(bench.scheduler.now(), link, "a", 1, 0, lease_us=10 * MINUTE_US)
+    consumer = machine.pull(driver.scheduler.now(), link, "a", 1, 0, lease_us=10 * MINUTE_US)
     assert isinstance(consumer, Consumer)
-    bench.runtime.apply(bench.scheduler.now())
+    driver.runtime.apply(driver.scheduler.now())
     for _ in range(8):
-        bench.pass_time(TICK_US)
-    assert [(gauge["minute"], gauge["delta"]) for gauge in gauges(bench)] == [
+        driver.pass_time(TICK_US)
+    assert [(gauge["minute"], gauge["delta"]) for gauge in gauges(driver)] == [
         (0, {"in": 1}),
         (MINUTE_US, {"out": 1}),
     ]
 
 
-def test_rows_that_are_no_facts_keep_ticks_going_too(bench: Bench) -> None:
+def test_rows_that_are_no_facts_keep_ticks_going_too(driver: TickerDriver) -> None:
     """A lease that ends, again and again, is a row each time, though nothing is settled."""
-    machine = bench.runtime.machine
-    bench.enqueue("a", "1")
+    machine = driver.runtime.machine
+    driver.enqueue("a", "1")
     link = machine.connect(OPERATOR, Deaf())
     assert isinstance(link, Link)
-    consumer = machine.pull(bench.scheduler.now(), link, "a", 1, 0, lease_us=5 * MINUTE_US)
+    consumer = machine.pull(driver.scheduler.now(), link, "a", 1, 0, lease_us=5 * MINUTE_US)
     assert isinstance(consumer, Consumer)
-    bench.runtime.apply(bench.scheduler.now())
+    driver.runtime.apply(driver.scheduler.now())
     for _ in range(24):
-        bench.pass_time(TICK_US)
-    ended = gauges(bench)[-1]
-    assert bench.journal.events.count("timeout") == 1
+        driver.pass_time(TICK_US)
+    ended = gauges(driver)[-1]
+    assert driver.journal.events.count("timeout") == 1
     assert (ended["minute"], ended["delta"], ended["ready"]) == (5 * MINUTE_US, {"timeout": 1}, 1)
 
 
-def test_a_drain_leaves_a_gauge_of_what_changed_since_the_last(bench: Bench) -> None:
-    bench.enqueue("a", "1")
-    bench.pass_time(MINUTE_US)
-    bench.enqueue("a", "2")
+def test_a_drain_leaves_a_gauge_of_what_changed_since_the_last(driver: TickerDriver) -> None:
+    driver.enqueue("a", "1")
+    driver.pass_time(MINUTE_US)
+    driver.enqueue("a", "2")
     given_up: list[int] = []
-    bench.runtime.drain(given_up.append)
-    bench.scheduler.run()
-    last = gauges(bench)[-1]
+    driver.runtime.drain(given_up.append)
+    driver.scheduler.run()
+    last = gauges(driver)[-1]
     assert given_up == [0]
     assert (last["minute"], last["delta"], last["ready"]) == (MINUTE_US, {"in": 1}, 2)
 
@@ -247,22 +247,22 @@ def test_trouble_and_its_end_are_told_once_each_and_shown_in_health() -> None:
 
 
 @pytest.mark.promise("Streams", "the gauges of very many streams are spread over turns, for the same minute")
-def test_very_many_queues_are_gauged_over_several_turns_and_all_for_the_same_minute(bench: Bench) -> None:
+def test_very_many_queues_are_gauged_over_several_turns_and_all_for_the_same_minute(driver: TickerDriver) -> None:
     count = 2 * GAUGES_A_TURN + 10
     for number in range(count):
-        bench.enqueue(f"q{number}", "1")
+        driver.enqueue(f"q{number}", "1")
     turns: list[int] = []
-    bench.journal.appended = lambda events: turns.append(events.count("gauge"))
+    driver.journal.appended = lambda events: turns.append(events.count("gauge"))
     for _ in range(6):
-        bench.pass_time(TICK_US)
+        driver.pass_time(TICK_US)
     assert [turn for turn in turns if turn] == [GAUGES_A_TURN, GAUGES_A_TURN, 10]
-    assert [(gauge["minute"], gauge["delta"]) for gauge in gauges(bench)] == [(0, {"in": 1})] * count
+    assert [(gauge["minute"], gauge["delta"]) for gauge in gauges(driver)] == [(0, {"in": 1})] * count
 
 
-def test_a_queue_that_is_unloaded_while_others_are_gauged_is_left_to_its_next_life(bench: Bench) -> None:
-    machine = bench.runtime.machine
-    bench.enqueue("a", "1")
+def test_a_queue_that_is_unloaded_while_others_are_gauged_is_left_to_its_next_life(driver: TickerDriver) -> None:
+    machine = driver.runtime.machine
+    driver.enqueue("a", "1")
     channel = machine.channels["a"]
     del machine.channels["a"]
-    machine.close_minute(bench.scheduler.now(), 0, [channel])
+    machine.close_minute(driver.scheduler.now(), 0, [channel])
     assert machine.commit_log.observations == []
