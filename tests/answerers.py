@@ -1,4 +1,4 @@
-"""The answering processes of a server, as the system sees them."""
+"""Finds the SQL processes of a server in the process table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by every test: property tests give the same verdict on every run, Ctrl-C reaches child processes, and there is one Spark session."""
+"""Shared by every test: deterministic property tests, Ctrl-C for child processes, and one Spark session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the repository is, for tests that read its files. Tests move between folders, so none counts its own parents."""
+"""The root of the repository, for tests that read its files; tests move between folders, so none counts its own parents."""
 
 from pathlib import Path
 

@@ -1,7 +1,6 @@
 """A real server as a child process, for tests that talk to it from outside.
 
-Import the fixtures into a `conftest.py`: `server` is shared by a session, `start_server` makes one with
-options of its own.
+Import the fixtures into a `conftest.py`: a session shares `server`; `start_server` starts one with its own options.
 """
 
 from __future__ import annotations

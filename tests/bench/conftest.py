@@ -1,4 +1,4 @@
-"""Runs `penstock bench` for a moment: the run must end well, add up and leave nothing behind. Nothing is timed."""
+"""Runs `penstock bench` briefly: the run must succeed, account for everything and leave nothing behind. Nothing is timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock bench compare`: what names a version, and a short comparison of this version with itself."""
+"""`penstock bench compare`: how versions are named, and a short comparison of this version with itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock up --demo` without Spark: every part is alive, and all of it goes with the server."""
+"""`penstock up --demo` without Spark: every part runs, and all parts stop with the server."""
 
 from __future__ import annotations
 

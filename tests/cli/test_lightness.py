@@ -1,4 +1,4 @@
-"""What the command line must not load, and what it does without a server."""
+"""The command line does not load heavy modules, and some commands work without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cable between a client and any server, for tests that cut it or let it go dead one way."""
+"""A proxy between a client and any server that tests can cut or make one-way."""
 
 from __future__ import annotations
 

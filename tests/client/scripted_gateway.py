@@ -1,4 +1,4 @@
-"""A gateway that says exactly what a test says, for faults and ages of gateway that ours cannot be made to show."""
+"""A gateway that sends exactly what a test scripts, for faults and old versions that the real one cannot produce."""
 
 from __future__ import annotations
 

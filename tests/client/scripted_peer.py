@@ -1,4 +1,4 @@
-"""A peer that speaks Control v1 exactly as a test says, for faults no real server can be made to show."""
+"""A Control v1 peer that sends exactly what a test scripts, for faults that a real server cannot produce."""
 
 from __future__ import annotations
 

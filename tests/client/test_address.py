@@ -1,4 +1,4 @@
-"""Where the server is said to be, and who learns the operator token."""
+"""Finding the server's address, and which servers receive the operator token."""
 
 from __future__ import annotations
 

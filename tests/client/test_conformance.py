@@ -1,4 +1,4 @@
-"""The SDK as its users see it, against both servers: the process of `penstock up`, and the one inside a test."""
+"""The SDK against both servers: the process of `penstock up`, and the one inside a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first program of each door, as its reader would run it."""
+"""The hello-world program of each protocol runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import penstock` offers: every name is documented, every example in a docstring runs, and the types travel with the package."""
+"""The names of `import penstock`: each is documented, each docstring example runs, and the types are shipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK against the server it is made for."""
+"""The SDK against a real server."""
 
 from __future__ import annotations
 

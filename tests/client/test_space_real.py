@@ -1,4 +1,4 @@
-"""Participants in the spaces of a real server, and the examples of the four uses of a target."""
+"""Participants in spaces of a real server, and the examples of the four uses of a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of staged writes against a server that says what it is told to say."""
+"""The client of staged batches against a scripted server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends of token streams that are easily taken for others."""
+"""Endings of token streams that are easily confused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A small relay in a thread, with faults on demand: what a test needs of one, and nothing else.
+"""A small relay in a thread that injects faults on demand.
 
-It checks no signature and has no bounds. `meddle` sees each message before it goes to readers and returns what goes instead.
+It checks no signature and has no bounds. `meddle` sees each message before it goes to readers and returns what is sent instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a type checker knows of the SDK: this file is checked with the package, and never run."""
+"""The types of the SDK as a type checker sees them; this file is checked with the package and never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One browser for all of these tests, a context of its own for each, and servers with something to look at.
+"""One browser for all of these tests, a context for each test, and servers with some data.
 
 The browser is the system's Chromium: Playwright's own would have to be downloaded.
 """

@@ -1,7 +1,7 @@
-"""The console in a real browser, before a real server: what somebody sees and does there in the first ten minutes.
+"""The console in a real browser with a real server: what a user sees and does in the first ten minutes.
 
-Every visitor's page is held against three things besides what its test says: no error on the page, no request to anybody but the server, and
-nothing that the content-security policy had to stop.
+Every test also checks its page for three things: no error on the page, no request to another server, and no violation of the
+content-security policy.
 """
 
 from __future__ import annotations

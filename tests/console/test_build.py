@@ -1,4 +1,4 @@
-"""What is built of the console: small, nothing but files of its own, and nothing that its policy would refuse."""
+"""The built console: small, self-contained, and within its content policy."""
 
 import gzip
 import re

@@ -1,4 +1,4 @@
-"""The commands that the console tells people to type are commands that there are."""
+"""Every command that the console shows exists."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The console's verifier of token streams agrees with the reader in Python, message for message, whatever somebody on the way does.
+"""The console's verifier of token streams agrees with the reader in Python, message for message, under every attack.
 
-All cases go through one process of Node. What Python's reader makes of them is the expectation.
+All cases go through one process of Node. The result of Python's reader is the expectation.
 """
 
 from __future__ import annotations

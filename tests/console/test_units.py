@@ -1,4 +1,4 @@
-"""The console's own tests and types, run by its own tools where the set-up installed them."""
+"""The console's own unit tests and type checks, run by its own tools if they are installed."""
 
 import shutil
 import subprocess

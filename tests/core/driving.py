@@ -1,6 +1,6 @@
-"""A queue machine driven by hand: time, commits and effects happen when a test says so.
+"""A queue machine driven by hand: time, commits and effects happen when a test asks for them.
 
-After every step the machine's own books are checked, so each test is also a test of the invariants.
+The machine's own state is checked after every step, so each test also tests the invariants.
 """
 
 from __future__ import annotations

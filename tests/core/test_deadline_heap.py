@@ -1,4 +1,4 @@
-"""Deadlines: earliest first, stale ones never, and no more of them than there must be."""
+"""Deadlines: earliest first, stale ones skipped, and the heap stays small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error table, and how one of its rows looks to a client."""
+"""The error table and its form for clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links and sessions: who holds a lease, and sessions without a peer."""
+"""Links and sessions: the holder of a lease, and sessions without a peer."""
 
 from __future__ import annotations
 

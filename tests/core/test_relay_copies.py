@@ -1,4 +1,4 @@
-"""Messages that somebody pushed a second time: who resumes still gets all that followed the first."""
+"""Messages pushed twice: a resume still returns everything after the first copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scopes say what they allow, and a principal has exactly what its scopes give it."""
+"""Scopes, and what a principal with them may do."""
 
 import pytest
 from hypothesis import given

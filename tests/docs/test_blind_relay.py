@@ -1,4 +1,4 @@
-"""The security page: every flaw of the first description is answered, each with tests that exist."""
+"""The security page addresses every flaw of the first description, each with tests that exist."""
 
 from __future__ import annotations
 

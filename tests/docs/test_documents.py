@@ -1,4 +1,4 @@
-"""The code blocks of docs that need a server and nothing else."""
+"""The code blocks of pages that need only a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`docs/reference/mew.md` names every error, kind, limit, close code and journal row of spaces, and none that is not there."""
+"""`docs/reference/mew.md` names exactly the errors, kinds, limits, close codes and journal rows of spaces."""
 
 from __future__ import annotations
 

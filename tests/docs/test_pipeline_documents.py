@@ -1,6 +1,6 @@
 """The pages about the pipeline, and the blocks of the README that need one: commands run with a real pipeline, Spark code in one session.
 
-Starting Spark is what costs here. So one server with a pipeline serves every page, and all code for notebooks runs in the session of the tests.
+Starting Spark is expensive, so one server with a pipeline serves every page, and all notebook code runs in the session of the tests.
 """
 
 from __future__ import annotations

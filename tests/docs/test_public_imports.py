@@ -1,4 +1,4 @@
-"""Documents and examples import only public paths: what a reader copies keeps working when modules move."""
+"""Documents and examples import only public paths, so copied code keeps working when modules move."""
 
 from __future__ import annotations
 

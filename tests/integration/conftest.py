@@ -1,4 +1,4 @@
-"""Fixtures of this folder: real servers as child processes, and ways to speak to them."""
+"""Fixtures of this folder: real servers as child processes, and clients for them."""
 
 from __future__ import annotations
 

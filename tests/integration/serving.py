@@ -1,7 +1,7 @@
-"""Speaking to a real server from outside: plain requests, bytes on a socket, WebSockets, control lines.
+"""Clients for a real server: plain requests, bytes on a socket, WebSockets, control lines.
 
-Everything waits with a deadline, and for the thing itself: an answer, a frame, the end of a connection, or a
-condition that another request can see.
+Every wait has a deadline and waits for the event itself: an answer, a frame, the end of a connection, or a condition that another
+request can see.
 """
 
 from __future__ import annotations

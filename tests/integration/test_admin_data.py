@@ -1,4 +1,4 @@
-"""What an administrator reads of a running server: the tail of its journal, its tables, alerts, and answers in SQL."""
+"""Reads of an administrator on a running server: the tail of its journal, its tables, alerts, and SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator of a server does: with the cookie of the console or a token, in spaces, with tokens."""
+"""Actions of the operator: with the console's cookie or a token, in spaces, with tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock up --advertise`: a kernel's tools list us while we run."""
+"""`penstock up --advertise`: a kernel's tools list the server while it runs."""
 
 from __future__ import annotations
 

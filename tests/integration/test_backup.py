@@ -1,4 +1,4 @@
-"""Backup and restore: of a server under load, of one that was killed, of tables and tokens; and what they refuse."""
+"""Backup and restore: of a loaded server, of a killed one, of tables and tokens; and rejections."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""kill -9 of the real server under load, again and again on the same directory (invariants 2 and 4).
+"""kill -9 of the real server under load, repeatedly on the same directory (invariants 2 and 4).
 
-Producers and a consumer speak Control v1 and write down what they were told. After every restart the server is asked what it
-knows: whatever it acknowledged is live or settled, whatever settle it confirmed stays settled, no number is used twice.
+Producers and a consumer speak Control v1 and record the answers. After every restart the test compares them with the server's state:
+every acknowledged envelope is live or settled, every confirmed settle stays settled, and no number is used twice.
 """
 
 from __future__ import annotations

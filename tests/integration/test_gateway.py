@@ -1,4 +1,4 @@
-"""`penstock gateway start` as a process: its doors, its files, and what a restart keeps."""
+"""`penstock gateway start` as a process: its protocols, its files, and what a restart keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP routes of a real server, where they do what they are asked."""
+"""The HTTP routes of a real server: accepted requests."""
 
 from __future__ import annotations
 

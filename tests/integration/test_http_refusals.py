@@ -1,4 +1,4 @@
-"""The HTTP routes of a real server, where they refuse: the right code, and nothing changed."""
+"""The HTTP routes of a real server: rejected requests get the right code and change nothing."""
 
 from __future__ import annotations
 

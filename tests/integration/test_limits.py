@@ -1,4 +1,4 @@
-"""Rates, keys, compressed bodies, other sites' pages and the recorder, over real sockets."""
+"""Rates, idempotency keys, compressed bodies, origins and the frame recorder, over real sockets."""
 
 from __future__ import annotations
 

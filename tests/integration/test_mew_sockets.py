@@ -1,4 +1,4 @@
-"""Spaces of a real server over real WebSockets: fifty participants, readers that stop reading, and a crash."""
+"""Spaces of a real server over WebSockets: fifty participants, readers that stop reading, and a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator relies on, at a real server with every door: metrics under their names, and a health check from a container."""
+"""Metric names and the container's health check, on a real server with every protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock pipe`: kernel pipes from outside, with a peer that is written here from the text of the format."""
+"""`penstock pipe`: kernel pipes from outside, with a peer written from the description of the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock up` as a process: its files, its exit codes, its signals, and who is let in."""
+"""`penstock up` as a process: its files, exit codes, signals and authentication."""
 
 from __future__ import annotations
 

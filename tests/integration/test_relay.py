@@ -1,4 +1,4 @@
-"""The relay of a real server: its process, its rows, its restarts, and WebSockets; peers written from the protocol alone."""
+"""The relay of a real server: its process, rows, restarts and WebSockets, with peers written from the protocol alone."""
 
 from __future__ import annotations
 

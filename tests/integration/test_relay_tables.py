@@ -1,4 +1,4 @@
-"""The rows that a real relay leaves, where messages are kept whole, as streams of the tables: both ends agree on them."""
+"""Journal rows of a real relay with full messages become token streams in the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A config that is read again while the server runs: all of it counts, or nothing does."""
+"""A reload of the config applies completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One server with schemas, a skill and an event log, from outside: what is refused, answered, counted and told."""
+"""One server with schemas, a skill and an event log, from outside: rejections, answers, counts and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sockets whose path is too long for the system: they are found elsewhere, by everybody who knows the path."""
+"""Sockets whose path is too long for the system get a short path that clients find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged frames on a real server: heard once, refused whole where a name is wrong, and not sent again after a crash."""
+"""Staged frames on a real server: delivered once, rejected as a whole, and not sent again after a crash."""
 
 from __future__ import annotations
 

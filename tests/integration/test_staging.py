@@ -1,4 +1,4 @@
-"""Staged batches on a real server: parts, commits, bounds, and what a kill -9 may not change."""
+"""Staged batches on a real server: parts, commits, limits, and kill -9."""
 
 from __future__ import annotations
 

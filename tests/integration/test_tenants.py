@@ -1,4 +1,4 @@
-"""Tenants of a real server, over every door of Courier."""
+"""Tenants of a real server, over every protocol of Courier."""
 
 from __future__ import annotations
 

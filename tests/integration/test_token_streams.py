@@ -1,4 +1,4 @@
-"""Token streams through the relay of a real server, and the examples: a relay that is killed, a connection that is cut."""
+"""Token streams through the relay of a real server, and the examples: a killed relay, a lost connection."""
 
 from __future__ import annotations
 

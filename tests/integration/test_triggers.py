@@ -1,4 +1,4 @@
-"""Triggers of a real server: the loop of the document, rules at run time, restarts and crashes between cause and effect."""
+"""Triggers of a real server: the design document's loop, rules at run time, restarts, and crashes between cause and effect."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A publisher and a subscriber of token streams as somebody would write them who has only the protocol's description.
+"""A publisher and a subscriber of token streams, written only from the protocol's description.
 
-Nothing of Penstock is imported here: messages are put together by hand, and the MACs are checked by hand.
+They import nothing of Penstock: messages are built and MACs are checked by hand.
 """
 
 from __future__ import annotations

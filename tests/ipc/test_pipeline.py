@@ -1,4 +1,4 @@
-"""What the server and the Spark process agree on: offsets, states and settings."""
+"""The contract of the server and the Spark process: offsets, states and settings."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""A queue machine that writes to a real log: histories as a server would make them."""
+"""A queue machine that writes to a real log, as a server does."""
 
 from __future__ import annotations
 

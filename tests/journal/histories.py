@@ -1,4 +1,4 @@
-"""Histories for the tests of the journal: facts by hand, directories opened as a server opens them."""
+"""Histories for tests of the journal: hand-made facts, and directories opened as a server opens them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts as columns: whatever stands among them, the rows are those of `row_of`."""
+"""Facts as columns give the same rows as `row_of`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk journal: commits in groups, outcomes in order, nothing left behind at the end, one writer a directory."""
+"""The disk journal: grouped commits, ordered outcomes, a clean end, one writer per directory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The log on a disk that lies: what was acknowledged is there once and in order, what was refused never is.
+"""The log on a lying disk: acknowledged rows are there once and in order, rejected rows never.
 
-Every seed runs one history: a log is written, the power fails at some operation, the directory is opened again, and so on. A
-failing seed is its own replay: run the test with `-k` and its number.
+Every seed runs one history: a log is written, the power fails at some operation, the directory is opened again, and so on. To replay a
+failing seed, run the test with `-k` and its number.
 """
 
 from __future__ import annotations

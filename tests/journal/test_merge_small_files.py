@@ -1,4 +1,4 @@
-"""Sealed history over a day: a seal a minute leaves few files and a short log, and every row where it was."""
+"""Sealed history over a day: a seal each minute leaves few files and a short log, and every row in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watermark against the newest frame: what was promised is no torn tail."""
+"""The watermark against the newest frame: a committed row is never treated as a torn tail."""
 
 from __future__ import annotations
 

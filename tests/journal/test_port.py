@@ -1,4 +1,4 @@
-"""What every journal adapter must do: one suite, run once for each of them."""
+"""The contract of journal adapters: one suite, run for each adapter."""
 
 from __future__ import annotations
 

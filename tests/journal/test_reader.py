@@ -1,4 +1,4 @@
-"""Reading beside a writer and a sealer: committed rows, each once and in order, the same every time."""
+"""Reading next to a writer and a sealer: committed rows, each once and in order, the same every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: history goes oldest first and never further than a reader within its bounds; what is live stays."""
+"""Retention removes the oldest history first, respects readers within their bounds, and keeps live envelopes."""
 
 from __future__ import annotations
 

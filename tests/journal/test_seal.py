@@ -1,4 +1,4 @@
-"""Sealing: the table holds every row once, the live file the whole state, and a crash anywhere costs only time."""
+"""Sealing: the table has every row once, the live file the whole state, and a crash costs only time."""
 
 from __future__ import annotations
 

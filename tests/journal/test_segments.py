@@ -1,7 +1,7 @@
-"""The bytes of a segment: pinned, and damaged in every place.
+"""The bytes of a segment: fixed, and damaged in every place.
 
-Whatever happens to a file, reading it gives the right rows, or fewer from its end when it is the newest, or an error that
-names file and position. Never other rows, never rows missing in the middle.
+Whatever happens to a file, reading it gives the right rows, or fewer at its end if it is the newest, or an error that names file and
+position. It never gives other rows or leaves out rows in the middle.
 """
 
 from __future__ import annotations

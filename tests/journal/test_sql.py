@@ -1,4 +1,4 @@
-"""Questions to the tables: what reads is answered, and nothing else gets past the engine's own plan, however it is written."""
+"""SQL over the tables: reads are answered, and the engine's own plan stops everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipes and the kernel: order, back-pressure, splitting, merging, ends, failures and finding."""
+"""Pipes and the kernel: order, back-pressure, splitting, merging, ends, failures and lookup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped topology: sound by the rules it is started by, and its commands do what it needs of them."""
+"""The shipped topology is valid, and its commands work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A queue of dictionaries: what the stateful test compares the machine with.
+"""A queue of dictionaries that the stateful test compares the machine with.
 
-It knows records by their place (channel and number) and says for each whether it is pending, here, or gone, and who may
-settle it. It knows no order, no time and no bounds: those are invariants, and are checked as such.
+It identifies records by channel and number, and knows whether each is pending, present or gone, and who may settle it. It has no order,
+no time and no bounds: those are checked as invariants.
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The small parts of the core, each against the obvious slow way to do the same."""
+"""Small parts of the core, each compared with an obvious slow implementation."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The queue machine against a model, driven by hypothesis: every verb, in any order, with a journal that may refuse."""
+"""The queue machine against a model, driven by hypothesis: every verb, in any order, with a journal that may reject."""
 
 from bisect import insort
 from typing import Any

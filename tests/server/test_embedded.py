@@ -1,4 +1,4 @@
-"""The seed's interface, in one process, with a clock of our own."""
+"""The design document's in-process interface, with a clock that the test controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compressed bodies: read exactly, never beyond their bound."""
+"""Compressed bodies are read exactly and never beyond their bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at every stream: a few a turn, in the order of requests, and nobody else waits."""
+"""Queries over all streams: a few streams a turn, in the order of requests, without delaying other clients."""
 
 from __future__ import annotations
 

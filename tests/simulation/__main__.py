@@ -1,4 +1,4 @@
-"""`python -m tests.simulation --seed N`: one storm again, printed as it happens."""
+"""`python -m tests.simulation --seed N`: replays one storm and prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each checker is shown a server with one planted fault, and must name the invariant that it breaks."""
+"""Each checker must name the invariant that a planted fault breaks."""
 
 from collections import deque
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Storms in which somebody changes every setting while they blow: no invariant breaks, and nothing is lost."""
+"""Storms that change every setting while they run: no invariant breaks, and nothing is lost."""
 
 from __future__ import annotations
 

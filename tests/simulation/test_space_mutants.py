@@ -1,4 +1,4 @@
-"""Each checker of spaces is shown a server with one planted fault, and must name the invariant that it breaks."""
+"""Each checker of spaces must name the invariant that a planted fault breaks."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Storms in spaces: every invariant at every step, whoever is present at the end has a connection, and equal seeds give equal traces."""
+"""Storms in spaces: every invariant at every step, presence matches connections, and equal seeds give equal traces."""
 
 import doctest
 

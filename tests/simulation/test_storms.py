@@ -1,4 +1,4 @@
-"""Many storms: every invariant at every step, and one seed in three twice with the same trace."""
+"""Many storms: every invariant at every step, and one seed in three runs twice with the same trace."""
 
 import doctest
 

@@ -1,4 +1,4 @@
-"""A world whose every step is checked: it owns the witnesses, and runs the checks of queue and spaces."""
+"""A world that checks every step: it owns the witnesses and runs the checks of queue and spaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on loopback, a master and some workers started from the pip package, for tests that need one."""
+"""A standalone Spark cluster on loopback, a master and some workers started from the pip package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data directory in which a few minutes of real work are journaled, and its lake as plain rows to compare."""
+"""A data directory with a few minutes of journaled work, and its lake as plain rows to compare."""
 
 from __future__ import annotations
 

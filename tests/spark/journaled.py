@@ -1,4 +1,4 @@
-"""A queue machine driven by hand whose rows are kept as a journal keeps them, for the layers of the pipeline to read."""
+"""A hand-driven queue machine whose rows are kept as in a journal, as input for the pipeline's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journals on disk for the tests of the source: growing, sealed, thinned out, lost and made anew."""
+"""Journals on disk for tests of the source: growing, sealed, truncated by retention, lost and recreated."""
 
 from __future__ import annotations
 

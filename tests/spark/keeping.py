@@ -1,6 +1,6 @@
 """Makes `fixtures/data-<version>.tar.gz`: a data directory with journal, lake and checkpoints as this version writes them.
 
-Run it once for a release, with `python -m tests.spark.keeping`, and keep the file: later versions must go on from it.
+Run it once for a release, with `python -m tests.spark.keeping`, and keep the file: later versions must open it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pipeline on a standalone cluster: executors that only know the server's URL, and tables as in local mode.
+"""The pipeline on a standalone cluster: executors know only the server's URL, and the tables equal those of local mode.
 
 Driver and executors use the Python that runs the tests, where the package is installed.
 """

@@ -1,4 +1,4 @@
-"""Which Java is found, and that the one from the package index starts through its script."""
+"""Which Java is found, and the one from the package index starts through its script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person does when something went wrong, and what must then be as if it had not: journals made anew, lost rows, halted states."""
+"""Recovery by hand gives the same tables: recreated journals, lost rows, halted states."""
 
 from __future__ import annotations
 

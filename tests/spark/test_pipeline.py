@@ -1,4 +1,4 @@
-"""The pipeline on real journals and real Spark: whatever happens on the way, the tables are the same in the end (invariant 9)."""
+"""The pipeline on real journals and real Spark: faults do not change the final tables (invariant 9)."""
 
 from __future__ import annotations
 

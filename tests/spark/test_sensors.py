@@ -1,4 +1,4 @@
-"""The example of the sensors, end to end: frames to the collector, means by Spark, frames back to the dashboard."""
+"""The sensors example, end to end: frames to the collector, means by Spark, frames back to the dashboard."""
 
 from __future__ import annotations
 

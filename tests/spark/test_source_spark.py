@@ -1,4 +1,4 @@
-"""The source inside Spark: found by its name, restarted from checkpoints, bounded, and failing in words."""
+"""The source inside Spark: found by its name, restarted from checkpoints, bounded, with clear errors."""
 
 from __future__ import annotations
 

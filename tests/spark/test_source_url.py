@@ -1,4 +1,4 @@
-"""The source over HTTP: the same rows as from the directory, and what it says when it is not let in or left alone."""
+"""The source over HTTP: the same rows as from the directory, and clear errors without access or without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated time: events run in order, a wall clock may step back, and a crash ends a life."""
+"""Simulated time: events run in order, the wall clock may step back, and a crash ends a life."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lying disk keeps what a disk promises and breaks all that none does; else the tests on it would prove little."""
+"""The lying disk keeps what a disk promises and breaks everything else, so that tests on it prove something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock.testing.serve()`: a server in a test, which leaves the test's process as it was."""
+"""`penstock.testing.serve()`: a server in a test that leaves the test's process unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test kit as its users see it: a world that does what it is told, when it is told."""
+"""The test kit as users see it: a world that acts only when a test tells it to."""
 
 import subprocess
 import sys

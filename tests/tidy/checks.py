@@ -1,7 +1,7 @@
-"""The rules of the house as functions: each takes text and returns what breaks the rule.
+"""The project's rules as functions: each takes text and returns the violations.
 
 A checker never touches the disk, so `test_tidy.py` can run it on the tree and on planted mistakes alike.
-Strings that must not appear in the repository are put together from pieces, because this file is in it.
+Forbidden strings are assembled from pieces, because this file is part of the repository.
 """
 
 import ast

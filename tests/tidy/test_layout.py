@@ -1,4 +1,4 @@
-"""The tree keeps the rules of `layout.py`, and each rule is shown to catch a planted mistake."""
+"""The tree keeps the rules of `layout.py`, and each rule catches a planted mistake."""
 
 import re
 from functools import cache

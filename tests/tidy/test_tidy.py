@@ -1,4 +1,4 @@
-"""The tree keeps the rules of the house, and every checker is shown to catch what it is for."""
+"""The tree keeps the project's rules, and every checker catches a planted mistake."""
 
 import subprocess
 from collections.abc import Callable, Iterable

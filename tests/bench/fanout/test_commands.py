@@ -1,4 +1,4 @@
-"""The fan-out bench: options that it refuses, what it draws, and a machine without Node."""
+"""The fan-out bench: rejected options, plots, and a machine without Node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frames of the fan-out bench: what is made can be read back, and what is counted is what there was."""
+"""Frames of the fan-out bench: they can be read back, and the counts are exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every frame of a space is accounted for, to one target and to all."""
+"""Every frame of a space is accounted for, targeted and broadcast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots: logarithmic axes, a line for each name, and a clear refusal without matplotlib."""
+"""Plots: logarithmic axes, a line for each name, and a clear error without matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a run: they are ended by pid, their failures are reported, and their environment is clean."""
+"""Processes of a run are ended by pid, their failures are reported, and their environment is clean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A made history is what a server would have written."""
+"""A generated history equals what a server would have written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline bench refuses parts that do not exist."""
+"""The pipeline bench rejects parts that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench of the relay: what it refuses, and that every message of a short run is accounted for."""
+"""The relay bench: rejected options, and every message of a short run is accounted for."""
 
 from __future__ import annotations
 

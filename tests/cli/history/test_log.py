@@ -1,4 +1,4 @@
-"""The journal from the command line, on a real server: what happened is told, checked, moved, and done again."""
+"""The journal commands on a real server: tail, check, export, import and replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `penstock doctor` finds, and its exit codes."""
+"""The findings of `penstock doctor` and its exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock top`: rates between two looks, a server that goes and comes, and what is drawn."""
+"""`penstock top`: rates between two samples, a server that restarts, and the drawn table."""
 
 from __future__ import annotations
 

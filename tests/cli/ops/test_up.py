@@ -1,4 +1,4 @@
-"""What `penstock gateway start` refuses before it does anything."""
+"""`penstock gateway start` rejects bad arguments before it does anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Envelopes from arguments, files and stdin; dead letters back to their stream."""
+"""Commands that enqueue: from arguments, files and stdin; and redrive."""
 
 from __future__ import annotations
 

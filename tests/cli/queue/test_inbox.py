@@ -1,4 +1,4 @@
-"""Messages to an agent and deliveries of a stream, as a user takes and settles them."""
+"""Commands that receive and settle messages of an agent and deliveries of a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams and envelopes are shown, and errors have a code and a hint."""
+"""Commands that show streams and envelopes; errors have a code and a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock space …` against a gateway that says what the test says."""
+"""`penstock space …` against a scripted gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables from the command line: questions in SQL without Spark, and what those need who look after the lake."""
+"""The table commands: SQL without Spark, and maintenance of the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lost links, late answers and bad bytes: what a real server cannot be made to show."""
+"""Lost links, late answers and bad bytes, which a real server cannot produce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of Control v1 as the client decodes them, and the values it makes of results."""
+"""The client's decoding of Control v1 frames and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unanswered requests: their numbers, their bounds, and what a lost connection means for each."""
+"""Unanswered requests: their numbers, their bounds, and the effect of a lost connection."""
 
 from __future__ import annotations
 

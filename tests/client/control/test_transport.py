@@ -1,4 +1,4 @@
-"""Splitting a byte stream into lines, however it is cut."""
+"""Splitting a byte stream into lines, however it is chunked."""
 
 from __future__ import annotations
 

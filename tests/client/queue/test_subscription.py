@@ -1,4 +1,4 @@
-"""Windows, leases and settling, down to the frames and their faults."""
+"""Windows, leases and settling of a subscription, at the level of frames, including faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers of `work`: what becomes of their deliveries, and how a lost lease reaches them, down to the frames."""
+"""Handlers of `work`: the outcome of their deliveries, and how they learn of a lost lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A participant against a gateway that says what the test says: refusals, losses, old gateways, slow readers."""
+"""A participant against a scripted gateway: rejections, lost connections, old gateways, slow readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feeds: the order of arrivals, what is dropped at the bound, and what a slow reader gets."""
+"""Feeds: the order of arrivals, drops at the bound, and slow readers."""
 
 from __future__ import annotations
 

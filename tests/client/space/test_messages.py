@@ -1,4 +1,4 @@
-"""Messages of a gateway: nothing about their shape is trusted, and errors get a code and a hint."""
+"""Messages of a gateway: their structure is checked, and errors get a code and a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a space as a participant knows it: only the gateway changes it, except for a close of the owner."""
+"""A participant's state of its space: only the gateway changes it, except when the owner closes a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sync client has the surface of the async one: name by name, argument by argument, type by type."""
+"""The sync client has the interface of the async one: names, arguments and types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every blocking twin rests on: a loop on a thread, and methods that borrow their signatures."""
+"""The base of the sync clients: a loop on a thread, and methods that borrow their signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key agreement: both ends get the same keys, and nothing else is accepted."""
+"""The key agreement: both ends derive the same keys and reject everything else."""
 
 from __future__ import annotations
 

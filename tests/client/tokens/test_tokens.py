@@ -1,4 +1,4 @@
-"""Both ends of token streams over real sockets, beside a relay that can be told to misbehave."""
+"""Publisher and reader of token streams over real sockets, with a relay that can inject faults."""
 
 from __future__ import annotations
 

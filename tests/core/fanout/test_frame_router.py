@@ -1,4 +1,4 @@
-"""A router and its routes: who receives a frame, in what order, and what is counted."""
+"""A frame router and its routes: recipients of a frame, order, and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way out of one connection: bounded whatever comes, and in order whatever is left."""
+"""The outbox of one connection is bounded and keeps its order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcome of a commit: a refused batch never was, and a refused settle brings its record back."""
+"""The outcome of a commit: a rejected batch has no effect, and a rejected settle restores its record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters, redrive and purge: what moves is never lost and never doubled."""
+"""Dead letters, redrive and purge: a moved record is never lost or duplicated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credits, turns and room: who gets what, and when nobody gets anything."""
+"""Delivery: credits, turns and limits decide which subscription receives a record."""
 
 from __future__ import annotations
 

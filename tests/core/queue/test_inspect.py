@@ -1,4 +1,4 @@
-"""Looking at a queue: the numbers are right and nothing moves."""
+"""Inspecting a queue: the numbers are right and nothing changes."""
 
 from __future__ import annotations
 

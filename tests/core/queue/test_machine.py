@@ -1,4 +1,4 @@
-"""Settings that change while the machine runs: nothing is lost, and what was waiting for them moves."""
+"""Settings that change while the machine runs: nothing is lost, and waiting records move."""
 
 from __future__ import annotations
 

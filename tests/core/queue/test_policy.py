@@ -1,4 +1,4 @@
-"""Back-off: grows by its factor, stops at its maximum, jitter only shortens."""
+"""Back-off grows by its factor and stops at its maximum; jitter only shortens it."""
 
 from __future__ import annotations
 

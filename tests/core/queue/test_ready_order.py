@@ -1,4 +1,4 @@
-"""Partition keys and priority: what waits for whom, who is next, and that nobody waits for ever."""
+"""Partition keys and priority: blocking, order, and no starvation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine rebuilt from its rows stands where the old one stood, as far as rows can tell."""
+"""A machine rebuilt from its rows has the state of the old one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a lease ends: by its holder, by the clock, or with its link; never by anybody else."""
+"""A lease ends by its holder, by the clock, or with its link, and by no other client."""
 
 from __future__ import annotations
 

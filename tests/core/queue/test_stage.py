@@ -1,4 +1,4 @@
-"""Staged batches: whole or not at all, once however often they come, and remembered with what they brought."""
+"""Staged batches: all or nothing, applied once, and remembered in the same commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams come, sleep and are forgotten; their numbers never go back."""
+"""Streams are created, unloaded and removed; their numbers never decrease."""
 
 from __future__ import annotations
 

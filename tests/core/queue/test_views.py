@@ -1,4 +1,4 @@
-"""Views: what they show, what they forget, and what a reader who comes late is told."""
+"""Views: their rows, their evictions, and what a late reader receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The relay's machine: what is held, forwarded, sent again and let go, and when a topic ends."""
+"""The relay's machine: what it holds, forwards, replays and drops, and when a topic ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token buckets: what any sequence of requests may get, and that nobody who keeps to the rate is refused."""
+"""Token buckets: the bound on any sequence of requests, and a sender within its rate is never rejected."""
 
 from __future__ import annotations
 

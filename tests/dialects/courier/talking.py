@@ -1,4 +1,4 @@
-"""Sessions of the dialect on the real runtime, with a clock, a journal and wires that a test holds in its hand."""
+"""Courier sessions on the real runtime, with a clock, a journal and connections that a test controls."""
 
 from __future__ import annotations
 

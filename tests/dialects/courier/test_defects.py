@@ -1,4 +1,4 @@
-"""Defects of the first Courier, each pinned as its opposite.
+"""Defects of the first Courier: each test asserts the correct behaviour.
 
 The numbers are those of the list of defects that the dialect was designed against.
 """

@@ -1,4 +1,4 @@
-"""Rates on control lines: each line counts by itself, in whatever chunks the lines come."""
+"""Rates on control lines: each line counts by itself, however the lines are chunked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taps: copies of what comes into a stream, for those who only look."""
+"""Taps: copies of a stream's envelopes, without leases."""
 
 from __future__ import annotations
 

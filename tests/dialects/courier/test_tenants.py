@@ -1,4 +1,4 @@
-"""Tenants: the same names, and no way from one to another, whatever the door's verb."""
+"""Tenants use the same names and cannot reach each other by any verb."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triggers where several things meet: undecided commits, cooldowns that end late, bodies that must not pile up, tenants."""
+"""Triggers in combination: undecided commits, late cooldowns, bounded bodies, tenants."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Spaces on the shipped runtime, with a clock, a journal and WebSockets that a test holds in its hand.
+"""Spaces on the shipped runtime, with a clock, a journal and WebSockets that a test controls.
 
-Nothing here waits: `GatewayDriver.run` lets everything happen that is due, `GatewayDriver.advance` lets time pass. What a client hears is
-decoded from the very bytes that a socket would carry.
+Nothing here waits: `GatewayDriver.run` runs everything that is due, `GatewayDriver.advance` lets time pass. A client's messages are
+decoded from the exact bytes that a socket would carry.
 """
 
 from __future__ import annotations

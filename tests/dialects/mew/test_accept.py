@@ -1,4 +1,4 @@
-"""What a gateway does and clients rely on: grants, revokes, invites, kicks, and the kinds that are passed on."""
+"""The behaviour that clients rely on: grants, revokes, invites, kicks, and forwarded kinds."""
 
 from __future__ import annotations
 

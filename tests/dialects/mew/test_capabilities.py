@@ -1,4 +1,4 @@
-"""Capabilities: each line of what gateways and clients of old do, as a case; then the laws, against slow and obvious models."""
+"""Capabilities: the cases of existing gateways and clients, then properties against slow, obvious models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway does and clients rely on over HTTP: who is here, messages with their status codes, polling."""
+"""The behaviour that clients rely on over HTTP: participants, messages with their status codes, polling."""
 
 from __future__ import annotations
 

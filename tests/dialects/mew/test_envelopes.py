@@ -1,4 +1,4 @@
-"""Bytes that nobody in their right mind would send: no message breaks a session, and nothing odd reaches the journal."""
+"""Unusual bytes: no message breaks a session, and no invalid text reaches the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Participants who mean harm, or send what nobody expected: each costs itself, and gains nothing."""
+"""Malicious or unexpected input: it costs only its sender, and the sender gains nothing."""
 
 from __future__ import annotations
 

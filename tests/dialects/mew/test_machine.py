@@ -1,4 +1,4 @@
-"""What is asked for while something before it waits for its commit: nothing slips through in between."""
+"""Requests that arrive while an earlier one waits for its commit cannot bypass it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journal that refuses: what was asked for never was, its sender hears why, and nobody else heard anything."""
+"""A journal that rejects: the request has no effect, and only its sender receives an error."""
 
 from __future__ import annotations
 

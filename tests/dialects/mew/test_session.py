@@ -1,4 +1,4 @@
-"""What a gateway does and clients rely on: joining, welcomes, presence, errors, validation, routing and order."""
+"""The behaviour that clients rely on: joining, welcomes, presence, errors, validation, routing and order."""
 
 from __future__ import annotations
 

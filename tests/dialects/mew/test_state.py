@@ -1,4 +1,4 @@
-"""What a space remembers across a restart: the rows of its journal, or a snapshot of them, give back the same."""
+"""A space restores the same state from its journal rows or from a snapshot."""
 
 from __future__ import annotations
 

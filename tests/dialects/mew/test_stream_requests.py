@@ -1,4 +1,4 @@
-"""What a gateway does and clients rely on: streams, their frames, writers and owners, takeovers and slow readers."""
+"""The behaviour that clients rely on: streams, frames, writers and owners, takeovers and slow readers."""
 
 from __future__ import annotations
 

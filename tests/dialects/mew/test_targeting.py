@@ -1,5 +1,4 @@
-"""Targeted delivery, line by line of its proposal: unit tests, integration tests, edge cases, success criteria, and what its
-open questions recommend."""
+"""Targeted delivery, line by line of its proposal: unit tests, integration tests, edge cases, success criteria, open questions."""
 
 from __future__ import annotations
 

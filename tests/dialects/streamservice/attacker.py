@@ -1,9 +1,8 @@
-"""A token stream under attack on a virtual clock: a publisher, a relay, a reader, and somebody in between.
+"""A token stream under attack on a virtual clock: a publisher, a relay, a reader, and an attacker in between.
 
-The attacker sits on both ways, sees everything but the keys, and may drop, repeat, delay, change, forge and record. `attack` runs one
-stream to its end and checks the promise: what the reader was given is a beginning of what was sent, a stream that says it is
-complete is complete, and everything else is a named error. `mildly` is an attacker who lets enough through for the stream
-to get to its end, which it must.
+The attacker controls both directions, sees everything but the keys, and may drop, repeat, delay, change, forge and record. `attack`
+runs one stream to its end and checks the promise: the reader receives a prefix of what was sent, a stream that reports completion is
+complete, and everything else is a typed error. `mildly` is an attacker that lets enough through for the stream to complete, which it must.
 """
 
 from __future__ import annotations

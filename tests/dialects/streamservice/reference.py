@@ -1,4 +1,4 @@
-"""What the tests compare with: pycapnp on our schemas, random messages, and a tool that scatters a message over segments."""
+"""References to compare with: pycapnp on our schemas, random messages, and a tool that splits a message into segments."""
 
 from __future__ import annotations
 

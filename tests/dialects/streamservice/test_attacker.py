@@ -1,4 +1,4 @@
-"""An attacker on the way of token streams, with many seeds; and planted faults that the checks must find."""
+"""Token streams under attack, with many seeds, and planted faults that the checks must find."""
 
 from __future__ import annotations
 

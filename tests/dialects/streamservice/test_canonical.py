@@ -1,4 +1,4 @@
-"""The canonical form: one for each content, however it was laid out, and a fixed point of itself."""
+"""The canonical form: one for each content, whatever its layout, and a fixed point."""
 
 from __future__ import annotations
 

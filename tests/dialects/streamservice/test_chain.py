@@ -1,4 +1,4 @@
-"""Chains: nothing left out, added, moved or changed goes unseen, and a failed send breaks nothing."""
+"""Chains detect everything left out, added, moved or changed, and a failed send breaks nothing."""
 
 from __future__ import annotations
 

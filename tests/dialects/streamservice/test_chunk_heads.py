@@ -1,4 +1,4 @@
-"""Heads of chunks: a memory that never tells of a frame what a whole look would not."""
+"""The cache of chunk heads never differs from a full parse."""
 
 from __future__ import annotations
 

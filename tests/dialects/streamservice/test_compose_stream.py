@@ -1,4 +1,4 @@
-"""A publisher's messages: their batches, their order, and what is kept of them."""
+"""A publisher's messages: their batches, their order, and what is kept for replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control channel: only the reader can stop a publisher, and only once with each message."""
+"""The control channel: only the reader can stop a publisher, once with each message."""
 
 from __future__ import annotations
 

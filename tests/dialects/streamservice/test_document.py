@@ -1,4 +1,4 @@
-"""The reference page: its examples run, one after the other, and its numbers are those of the code."""
+"""The examples of the reference page run, and its numbers equal those of the code."""
 
 from __future__ import annotations
 

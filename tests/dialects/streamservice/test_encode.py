@@ -1,4 +1,4 @@
-"""Our encoders write what pycapnp writes, and our readers read what pycapnp reads."""
+"""Our encoders write what pycapnp writes, and our decoders read what pycapnp reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: what counts as a public key, and what each suite makes of a shared secret."""
+"""Keys: valid public keys, and the keys that each suite derives from a shared secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of nonces: nothing comes twice, whatever the clock does, and nothing is forgotten to make room."""
+"""The nonce cache: no nonce is accepted twice, whatever the clock does, and none is evicted early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may open a topic: every check with its refusal, in an order in which nobody can spend what is not theirs."""
+"""Registrations: every check with its rejection, in an order that lets no stranger use up another signer's quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader's place in the chain: what is next, what came before, what is missing, and when patience ends."""
+"""A reader's position in the chain: the next message, earlier ones, missing ones, and timeouts."""
 
 from __future__ import annotations
 

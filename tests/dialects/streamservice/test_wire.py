@@ -1,4 +1,4 @@
-"""What a frame is: by its shape, never by the sizes of its data, and never with a crash, whatever the bytes."""
+"""Frames are classified by structure, never by the sizes of their data, and no bytes cause an exception."""
 
 from __future__ import annotations
 

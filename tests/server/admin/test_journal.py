@@ -1,4 +1,4 @@
-"""Reads of the journal on threads of their own: the loop goes on, and no more wait than the bound allows."""
+"""Journal reads on their own threads: the loop is not blocked, and the number of waiting reads is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables in numbers and the alerts in them, read anew only when a table has changed."""
+"""Figures of the tables and their alerts, read again only when a table changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connection may still do after a reload: its subscriptions, its taps, and the views it follows."""
+"""The rights of a connection after a reload: its subscriptions, its taps, and the views it follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spaces for administrators: listed, and sent to, invited into and kicked from as their operator."""
+"""Spaces for administrators: list, send, invite and kick as the operator."""
 
 from __future__ import annotations
 

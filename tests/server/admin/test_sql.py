@@ -1,4 +1,4 @@
-"""Questions in processes of their own: bounded in time, memory, rows and bytes, few at a time, and gone with whoever asked."""
+"""SQL in separate processes: bounded in time, memory, rows, bytes and number, and ended when the client disconnects."""
 
 from __future__ import annotations
 

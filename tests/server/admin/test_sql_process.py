@@ -1,4 +1,4 @@
-"""One query in a process: cut at its rows and bytes, refused with a reason, and bounded before it runs."""
+"""One query in a process: truncated at its rows and bytes, rejected with a reason, and bounded before it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tail of the journal: the rows that pass, each once and oldest first, within the bounds of an answer."""
+"""The tail of the journal: the matching rows, each once and oldest first, within the bounds of an answer."""
 
 from __future__ import annotations
 

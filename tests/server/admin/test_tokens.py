@@ -1,4 +1,4 @@
-"""Tokens at run time: listed without the token, minted once, revoked with what they opened."""
+"""Tokens at run time: listed without the secret, shown once at creation, revoked with their sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens made at run time: their file, their names, and what they change for everybody else."""
+"""Tokens created at run time: their file, their names, and their effect on other tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens, the guard of doors without tokens, and the operator's own token."""
+"""Tokens, anonymous access, and the operator's token."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The `COURIER_*` names: each does what its setting does, and a wrong one says so."""
+"""The `COURIER_*` variables: each sets its setting, and an invalid one is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The config file: what it accepts, what it refuses and in which words, and its printed reference."""
+"""The config file: what it accepts, the messages for what it rejects, and its printed reference."""
 
 from collections.abc import Callable
 from pathlib import Path

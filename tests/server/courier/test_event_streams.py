@@ -1,4 +1,4 @@
-"""Followers of views over HTTP: where they resume, and what server-sent events refuse."""
+"""Followers of views over HTTP: where they resume, and what server-sent events reject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mismatches that pass with a warning are logged, but not once for each envelope."""
+"""Mismatches that pass with a warning are logged, but not for every envelope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames for spaces that an application stages: out once and only when their batch is durable, or nothing at all."""
+"""Staged frames for spaces: sent once, when their batch is durable, or not at all."""
 
 from __future__ import annotations
 

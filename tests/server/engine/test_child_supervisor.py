@@ -1,4 +1,4 @@
-"""Child processes: their task, their end, what follows a failure, and the order in which they are stopped."""
+"""Child processes: their task, their end, restarts after failures, and the order of stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ticks and gauges: what a runtime that keeps history writes beside the facts."""
+"""Ticks and gauges that a runtime with history writes in addition to facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop around the machine: one append and one write a turn, and nothing said before it is true."""
+"""The loop around the machine: one append and one write a turn, and no answer before its commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses to listen on, and which of them are this machine."""
+"""Listen addresses, and which of them are local."""
 
 from pathlib import Path
 

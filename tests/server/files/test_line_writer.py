@@ -1,4 +1,4 @@
-"""The thread that writes lines: order, bounds, what it reports, and rotation."""
+"""The thread that writes lines: order, bounds, reports and rotation."""
 
 from __future__ import annotations
 

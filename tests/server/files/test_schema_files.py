@@ -1,4 +1,4 @@
-"""The directory of schemas: what is broken is named with its file, and nothing is fetched from elsewhere."""
+"""The directory of schemas: broken files are reported by name, and nothing is fetched."""
 
 from __future__ import annotations
 

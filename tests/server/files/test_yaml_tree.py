@@ -1,4 +1,4 @@
-"""Strict YAML: plain values, their lines, and bounds that no file gets around."""
+"""Strict YAML: plain values, their lines, and enforced limits."""
 
 from typing import Any
 

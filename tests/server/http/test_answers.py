@@ -1,4 +1,4 @@
-"""What the operations answer is what the structs document: no member is missing, mistyped or undocumented."""
+"""Answers of the operations match the documented structs: no member is missing, mistyped or undocumented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cookie of a console session: its attributes, its end, and whose requests it counts for."""
+"""The cookie of a console session: its attributes, its expiry, and which requests may use it."""
 
 from __future__ import annotations
 

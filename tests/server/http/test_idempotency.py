@@ -1,4 +1,4 @@
-"""Answers remembered by their key: given again, bounded, and never for another request."""
+"""Answers remembered by idempotency key: repeated, bounded, and never used for another request."""
 
 from __future__ import annotations
 

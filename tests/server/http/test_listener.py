@@ -1,4 +1,4 @@
-"""The entry of requests: who is let in, what is checked before the body is read, and what comes back when a handler fails."""
+"""The entry of requests: authentication, checks before the body is read, and failing handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document as a tree: nothing that a client relies on goes away, and every route describes its answer."""
+"""The OpenAPI document as a tree: it loses nothing that clients rely on, and every route describes its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pull waits, takes and leaves nothing behind; staging names what is wrong with its path."""
+"""A pull waits, leases and cleans up; staging reports a wrong path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries and bodies as types, and refusals as replies."""
+"""Typed queries and bodies, and rejections as replies."""
 
 from __future__ import annotations
 

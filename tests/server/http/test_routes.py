@@ -1,4 +1,4 @@
-"""The table of routes: which one a path finds, and what a path that finds none is told."""
+"""The route table: which route a path finds, and the error for an unknown path."""
 
 from __future__ import annotations
 

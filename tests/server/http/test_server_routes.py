@@ -1,4 +1,4 @@
-"""Health, metrics, places and the landing page."""
+"""Health, metrics, the location of an envelope, and the landing page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening WebSockets and server-sent events: what is refused before the upgrade, and what over the socket."""
+"""Opening WebSockets and server-sent events: rejections before the upgrade and over the socket."""
 
 from __future__ import annotations
 

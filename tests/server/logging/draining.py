@@ -1,4 +1,4 @@
-"""Waits for the thread of a log."""
+"""Waits for the writing thread of a log."""
 
 import time
 from typing import Any

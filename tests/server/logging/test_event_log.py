@@ -1,4 +1,4 @@
-"""The event log: every event once, durable ones only, with its time; and never in the way of the loop."""
+"""The event log: every durable event once, with its time, without blocking the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a gateway: the lines that tools of old look for, no token in clear, and never in the way of the loop."""
+"""A gateway's log files: the lines that existing tools expect, no clear-text token, and no blocking of the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs: one line an event, no tokens, and never in the way of the loop."""
+"""Logs: one line an event, no tokens, and no blocking of the loop."""
 
 import io
 import json

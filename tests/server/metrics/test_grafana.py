@@ -1,4 +1,4 @@
-"""Dashboard and alert rules: every name is an exported metric, and every expression is one that Prometheus takes."""
+"""Dashboard and alert rules: every name is an exported metric, and every expression is valid in Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scrapes over several turns: sums that balance and never fall, whatever happens between two turns."""
+"""Scrapes over several turns: sums balance and never decrease, whatever happens between two turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows the exit of the pipeline, and the status that it leaves."""
+"""The supervisor's reaction to the pipeline's exit, and the status it leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The printed reference pages: complete and fresh."""
+"""The printed reference pages are complete and current."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The relay's process: what it is told, what it tells, and what it drops rather than wait."""
+"""The relay's process: its commands, its reports, and what it drops instead of waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reports of the relay until the next flush: bounds, differences, and topics by their hashes."""
+"""The relay's pending reports: bounds, differences, and topics by hash."""
 
 from __future__ import annotations
 

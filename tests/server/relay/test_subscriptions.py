@@ -1,4 +1,4 @@
-"""What subscribers can do to others at the relay's sockets: nothing, however loud they are."""
+"""Subscribers at the relay's sockets cannot affect each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server beside its relay: a process that cannot be had, and sockets that outlast the hub."""
+"""The server with its relay: a process that cannot start, and sockets that outlast the hub."""
 
 from __future__ import annotations
 

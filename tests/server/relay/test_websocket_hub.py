@@ -1,4 +1,4 @@
-"""WebSockets that follow a topic: the first message, refusals, and sockets that outlast the hub."""
+"""WebSockets that follow a topic: the first message, rejections, and sockets that outlast the hub."""
 
 from __future__ import annotations
 

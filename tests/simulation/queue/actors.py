@@ -1,7 +1,7 @@
-"""Actors: small scripted clients that do, at random times, what clients do, and what they should not.
+"""Actors: small scripted clients that send valid and invalid requests at random times.
 
-Each acts on its own dice, speaks through its own connection under its own name, and comes back after a loss. They check nothing:
-the witness and the checks see everything they cause.
+Each has its own random numbers, its own connection and its own name, and reconnects after a loss. Actors check nothing: the witness and
+the checks see everything they cause.
 """
 
 from __future__ import annotations

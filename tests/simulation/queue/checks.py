@@ -1,6 +1,6 @@
-"""The invariants as functions: each looks at a running world from inside and raises `Broken` when one does not hold.
+"""The invariants as functions: each inspects a running world from inside and raises `Broken` when one does not hold.
 
-They run after every step. What can only be seen from outside, in the order and the content of the bytes, is in `witness`.
+They run after every step. `witness` checks what is visible only from outside, in the order and the content of the bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Actors that take: they grant and settle, in time, late, twice, and what is not their own; some read slowly."""
+"""Actors that consume: they grant and settle, in time, late, twice, and with foreign leases; some read slowly."""
 
 from __future__ import annotations
 

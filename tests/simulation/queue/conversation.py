@@ -1,4 +1,4 @@
-"""What was said on one connection, as far as the server can be held to it."""
+"""The messages of one connection that the witness can check."""
 
 from __future__ import annotations
 

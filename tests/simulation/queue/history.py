@@ -1,4 +1,4 @@
-"""What the journal holds, folded by the simplest code that can be right.
+"""The journal's rows, folded by the simplest code that can be right.
 
 It shares nothing with the machine or its recovery, so that the two can be compared.
 """

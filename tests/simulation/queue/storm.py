@@ -1,6 +1,6 @@
-"""A storm: a world of its own for every seed, with odd policies, tight limits, busy actors and bad weather.
+"""A storm: one world for each seed, with unusual policies, tight limits, busy actors and many faults.
 
-Every bound is set so low that it is reached in seconds, because a bound that is never reached is never tested.
+Every bound is so low that it is reached in seconds, because a bound that is never reached is never tested.
 """
 
 from __future__ import annotations

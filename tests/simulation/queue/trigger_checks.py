@@ -1,6 +1,6 @@
-"""What triggers bring about, seen in the rows that become durable.
+"""The effects of triggers in the durable rows.
 
-It knows what one rule, `AUDIT`, promises, and shares nothing with the engine but its counts of what it could not do.
+It knows the promise of one rule, `AUDIT`, and shares nothing with the engine but its counts of failed actions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An actor that says nothing but what must be refused, and what it says."""
+"""An actor that sends only invalid requests, and those requests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a follower makes of a view's messages: the simplest code that can be right.
+"""A follower's copy of a view, built by the simplest code that can be right.
 
-It checks what a follower can see for itself: that its messages follow on one another, and that they make sense of the rows it has.
+It checks what a follower can see: messages follow one another, and they fit the rows it has.
 """
 
 from __future__ import annotations

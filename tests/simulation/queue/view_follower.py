@@ -1,4 +1,4 @@
-"""An actor that follows a view: with little credit, with none, unread, cut off, and back again where it was."""
+"""An actor that follows a view: with little credit, with none, without reading, disconnected, and resuming."""
 
 from __future__ import annotations
 

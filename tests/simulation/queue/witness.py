@@ -1,7 +1,7 @@
-"""The witness reads everything that passes between clients and the server, and holds the server to it.
+"""The witness reads everything that passes between clients and the server, and checks the server against it.
 
-It knows requests when they reach the server and answers when the server writes them, so what it says does not depend on
-what the network does to them afterwards. It never looks into the machine.
+It sees requests when they reach the server and answers when the server writes them, so its verdict does not depend on the network. It
+never looks into the machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Actors in spaces: participants who do at random what participants do, one who decides about the others, and liars.
+"""Actors in spaces: participants with random behaviour, an administrator, and malicious ones.
 
-Each acts on its own dice and by what its own connection was told, and comes back after a loss. They check nothing: the witness and the
-checks see everything they cause. Every frame and every envelope of a storm is different from all others, so that each can be followed.
+Each has its own random numbers, acts on what its own connection received, and reconnects after a loss. Actors check nothing: the
+witness and the checks see everything they cause. Every frame and envelope of a storm is unique, so that each can be followed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The invariants of spaces as functions that run after every step; what can be seen from outside alone is in `space_witness`."""
+"""The invariants of spaces as functions that run after every step; the witness checks what is visible from outside."""
 
 from __future__ import annotations
 

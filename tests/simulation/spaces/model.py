@@ -1,7 +1,7 @@
-"""What is durable in a space, folded from rows by the simplest code that can be right.
+"""The durable state of a space, folded from rows by the simplest code that can be right.
 
-It shares nothing with `dialects/mew`, so that the two can be compared. Which capabilities cover which others it does not know: who takes
-capabilities back in a storm names exactly those that were granted.
+It shares nothing with `dialects/mew`, so that the two can be compared. It does not know which capabilities cover others: in a storm a
+revoke names exactly the capabilities that were granted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A storm in spaces: participants that come, go, take over, lie and do not read, while the disk fails and the server dies.
+"""A storm in spaces: participants join, leave, take over, send invalid input and stop reading, while the disk fails and the server crashes.
 
-There are two spaces with the same names in them, because nothing may pass from one to the other. Every bound is set so low that it is
+There are two spaces with the same names in them, because nothing may pass from one to the other. Every bound is so low that it is
 reached in seconds.
 """
 

@@ -1,8 +1,8 @@
-"""The witness of spaces: reads what passes between participants and the server, and holds the server to it.
+"""The witness of spaces: it reads what passes between participants and the server, and checks the server against it.
 
-It knows messages when they reach the server and when the server writes them, and which rows are durable; it never looks into a space. What
-somebody may see and do is judged by what that very connection was told before, so the order of what is told is judged too.
-Where it cannot know, it expects nothing: somebody counts as present from its welcome to the first sign of its end.
+It sees messages when they reach the server and when the server writes them, and which rows are durable; it never looks into a space.
+What a participant may see and do follows from what its own connection received before, so the order is checked too. Where the witness
+cannot know, it expects nothing: a participant counts as present from its welcome to the first sign of its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A table that is written all day stays small: files, log, leftovers; and nobody who reads it notices."""
+"""A table that is written all day stays small in files, log and leftovers, without disturbing readers."""
 
 from __future__ import annotations
 

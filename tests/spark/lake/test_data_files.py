@@ -1,4 +1,4 @@
-"""Rows that fit a table, and files that are staged."""
+"""Rows that match a table, and staged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The format `penstock_delta`: its readers and writers called directly, then Spark itself."""
+"""The format `penstock_delta`: its readers and writers called directly, then through Spark."""
 
 from __future__ import annotations
 

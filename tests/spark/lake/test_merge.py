@@ -1,4 +1,4 @@
-"""Merging rows by key: what is rewritten, and which row wins."""
+"""Merging rows by key: which files are rewritten, and which row wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer killed at any moment, again and again: what it wrote is there once, and what it did not write is written after it."""
+"""A writer killed at any moment: its committed rows are there once, and the rest is written after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last act of each agent, and when agents were active."""
+"""The last event of each agent, and when agents were active."""
 
 from __future__ import annotations
 

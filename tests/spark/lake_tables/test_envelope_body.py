@@ -1,4 +1,4 @@
-"""Envelopes become columns, whatever they hold."""
+"""Envelopes become columns, whatever they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens in spaces as rows of the lake: envelopes of both doors, frames, and what targeting saved by the minute."""
+"""Events of spaces as rows of the lake: envelopes of both protocols, frames, and deliveries saved by targeting."""
 
 from __future__ import annotations
 

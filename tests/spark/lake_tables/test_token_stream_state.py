@@ -1,4 +1,4 @@
-"""Token streams from rows of the journal, without Spark: what a stream is, and what its chain proves."""
+"""Token streams from journal rows, without Spark: their extent, and what their chain proves."""
 
 from __future__ import annotations
 

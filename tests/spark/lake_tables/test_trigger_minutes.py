@@ -1,4 +1,4 @@
-"""Triggers by the minute: the figures of a firing, and minutes that are closed by batches in which no trigger acted."""
+"""Triggers by the minute: the figures of a firing, and minutes closed by batches without one."""
 
 from __future__ import annotations
 

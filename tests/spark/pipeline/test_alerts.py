@@ -1,4 +1,4 @@
-"""Alerts: the same ones for the same rows, however the rows are cut into batches."""
+"""Alerts: equal rows give equal alerts, however the rows are batched."""
 
 from __future__ import annotations
 

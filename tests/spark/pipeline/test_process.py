@@ -1,4 +1,4 @@
-"""The pipeline as people run it: beside a server, killed, halted, mended, and once by hand."""
+"""The pipeline as a process: next to a server, killed, halted, repaired, and run once by hand."""
 
 from __future__ import annotations
 

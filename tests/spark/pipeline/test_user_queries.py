@@ -1,4 +1,4 @@
-"""Queries of users' own: found in their files, started again when they fail, and told of. Spark itself is in `test_sensors.py`."""
+"""Custom queries: found in their files, restarted when they fail, and reported. `test_sensors.py` runs them in Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink of format `penstock`: rows become envelopes, each batch once, whatever Spark runs again."""
+"""The sink of format `penstock`: rows become envelopes, each batch once, whatever Spark repeats."""
 
 from __future__ import annotations
 

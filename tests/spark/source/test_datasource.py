@@ -1,4 +1,4 @@
-"""The source without Spark: what its readers answer, and the rows that they give."""
+"""The source without Spark: the answers of its readers and their rows."""
 
 from __future__ import annotations
 

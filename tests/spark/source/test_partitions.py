@@ -1,4 +1,4 @@
-"""Which rows a query reads, and how they are cut."""
+"""Which rows a query reads, and how they are split."""
 
 from __future__ import annotations
 

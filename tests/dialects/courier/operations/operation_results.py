@@ -1,4 +1,4 @@
-"""What the tests of operations share: read an outcome, limit a principal, enqueue one envelope."""
+"""Helpers for tests of operations: read an outcome, limit a principal, enqueue one envelope."""
 
 from __future__ import annotations
 

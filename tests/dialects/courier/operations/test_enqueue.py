@@ -1,4 +1,4 @@
-"""`POST /v1/enqueue`: the checks of envelopes, and their ids."""
+"""`POST /v1/enqueue`: checks of envelopes and their ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of payloads: the grammar, the rule of evolution, and what each mode makes of a misfit, on every way in."""
+"""Schemas of payloads: the grammar, the rule of evolution, and each mode on every protocol."""
 
 from __future__ import annotations
 

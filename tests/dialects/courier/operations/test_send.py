@@ -1,4 +1,4 @@
-"""`POST /v1/send`: the envelope that is written, and what the answer says of its recipient."""
+"""`POST /v1/send`: the envelope it writes, and the state of the recipient in its answer."""
 
 from __future__ import annotations
 

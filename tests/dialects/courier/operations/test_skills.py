@@ -1,4 +1,4 @@
-"""The pure half of skills: what a request may ask for, and where its answer goes."""
+"""The pure half of skills: allowed requests, and the address of the answer."""
 
 from __future__ import annotations
 

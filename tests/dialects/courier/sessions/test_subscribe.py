@@ -1,4 +1,4 @@
-"""The subscribe socket: one stream, small messages both ways."""
+"""The subscribe socket: one stream, small messages in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots and live views: who sees which rows, credits, conflation, resuming, and the three ways they are written."""
+"""Snapshots and live views: visible rows, credits, conflation, resuming, and the three encodings."""
 
 from __future__ import annotations
 

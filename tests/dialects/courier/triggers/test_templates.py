@@ -1,4 +1,4 @@
-"""Templates of rules: what they stand for, with which type, and what is refused."""
+"""Templates of rules: their values and types, and what is rejected."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What is an envelope and what is not, and that its bytes stay its own."""
+"""Valid and invalid envelopes, and their bytes stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frames of a kernel pipe: exact bytes, cut anywhere, and what is no frame."""
+"""The frames of a kernel pipe: exact bytes, split anywhere, and invalid input."""
 
 from __future__ import annotations
 

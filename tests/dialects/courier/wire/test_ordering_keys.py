@@ -1,4 +1,4 @@
-"""What an envelope says about where it waits."""
+"""The partition key and priority of an envelope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines that an application stages: what is filled in, what ids are made of, and what is refused."""
+"""Staged lines: defaults, generated ids, and rejections."""
 
 from __future__ import annotations
 

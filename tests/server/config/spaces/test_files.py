@@ -1,4 +1,4 @@
-"""Reading a `space.yaml`: what real files hold, what is refused, and where tokens come from."""
+"""Reading a `space.yaml`: real files, rejections, and the sources of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our entry in a kernel's file of endpoints: merged, renewed, removed, and never at the cost of what is there."""
+"""The server's entry in a kernel's endpoint file: merged, renewed, removed, without damage to other entries."""
 
 from __future__ import annotations
 

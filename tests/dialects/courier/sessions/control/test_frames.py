@@ -1,4 +1,4 @@
-"""Frames of Control v1: they extend the HTTP requests, keep their own keys, and a bad line names its request."""
+"""Frames of Control v1 extend the HTTP requests and keep their own keys; a bad line names its request."""
 
 import msgspec
 import pytest

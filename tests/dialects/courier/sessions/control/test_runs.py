@@ -1,4 +1,4 @@
-"""Control v1 as a stream of lines: where they are cut, what is no line, and that nothing breaks a session."""
+"""Control v1 as a stream of lines: splitting, invalid lines, and no input breaks a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control v1, as bytes in and bytes out."""
+"""Control v1: bytes in, bytes out."""
 
 from __future__ import annotations
 

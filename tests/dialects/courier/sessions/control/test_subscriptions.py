@@ -1,4 +1,4 @@
-"""Several subscriptions of one connection: labels, and which one a settle without a label reaches."""
+"""Several subscriptions on one connection: labels, and which one a settle without a label affects."""
 
 from tests.dialects.courier.talking import Broker, envelope
 
