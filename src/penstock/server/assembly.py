@@ -23,13 +23,7 @@ from penstock.server.admin.sql import SqlEndpoint
 from penstock.server.admin.tail import Tail
 from penstock.server.admin.tokens import TokenAdmin, learn
 from penstock.server.auth.minted_tokens import FILE, MintedTokens
-from penstock.server.auth.tokens import (
-    UNIX_PEER,
-    Guard,
-    TokenStore,
-    start_check,
-    write_operator_token,
-)
+from penstock.server.auth.tokens import UNIX_PEER, Guard, TokenStore, start_check, write_operator_token
 from penstock.server.config.load import Config, ConfigError, quotas, rates
 from penstock.server.config.spaces.files import load_spaces
 from penstock.server.courier.frame_recorder import Recorder, open_control
@@ -122,11 +116,7 @@ class Service:
         self.relay: RelaySupervisor | None = None
         if config.relay.enabled:
             self.relay = RelaySupervisor(
-                config.relay,
-                self.run_dir,
-                self.cell.machines.relay,
-                self.runtime,
-                keeps_rows=data is not None,
+                config.relay, self.run_dir, self.cell.machines.relay, self.runtime, keeps_rows=data is not None
             )
         self.console: Console | None = None
         if config.console.enabled:
@@ -215,12 +205,7 @@ class Service:
     def _facts(self) -> dict[str, Any]:
         """What the console shows in its head."""
         spaces = [space.settings.id for space in self.spaces]
-        return {
-            "version": version(),
-            "bootId": self.runtime.boot_id,
-            "spaces": spaces,
-            "relay": self.relay is not None,
-        }
+        return {"version": version(), "bootId": self.runtime.boot_id, "spaces": spaces, "relay": self.relay is not None}
 
     async def _start_relay(self) -> tuple[str | None, str | None]:
         """Where clients of the relay subscribe, and where its publishers push."""
@@ -251,12 +236,7 @@ class Service:
             return Refusal("Unsupported", "this server has no config to read again")
         try:
             config = self._reread()
-            start_check(
-                config,
-                self._http_hosts(),
-                self._config.listen.control,
-                minted=self._minted.tokens,
-            )
+            start_check(config, self._http_hosts(), self._config.listen.control, minted=self._minted.tokens)
         except ConfigError as error:
             for problem in error.errors:
                 logs.warning("config.problem", problem=problem)
@@ -304,12 +284,7 @@ class Service:
         config, runtime = self._config, self.runtime
         closed = 0
         for connection in runtime.connections:
-            refusal = admit(
-                connection,
-                self.tokens,
-                was_open=was_open,
-                is_open=config.auth.allow_anonymous,
-            )
+            refusal = admit(connection, self.tokens, was_open=was_open, is_open=config.auth.allow_anonymous)
             if refusal is not None:
                 runtime.dismiss(connection, refusal)
                 closed += 1

@@ -210,10 +210,7 @@ async def _run(config: Config, data: Path | None, writer: LogWriter, options: Op
     for notice in config.notices:
         logs.warning("config.notice", note=notice)
     if options.as_json:
-        print(
-            msgspec.json.encode({**msgspec.to_builtins(endpoints), "run": str(service.run_dir)}).decode(),
-            flush=True,
-        )
+        print(msgspec.json.encode({**msgspec.to_builtins(endpoints), "run": str(service.run_dir)}).decode(), flush=True)
     else:
         print(f"penstock {version()} is up", flush=True)
         print(f"  http     {endpoints.http}", flush=True)

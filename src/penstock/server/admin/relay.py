@@ -43,11 +43,7 @@ def list_topics(relay: RelaySupervisor | None) -> RelayTopicsReply:
     figures = relay.figures
     totals: dict[str, Any] = {}
     if figures is not None:
-        totals = {
-            **msgspec.structs.asdict(figures.totals),
-            "topics": figures.topics,
-            "held_bytes": figures.bytes,
-        }
+        totals = {**msgspec.structs.asdict(figures.totals), "topics": figures.topics, "held_bytes": figures.bytes}
     return RelayTopicsReply(
         running=relay.is_up,
         topics=[RelayTopic(topic, **msgspec.structs.asdict(each)) for topic, each in busiest],

@@ -68,12 +68,7 @@ class TokenAdmin:
     """The tokens of a server. Those of the config file are listed and cannot be changed."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        store: TokenStore,
-        guard: Guard,
-        minted: MintedTokens,
-        readmit: Callable[[], int],
+        self, runtime: Runtime, store: TokenStore, guard: Guard, minted: MintedTokens, readmit: Callable[[], int]
     ) -> None:
         self._runtime = runtime
         self._store = store

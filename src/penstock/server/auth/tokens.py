@@ -18,13 +18,7 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS, OPERATOR, TOKEN_BYTES, Principal, require, token_text
 from penstock.server.config.load import AuthSection, Config, ConfigError, digest_of
 from penstock.server.config.sections import TokenSection
-from penstock.server.files.addresses import (
-    HostPort,
-    client_address,
-    is_loopback,
-    parse_control,
-    parse_network,
-)
+from penstock.server.files.addresses import HostPort, client_address, is_loopback, parse_control, parse_network
 from penstock.server.files.secret_files import write_private
 
 UNIX_PEER = "unix"

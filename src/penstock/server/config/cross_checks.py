@@ -36,11 +36,7 @@ GIT_OUTPUT_MAX = 512 * 1024
 """Bytes of a diff that fit into an envelope as JSON."""
 
 # The first of each pair must not exceed the second.
-_NESTED_LIMITS = (
-    ("lease_min_ms", "lease_max_ms"),
-    ("envelope_max", "frame_max"),
-    ("outbox_max", "outbox_hard_max"),
-)
+_NESTED_LIMITS = (("lease_min_ms", "lease_max_ms"), ("envelope_max", "frame_max"), ("outbox_max", "outbox_hard_max"))
 
 
 def cross_check(config: Sections, unread: Container[str] = ()) -> Iterator[FieldError]:
@@ -64,10 +60,7 @@ def cross_check(config: Sections, unread: Container[str] = ()) -> Iterator[Field
     yield from relay_errors(config.relay)
     limits = config.limits
     if len(config.spaces) > limits.spaces_max:
-        yield (
-            ("spaces",),
-            f"has {len(config.spaces)} spaces, but `limits.spaces_max` is {limits.spaces_max}",
-        )
+        yield (("spaces",), f"has {len(config.spaces)} spaces, but `limits.spaces_max` is {limits.spaces_max}")
     for name, value in msgspec.structs.asdict(limits).items():
         if value < 1:
             yield ("limits", name), f"got `{value}`, expected 1 or more"
@@ -167,10 +160,7 @@ def _auth_errors(auth: AuthSection) -> Iterator[FieldError]:
             # A client with the same name may settle what the holder has leased.
             yield (*path, called), f"`{name}` is also the name of a token of another agent"
         if rates.setdefault(name, token.rate) != token.rate:
-            yield (
-                (*path, "rate"),
-                f"another token of `{name}` has a different rate, but both share one bucket",
-            )
+            yield ((*path, "rate"), f"another token of `{name}` has a different rate, but both share one bucket")
         if token.tenant is not None:
             yield from _tenant_errors(token, path)
         if token.agent is not None and not AGENT.fullmatch(token.agent):

@@ -89,10 +89,7 @@ def _union(
 
 
 def _tagged(
-    value: dict[Any, Any],
-    kinds: dict[Any, inspect.StructType],
-    path: KeyPath,
-    is_secret: Callable[[KeyPath], bool],
+    value: dict[Any, Any], kinds: dict[Any, inspect.StructType], path: KeyPath, is_secret: Callable[[KeyPath], bool]
 ) -> Iterator[FieldError]:
     """One of several kinds of mapping, distinguished by a tag."""
     key = next(iter(kinds.values())).tag_field

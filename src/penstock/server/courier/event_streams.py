@@ -43,12 +43,7 @@ class LiveUpgrade(Upgrade):
     """Opens a follower, or a socket that only says why it is refused."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        principal: Principal,
-        query: LiveQuery,
-        checked: tuple[View, Sight] | Refusal,
-        peer: str,
+        self, runtime: Runtime, principal: Principal, query: LiveQuery, checked: tuple[View, Sight] | Refusal, peer: str
     ) -> None:
         self.message_max = runtime.machine.limits.frame_max
         self._runtime = runtime

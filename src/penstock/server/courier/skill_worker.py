@@ -107,7 +107,7 @@ def _fitting(done: Diff) -> tuple[str, bool]:
 
 
 SKILLS: dict[str, Callable[[SkillsSection], Skill | None]] = {
-    "git.diff": lambda settings: None if settings.git.root is None else GitDiff(settings.git),
+    "git.diff": lambda settings: None if settings.git.root is None else GitDiff(settings.git)
 }
 """Every skill by name: makes it from the config, or None when it is off."""
 

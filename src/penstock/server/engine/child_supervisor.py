@@ -100,10 +100,7 @@ class ChildSupervisor:
         return await process.wait()
 
     async def keep_running(
-        self,
-        backoff: Backoff,
-        run: Callable[[], Awaitable[int]],
-        exited: Callable[[int, float], Awaitable[AfterExit]],
+        self, backoff: Backoff, run: Callable[[], Awaitable[int]], exited: Callable[[int, float], Awaitable[AfterExit]]
     ) -> None:
         """Run the child until it is stopped or `exited(code, pause_s)` ends it."""
         loop = asyncio.get_running_loop()

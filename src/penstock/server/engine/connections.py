@@ -67,18 +67,7 @@ class Wire(Protocol):
 class Connection:
     """One peer: its session, its link in the machine, and its wire."""
 
-    __slots__ = (
-        "_runtime",
-        "closed",
-        "held",
-        "is_brief",
-        "link",
-        "opened_us",
-        "peer",
-        "session",
-        "stuck",
-        "wire",
-    )
+    __slots__ = ("_runtime", "closed", "held", "is_brief", "link", "opened_us", "peer", "session", "stuck", "wire")
 
     def __init__(self, runtime: Runtime, session: Session, link: Link, wire: Wire, peer: str) -> None:
         self._runtime = runtime

@@ -27,11 +27,7 @@ WRAPPING = Wrapping(
 
 
 def make_machine(
-    limits: Limits,
-    policy_for: Callable[[str], Policy],
-    entropy: Callable[[int], bytes],
-    *,
-    auto_create: bool = True,
+    limits: Limits, policy_for: Callable[[str], Policy], entropy: Callable[[int], bytes], *, auto_create: bool = True
 ) -> QueueMachine:
     """A queue machine that moves Courier envelopes."""
     return QueueMachine(

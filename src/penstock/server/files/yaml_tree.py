@@ -36,10 +36,7 @@ class _Loader(yaml.SafeLoader):
 _PLAIN = {
     "bool": (re.compile(r"true|false", re.IGNORECASE), "tTfF"),
     "int": (re.compile(r"[-+]?(0|[1-9](_?[0-9]){0,17}|0x[0-9a-fA-F]{1,16}|0o[0-7]{1,20})"), "-+0123456789"),
-    "float": (
-        re.compile(r"[-+]?[0-9]{1,17}(\.[0-9]{0,17}([eE][-+]?[0-9]{1,2})?|[eE][-+]?[0-9]{1,2})"),
-        "-+0123456789",
-    ),
+    "float": (re.compile(r"[-+]?[0-9]{1,17}(\.[0-9]{0,17}([eE][-+]?[0-9]{1,2})?|[eE][-+]?[0-9]{1,2})"), "-+0123456789"),
     "null": (re.compile(r"~|null|", re.IGNORECASE), ["~", "n", "N", ""]),
     "merge": (re.compile(r"<<"), "<"),
 }

@@ -103,8 +103,7 @@ TRIGGERS = _struct("Triggers", {"triggers": _list(TRIGGER)})
 _COOLDOWN = _struct("TriggerCooldown", {"key": str, "endsInMs": Count, "suppressed": Count})
 _FIRING = _struct("TriggerFiring", {"at": Time})
 TRIGGER_EXPLAINED = _struct(
-    "TriggerExplained",
-    {**_TRIGGER, "reasons": _list(_REASON), "cooling": _list(_COOLDOWN), "recent": _list(_FIRING)},
+    "TriggerExplained", {**_TRIGGER, "reasons": _list(_REASON), "cooling": _list(_COOLDOWN), "recent": _list(_FIRING)}
 )
 TRIGGER_PUT = _struct("TriggerPut", {"id": str, "created": bool})
 TRIGGER_REMOVED = _struct("TriggerRemoved", {"id": str, "removed": bool, "config": bool})

@@ -27,11 +27,7 @@ def answer_headers(guard: Guard, headers: Mapping[str, str]) -> dict[str, str]:
     origin = headers.get("Origin")
     if origin is None or not guard.is_listed(origin):
         return {"Vary": "Origin"}
-    return {
-        "Vary": "Origin",
-        "Access-Control-Allow-Origin": origin,
-        "Access-Control-Expose-Headers": EXPOSED_HEADERS,
-    }
+    return {"Vary": "Origin", "Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": EXPOSED_HEADERS}
 
 
 def is_preflight(method: str, headers: Mapping[str, str]) -> bool:

@@ -162,9 +162,6 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         reference = {"$ref": f"#/components/schemas/{route.body.__name__}"}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
     elif route.takes_lines:
-        lines = {
-            "type": "string",
-            "description": "Envelopes with their `to`, one a line; `id` and `ts` are filled",
-        }
+        lines = {"type": "string", "description": "Envelopes with their `to`, one a line; `id` and `ts` are filled"}
         operation["requestBody"] = {"required": True, "content": {LINES: {"schema": lines}}}
     return operation

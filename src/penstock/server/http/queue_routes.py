@@ -57,12 +57,7 @@ async def pull(services: HttpServices, request: Request) -> Reply | Refusal:
     if isinstance(connection, Refusal):
         return connection
     consumer = runtime.machine.pull(
-        request.now,
-        connection.link,
-        principal.to_channel(wanted.stream),
-        wanted.max,
-        wanted.wait_ms * 1000,
-        lease_us,
+        request.now, connection.link, principal.to_channel(wanted.stream), wanted.max, wanted.wait_ms * 1000, lease_us
     )
     if isinstance(consumer, Refusal):
         connection.lost()

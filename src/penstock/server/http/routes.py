@@ -11,12 +11,7 @@ from difflib import get_close_matches
 from penstock.dialects.courier.operations import payload_schemas, queries, views
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
 from penstock.dialects.courier.operations.payload_schemas import ValidateRequest
-from penstock.dialects.courier.operations.redrive_and_purge import (
-    RedriveRequest,
-    StreamRequest,
-    purge,
-    redrive,
-)
+from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, StreamRequest, purge, redrive
 from penstock.dialects.courier.operations.send import SendRequest, send
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.operations.views import SnapshotQuery

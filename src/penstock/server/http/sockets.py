@@ -25,12 +25,7 @@ class SubscribeUpgrade(Upgrade):
     """Opens a subscription, or a socket that only says why it is refused."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        principal: Principal,
-        query: SubscribeQuery,
-        refusal: Refusal | None,
-        peer: str,
+        self, runtime: Runtime, principal: Principal, query: SubscribeQuery, refusal: Refusal | None, peer: str
     ) -> None:
         self.message_max = runtime.machine.limits.message_max
         self._runtime = runtime

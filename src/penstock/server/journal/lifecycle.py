@@ -96,9 +96,7 @@ class JournalLifecycle:
         assert self._opened is not None
         if self._opened.torn_bytes:
             logs.warning(
-                "journal.torn",
-                bytes=self._opened.torn_bytes,
-                note="the torn tail was never acknowledged; truncated",
+                "journal.torn", bytes=self._opened.torn_bytes, note="the torn tail was never acknowledged; truncated"
             )
         self.journal = DiskJournal(
             self._opened,
@@ -137,9 +135,7 @@ class JournalLifecycle:
             self.last_report = report
             for name in report.ended_readers:
                 logs.warning(
-                    "journal.hold_ended",
-                    reader=name,
-                    note="the reader held back too much history, or for too long",
+                    "journal.hold_ended", reader=name, note="the reader held back too much history, or for too long"
                 )
             logs.detail("journal.sealed", **msgspec.to_builtins(report))
             return report
@@ -152,11 +148,7 @@ class JournalLifecycle:
 
     async def _run_sealer(self, *, wants_live: bool) -> SealReport:
         task = SealTask(
-            str(self._data),
-            self._config.streams,
-            self._config.limits,
-            self._config.journal.retention,
-            wants_live,
+            str(self._data), self._config.streams, self._config.limits, self._config.journal.retention, wants_live
         )
         return msgspec.json.decode(await run_child("penstock.server.journal.seal_process", task), type=SealReport)
 

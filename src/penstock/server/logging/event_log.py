@@ -174,12 +174,7 @@ class EventLog(LineWriter[Event]):
 
     def _settled(self, fact: Settle, at_us: int) -> Fields:
         record = fact.record
-        fields: Fields = {
-            "stream": record.channel.name,
-            "id": record.id,
-            "seq": record.seq,
-            "attempt": fact.attempt,
-        }
+        fields: Fields = {"stream": record.channel.name, "id": record.id, "seq": record.seq, "attempt": fact.attempt}
         if fact.peer is not None:
             fields["peer"] = fact.peer
         if fact.reason is not None:
@@ -204,23 +199,14 @@ class EventLog(LineWriter[Event]):
         head = {"ts": self._moment[1], "event": event}
         try:
             return _encode(head | fields)
-        except (
-            TypeError,
-            ValueError,
-            OverflowError,
-        ) as error:  # a value without a JSON form must not end the thread
+        except (TypeError, ValueError, OverflowError) as error:  # a value without a JSON form must not end the thread
             return _encode({**head, "unprintable": str(error)})
 
 
 def _fired(fact: Settle) -> Fields:
     """What a rule did or did not do, and the envelope that caused it."""
     record = fact.record
-    fields: Fields = {
-        "rule": fact.peer,
-        "stream": record.channel.name,
-        "id": record.id,
-        "seq": record.seq,
-    }
+    fields: Fields = {"rule": fact.peer, "stream": record.channel.name, "id": record.id, "seq": record.seq}
     if fact.meta is not None:
         fields["detail"] = msgspec.Raw(fact.meta.encode())
     return fields

@@ -126,11 +126,7 @@ def _line_of(fields: dict[str, Any]) -> bytes:
     """The fields that have a value, in order."""
     try:
         return _encode({key: value for key, value in fields.items() if value is not None})
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-    ) as error:  # a value without a JSON form must not end the thread
+    except (TypeError, ValueError, OverflowError) as error:  # a value without a JSON form must not end the thread
         return _encode({"timestamp": fields["timestamp"], "event": fields["event"], "unprintable": str(error)})
 
 

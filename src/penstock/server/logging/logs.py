@@ -42,13 +42,7 @@ _SECRET_KEYS = frozenset(
 )
 _SECRET_TEXT = re.compile(r"(?i)(\bbearer[ .]|\b(?:access_)?token=)[^\s,;&\"']+")
 _PAYLOAD_KEYS = frozenset({"payload", "envelope", "body"})
-_COLOURS = {
-    "debug": "\x1b[2m",
-    "info": "\x1b[32m",
-    "warning": "\x1b[33m",
-    "error": "\x1b[31m",
-    "critical": "\x1b[31m",
-}
+_COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 _PLAIN = "\x1b[0m"
 
 
@@ -98,9 +92,7 @@ def setup(logs: LogsSection, stream: TextIO | None = None) -> LogWriter:
     is_text = logs.format == "text" or (logs.format == "auto" and is_terminal)
     colour = is_terminal and "NO_COLOR" not in os.environ
     writer = LogWriter(
-        stream,
-        TextLine(colour, logs.payload) if is_text else JsonLine(logs.payload),
-        owned=logs.file is not None,
+        stream, TextLine(colour, logs.payload) if is_text else JsonLine(logs.payload), owned=logs.file is not None
     )
     writer.attach(getattr(logging, logs.level.upper()))
     return writer
@@ -116,11 +108,7 @@ class JsonLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record, self._payload)
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        head = {
-            "ts": moment.replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "event": _name(record),
-        }
+        head = {"ts": moment.replace("+00:00", "Z"), "level": record.levelname.lower(), "event": _name(record)}
         return msgspec.json.encode(head | {k: v for k, v in fields.items() if k not in head}).decode()
 
 

@@ -38,11 +38,7 @@ class MetricName(msgspec.Struct, frozen=True):
 
 
 def _entries(
-    kind: Literal["counter", "gauge"],
-    group: Group,
-    prefix: str,
-    texts: dict[str, str],
-    labels: tuple[str, ...] = (),
+    kind: Literal["counter", "gauge"], group: Group, prefix: str, texts: dict[str, str], labels: tuple[str, ...] = ()
 ) -> Iterator[MetricName]:
     for name, text in texts.items():
         yield MetricName(f"penstock_{prefix}{name}", kind, text, labels, group)
@@ -64,11 +60,7 @@ QUEUE_COUNTERS = {
     "q.reject": "Enqueues rejected because the stream was full",
 }
 """By their names in Courier."""
-QUEUE_GAUGES = {
-    "q.depth": "Envelopes ready",
-    "q.if": "Envelopes in flight",
-    "q.delayed": "Envelopes delayed",
-}
+QUEUE_GAUGES = {"q.depth": "Envelopes ready", "q.if": "Envelopes in flight", "q.delayed": "Envelopes delayed"}
 WAIT = "penstock_q_lat_ms"
 
 

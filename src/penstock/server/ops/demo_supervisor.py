@@ -81,9 +81,7 @@ def space_section(*, has_spark: bool) -> SpaceSection:
         COLLECTOR, content_type="application/json", description="mean of each sensor, every two seconds"
     )
     return SpaceSection(
-        space=SpaceHead(SPACE, SPACE_NAME),
-        participants=people,
-        streams={"averages": averages} if has_spark else None,
+        space=SpaceHead(SPACE, SPACE_NAME), participants=people, streams={"averages": averages} if has_spark else None
     )
 
 

@@ -235,10 +235,7 @@ class StreamService:
             out += run
 
     def _send_chunks(self, messages: list[bytes]) -> None:
-        send, nowait = (
-            super(zmq.Socket, self._subscribers.socket).send,
-            zmq.NOBLOCK,
-        )  # skips pyzmq's Python wrapper
+        send, nowait = (super(zmq.Socket, self._subscribers.socket).send, zmq.NOBLOCK)  # skips pyzmq's Python wrapper
         for message in messages:
             send(message, nowait)
 

@@ -92,17 +92,7 @@ class TopicStats:
         seq = topic.base + topic.seq
         self.report(
             TopicCounts(
-                topic.hash,
-                seq,
-                chunks,
-                size,
-                sent,
-                replayed,
-                lost,
-                waiting,
-                topic.subscribers,
-                form,
-                len(topic.held),
+                topic.hash, seq, chunks, size, sent, replayed, lost, waiting, topic.subscribers, form, len(topic.held)
             )
         )
 

@@ -60,12 +60,7 @@ class SubscriberSocket:
     """The XPUB socket and what arrives on it."""
 
     def __init__(
-        self,
-        context: zmq.Context[Any],
-        settings: RelaySettings,
-        relay: Relay,
-        stats: TopicStats,
-        poller: zmq.Poller,
+        self, context: zmq.Context[Any], settings: RelaySettings, relay: Relay, stats: TopicStats, poller: zmq.Poller
     ) -> None:
         self._context = context
         self._settings = settings

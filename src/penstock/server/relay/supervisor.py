@@ -225,11 +225,7 @@ class RelaySupervisor:
                 figures = self.topics.setdefault(report.topic, TopicFigures())
                 figures.messages += report.chunks
                 figures.bytes += report.bytes
-                figures.subscribers, figures.waiting, figures.held = (
-                    report.subscribers,
-                    report.waiting,
-                    report.held,
-                )
+                figures.subscribers, figures.waiting, figures.held = (report.subscribers, report.waiting, report.held)
                 self._observe(_count_entry(report))
             case SubscribersChanged():
                 event = "subscribe" if report.on else "unsubscribe"

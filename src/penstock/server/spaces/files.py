@@ -68,12 +68,7 @@ class HostedSpaces:
     """The spaces of the config, and the files of each."""
 
     def __init__(
-        self,
-        host_spaces: Callable[..., Spaces],
-        loaded: Sequence[LoadedSpace],
-        tokens: TokenStore,
-        *,
-        keeps_logs: bool,
+        self, host_spaces: Callable[..., Spaces], loaded: Sequence[LoadedSpace], tokens: TokenStore, *, keeps_logs: bool
     ) -> None:
         self._files: list[GatewayLogs | OutputLog] = []
         self._directories = {each.settings.id: each.mewdir for each in loaded}
@@ -88,12 +83,7 @@ class HostedSpaces:
             holder = tokens.resolve(token)
             return holder is not None and holder.operator
 
-        self.spaces = host_spaces(
-            is_operator=is_operator,
-            watch=watch,
-            keep_token=self._keep_token,
-            log=logs.event,
-        )
+        self.spaces = host_spaces(is_operator=is_operator, watch=watch, keep_token=self._keep_token, log=logs.event)
         for each in loaded:
             space = self.spaces.add(each.settings)
             for name, settings in each.settings.participants.items():

@@ -94,9 +94,7 @@ class Spaces:
             return space
         if not self.spaces:
             return MewRefusal(
-                "unknown_space",
-                "this server has no spaces; the config section `spaces` adds them",
-                status=404,
+                "unknown_space", "this server has no spaces; the config section `spaces` adds them", status=404
             )
         message = "name the space to join" if name is None else f"there is no space `{name[:60]}` here"
         return MewRefusal("unknown_space", message, status=404)

@@ -177,10 +177,7 @@ def _participant(name: str, one: ParticipantSection, path: KeyPath) -> Iterator[
         if problem is not None:
             yield (*path, "tokens", index), problem
     if one.type == PIPELINE and one.tokens:
-        yield (
-            (*path, "tokens"),
-            "a `pipeline` participant is virtual and has no tokens",
-        )
+        yield ((*path, "tokens"), "a `pipeline` participant is virtual and has no tokens")
 
 
 def _capabilities(given: tuple[dict[str, Any], ...] | None, path: KeyPath) -> Iterator[FieldError]:

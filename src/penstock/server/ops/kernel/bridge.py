@@ -18,13 +18,7 @@ from penstock.client.control.raw_connection import READ_HIGH, RawConnection
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
 from penstock.dialects.courier.sessions.control.runs import error_line
-from penstock.dialects.courier.wire.kernel_frames import (
-    FRAME_MAX,
-    FrameDecoder,
-    FrameEncoder,
-    PipeFrame,
-    WholeLines,
-)
+from penstock.dialects.courier.wire.kernel_frames import FRAME_MAX, FrameDecoder, FrameEncoder, PipeFrame, WholeLines
 from penstock.transports.pipe_transports import CHUNK, CLOSE_S, PipeTransport
 
 PIPES_MAX = 256
@@ -54,12 +48,7 @@ class Bridge:
     """Pipes to one server, all with the same token and the same tap."""
 
     def __init__(
-        self,
-        server: Address,
-        token: str | None = None,
-        tap: str | None = None,
-        *,
-        pipes_max: int = PIPES_MAX,
+        self, server: Address, token: str | None = None, tap: str | None = None, *, pipes_max: int = PIPES_MAX
     ) -> None:
         self.counts = BridgeCounts()
         self.pipes: dict[BridgedPipe, None] = {}

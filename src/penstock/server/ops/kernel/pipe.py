@@ -17,14 +17,7 @@ from penstock.client.address import Address
 from penstock.core.errors import PenstockError, Refusal
 from penstock.server.files.addresses import is_loopback
 from penstock.server.ops.kernel.bridge import Bridge
-from penstock.transports.pipe_transports import (
-    PipeAddress,
-    PipeListener,
-    PipeTransport,
-    dial,
-    listen,
-    parse_pipe,
-)
+from penstock.transports.pipe_transports import PipeAddress, PipeListener, PipeTransport, dial, listen, parse_pipe
 
 
 class PipeReady(msgspec.Struct, frozen=True):
