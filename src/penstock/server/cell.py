@@ -12,6 +12,7 @@ from typing import Any
 from penstock.core.commit_log import CommitLog
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
+from penstock.dialects.courier.sessions.control.session import FEATURES
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.mew.state import SpaceMemory
 from penstock.journal.port import Journal
@@ -19,6 +20,9 @@ from penstock.server.engine.connections import Scheduler
 from penstock.server.engine.machines import Machines, install_rules
 from penstock.server.engine.runtime import Log, Runtime
 from penstock.server.spaces.host import Spaces
+
+MEW_FEATURES = ("capabilities", "context", "validation", "http-io")
+"""What clients of spaces look for in `GET /health`."""
 
 
 class Cell:
@@ -49,11 +53,16 @@ class Cell:
             scheduler,
             authenticate=authenticate,
             version=version,
+            about=self._about,
             log=log,
             log_records=log_records,
             keeps_history=keeps_history,
         )
         self.spaces: Spaces | None = None
+
+    def _about(self) -> dict[str, Any]:
+        spaces = 0 if self.spaces is None else len(self.spaces.spaces)
+        return {"features": ["courier", "control", *FEATURES, *MEW_FEATURES], "spaces": spaces}
 
     @property
     def commit_log(self) -> CommitLog:

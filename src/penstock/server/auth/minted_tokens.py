@@ -82,11 +82,11 @@ class MintedTokens:
         return [minted.token for minted in self]
 
     def mint(
-        self, wish: TokenSpec, wall_us: int, *, configured: Sequence[TokenSection] = (), bound: int
+        self, spec: TokenSpec, wall_us: int, *, configured: Sequence[TokenSection] = (), bound: int
     ) -> str | Refusal:
         """Make a token and return it; only its digest is kept."""
         text = token_text(secrets.token_bytes(TOKEN_BYTES))
-        made = MintedToken(wish.name, digest_of(text), tuple(wish.scopes), rfc3339(wall_us), wish.agent, wish.tenant)
+        made = MintedToken(spec.name, digest_of(text), tuple(spec.scopes), rfc3339(wall_us), spec.agent, spec.tenant)
         # A name is the identity that leases belong to, so two tokens never share one.
         taken = [token.holder_name(number) for number, token in enumerate(configured, 1)]
         taken += [token.holder_name(0) for token in self.tokens]

@@ -10,8 +10,7 @@ from msgspec import UNSET
 
 from penstock.core import scopes
 from penstock.core.limits import Limits
-from penstock.dialects.courier.triggers import config as rules
-from penstock.dialects.courier.triggers.config import Trigger
+from penstock.dialects.courier.triggers.config import Trigger, problems
 from penstock.ipc.pipeline import PipelineSection
 from penstock.server.config.relay_sections import relay_errors
 from penstock.server.config.sections import (
@@ -130,7 +129,7 @@ def _trigger_errors(triggers: tuple[Trigger, ...], limits: Limits) -> Iterator[F
         if trigger.id in seen:
             yield ("triggers", index, "id"), f"`{trigger.id}` is also the id of triggers[{seen[trigger.id]}]"
         seen.setdefault(trigger.id, index)
-        for where, message in rules.problems(trigger, limits):
+        for where, message in problems(trigger, limits):
             yield ("triggers", index, *where), message
     if len(triggers) > limits.rules_max:
         yield ("triggers",), f"has {len(triggers)} rules, but `limits.rules_max` is {limits.rules_max}"

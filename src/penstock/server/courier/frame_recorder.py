@@ -73,8 +73,8 @@ class Recorder(LineWriter[_Frame]):
 class RecordedSession(ControlSession):
     """A Control v1 session that records its input."""
 
-    def __init__(self, desk: RuntimePort, recorder: Recorder, *, token_needed: bool) -> None:
-        super().__init__(desk, token_needed=token_needed)
+    def __init__(self, runtime: RuntimePort, recorder: Recorder, *, token_needed: bool) -> None:
+        super().__init__(runtime, token_needed=token_needed)
         self._recorder = recorder
         self._half = b""
 

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from penstock.server.engine.runtime import Runtime
 
 
-MEW_FEATURES = ("capabilities", "context", "validation", "http-io")
-"""What clients of spaces look for."""
-
-
 class TurnListener(Protocol):
     """Machines of another protocol that share the turns and the commit log of a runtime."""
 

@@ -23,12 +23,10 @@ from penstock.core.queue.deliver import end_pull
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.operations.surveys import Survey
-from penstock.dialects.courier.sessions.control.session import FEATURES
 from penstock.journal.port import Committed, Journal, Outcome
-from penstock.server.engine.connections import MEW_FEATURES, Connection, Scheduler, Timer, TurnListener, Wire
+from penstock.server.engine.connections import Connection, Scheduler, Timer, TurnListener, Wire
 from penstock.server.engine.minute_ticker import MinuteTicker
-from penstock.server.engine.schedulers import SurveyQueue
+from penstock.server.engine.schedulers import SteppedWork, SurveyQueue
 from penstock.server.engine.view_followers import Live
 from penstock.server.files.addresses import is_ip, payer_address
 from penstock.server.logging.logs import log_facts
@@ -55,6 +53,7 @@ class Runtime:
         *,
         authenticate: Callable[[str | None], Principal | None],
         version: str,
+        about: Callable[[], dict[str, Any]] = dict,
         log: Log | None = None,
         log_records: bool = False,
         keeps_history: bool = False,
@@ -68,6 +67,8 @@ class Runtime:
         self.boot_id = machine.entropy(8).hex()
         self._authenticate = authenticate
         self._version = version
+        self._about = about
+        """More members of `health`, from the protocols that are served."""
         self._log = log
         self.log_records = log_records
         """Whether every fact is worth a line in the log."""
@@ -88,8 +89,6 @@ class Runtime:
         machine.views.begin(self._started)
         self.live = Live(self)
         self.turn_listeners: list[TurnListener] = []
-        self.count_spaces: Callable[[], int] = lambda: 0
-        """For `GET /health`."""
         self._drained: Callable[[int], None] | None = None
         self.events = events
         """The log of every event, where one is kept."""
@@ -232,6 +231,9 @@ class Runtime:
                     self._dirty[connection] = None
         self.schedule_turn()
 
+    def uptime_s(self, now: Now) -> float:
+        return round((now.us - self._started.us) / 1_000_000, 3)
+
     def health(self, now: Now) -> dict[str, Any]:
         """What GET /health says."""
         draining = self.commit_log.draining
@@ -240,14 +242,13 @@ class Runtime:
             "status": "draining" if draining else "ok",
             "version": self._version,
             "bootId": self.boot_id,
-            "features": ["courier", "control", *FEATURES, *MEW_FEATURES],
-            "spaces": self.count_spaces(),
+            **self._about(),
             "clients": len(self._connections),
-            "uptime": round((now.us - self._started.us) / 1_000_000, 3),
+            "uptime": self.uptime_s(now),
             "journal": {"ok": self.trouble is None, "trouble": self.trouble},
         }
 
-    def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
+    def survey(self, survey: SteppedWork, done: Callable[[], None], session: Session | None = None) -> None:
         """Run a survey one step a turn, after those before it, then call `done` and write what it left for the session."""
 
         def finish() -> None:

@@ -7,9 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import Protocol
 
 from penstock.core.clock import Now
-from penstock.dialects.courier.operations.surveys import Survey
 from penstock.server.engine.connections import Scheduler
 
 
@@ -76,14 +76,20 @@ class HandScheduler:
                 call()
 
 
+class SteppedWork(Protocol):
+    """Work in steps; a step returns True when nothing is left."""
+
+    def step(self, now: Now) -> bool: ...
+
+
 class SurveyQueue:
     """Runs surveys one after the other, one step a turn. Each belongs to a connection, so their number is bounded."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._waiting: deque[tuple[Survey, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[SteppedWork, Callable[[], None]]] = deque()
 
-    def add(self, survey: Survey, done: Callable[[], None]) -> None:
+    def add(self, survey: SteppedWork, done: Callable[[], None]) -> None:
         """Run a survey after those before it, then call `done`."""
         self._waiting.append((survey, done))
         if len(self._waiting) == 1:

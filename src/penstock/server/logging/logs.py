@@ -218,12 +218,9 @@ def _clean(key: str, value: Any, depth: int = 4) -> Any:
             return {str(name): _clean(str(name), item, depth - 1) for name, item in list(value.items())[:100]}
         case list() | tuple() if depth:
             return [_clean("", item, depth - 1) for item in value[:100]]
-        case bytes():
-            value = value.decode("utf-8", "backslashreplace")
-        case _:
-            value = str(value)
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
     # A lone surrogate can come from a peer's bytes and has no UTF-8 form.
-    text = _SECRET_TEXT.sub(rf"\1{HIDDEN}", value.encode("utf-8", "backslashreplace").decode())
+    text = _SECRET_TEXT.sub(rf"\1{HIDDEN}", text.encode("utf-8", "backslashreplace").decode())
     return text if len(text) <= VALUE_MAX or key == "error" else text[:VALUE_MAX] + "…"
 
 

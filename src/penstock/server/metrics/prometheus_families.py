@@ -99,7 +99,7 @@ class Exporter:
             "penstock_dedup_ids": machine.ids,
             "penstock_rate_buckets": 0 if meter is None else len(meter),
             "penstock_idempotency_keys": len(replays),
-            "penstock_uptime_seconds": runtime.health(now)["uptime"],
+            "penstock_uptime_seconds": runtime.uptime_s(now),
             "penstock_records_refused": totals.records_refused,
             "penstock_settles_refused": totals.settles_refused,
             "penstock_observations_dropped": machine.commit_log.observations_dropped,

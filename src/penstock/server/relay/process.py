@@ -18,14 +18,13 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from penstock.core.relay.limits import MIB, RelayLimits
+from penstock.core.relay.limits import MIB
 from penstock.core.relay.topic import Remembered
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
-from penstock.server.config.relay_sections import JournalMode
 from penstock.server.relay.reports import FACTS, BindFailed, RelayReport, encode
 from penstock.server.relay.service import StreamService
 from penstock.server.relay.subscriptions import RelaySettings
-from penstock.transports.zeromq import CurveKeys, EndpointError
+from penstock.transports.zeromq import EndpointError
 
 EXIT_UNABLE = 3
 """Exit code when the sockets cannot be bound; a retry does not help."""
@@ -39,18 +38,11 @@ GC_THRESHOLD = 100_000
 """Messages form no reference cycles, so the cycle collector runs rarely."""
 
 
-class RelayTask(msgspec.Struct):
+class RelayTask(RelaySettings, frozen=True, kw_only=True):
     """Settings of one run."""
 
-    pub: str
-    pull: str
-    also_pub: str | None
-    limits: RelayLimits
     signers: dict[str, str]
     """Public keys in hexadecimal, by name."""
-    curve: CurveKeys | None
-    journal: JournalMode
-    check_links: bool
     remembered: list[Remembered]
     is_default: bool = False
     """`pub` is the default; if the port is in use, bind a free one."""
@@ -111,11 +103,8 @@ def make_service(
     """The relay of a task, and its pipe to the server."""
     keys = {name: bytes.fromhex(key) for name, key in task.signers.items()}
     registrar = Registrar(TrustStore(keys), lifetime_max_s=task.limits.lifetime_max_s)
-    settings = RelaySettings(
-        task.pub, task.pull, task.limits, task.curve, task.journal, task.check_links, task.also_pub
-    )
     outlet = ReportPipe(descriptor)
-    service = StreamService("relay", context, settings, registrar, outlet.send)
+    service = StreamService("relay", context, task, registrar, outlet.send)
     outlet.watch, outlet.on_gone = service.watch, service.stop
 
     def dropped(observations: int, facts: int) -> None:

@@ -81,6 +81,8 @@ class StreamService:
         self._poller = zmq.Poller()
         self._watched: dict[int, Callable[[], None]] = {}
         self._subscribers: SubscriberSocket
+        self._xpub: zmq.Socket[Any]
+        """The socket of the subscribers, which is reopened now and then; the hot path saves a lookup."""
         self._pull: zmq.Socket[Any]
         self._is_stopping = False
 
@@ -125,6 +127,7 @@ class StreamService:
             subscribers = self._subscribers = SubscriberSocket(
                 self.context, self.settings, self.relay, self.stats, self._poller
             )
+            self._xpub = subscribers.socket
             self.endpoints["pub"] = subscribers.endpoint
             self.stats.report(RelayReady(self.endpoints["pub"], self.endpoints["pull"]))
             self.stats.flush()
@@ -172,6 +175,7 @@ class StreamService:
                 subscribers.take(now)
             if subscribers.is_mixed:
                 subscribers.reopen_when_mixed(now)
+                self._xpub = subscribers.socket
             if pull in ready:
                 for _ in range(BURSTS):
                     if not self._take_messages(now):
@@ -235,7 +239,7 @@ class StreamService:
             out += run
 
     def _send_chunks(self, messages: list[bytes]) -> None:
-        send, nowait = (super(zmq.Socket, self._subscribers.socket).send, zmq.NOBLOCK)  # skips pyzmq's Python wrapper
+        send, nowait = super(zmq.Socket, self._xpub).send, zmq.NOBLOCK  # skips pyzmq's Python wrapper
         for message in messages:
             send(message, nowait)
 
@@ -253,7 +257,7 @@ class StreamService:
                 self._heads.learn(frame)
             message = found.topic + frame
             if self._publish(now.us, found.topic, message, len(message)) is not None:
-                self._subscribers.socket.send(message, zmq.NOBLOCK)
+                self._xpub.send(message, zmq.NOBLOCK)
         elif isinstance(found, Register):
             self._register(now, found)
         elif isinstance(found, Resume):
@@ -268,7 +272,7 @@ class StreamService:
         block = (name, *rest)
         topic = self._publish(now.us, name, block, sum(map(len, block)))
         if topic is not None:
-            self._subscribers.socket.send_multipart(block, zmq.NOBLOCK)
+            self._xpub.send_multipart(block, zmq.NOBLOCK)
 
     def _publish_closely(self, now_us: int, name: bytes, message: Message, size: int) -> Topic | None:
         """Publish, and check links or journal the message."""

@@ -67,7 +67,6 @@ class Spaces:
         self._is_pinging = False
         self._sinks: dict[tuple[str, str], Sink] = {}
         runtime.turn_listeners.append(self)
-        runtime.count_spaces = lambda: len(self.spaces)
 
     # What spaces there are
 
