@@ -11,7 +11,7 @@ from penstock.core.queue.counters import (
     RATE_WINDOW_S,
     SECOND_US,
     Latencies,
-    Rate,
+    MinuteRate,
     bucket_of,
     bucket_us,
 )
@@ -83,7 +83,7 @@ def test_stale_timers_are_swept_before_they_are_the_majority() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 4 * SECOND_US), st.integers(1, 50)), max_size=40), st.integers(0, 30))
 def test_a_rate_is_the_mean_of_the_whole_seconds_before(events: list[tuple[int, int]], later_s: int) -> None:
-    rate = Rate()
+    rate = MinuteRate()
     now = 0
     seen: list[tuple[int, int]] = []
     for gap, n in events:

@@ -6,33 +6,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.queue.counters import Counters, Latencies, Rate, bucket_of, bucket_us
+from penstock.core.queue.counters import Counters, Latencies, MinuteRate, bucket_of, bucket_us
 
 S = 1_000_000
 
 
 class TestRate:
     def test_is_a_mean_over_ten_seconds_not_a_total(self) -> None:
-        rate = Rate()
+        rate = MinuteRate()
         for second in range(100, 120):
             rate.add(second * S, 5)
         assert rate.per_second(120 * S) == 5.0
 
     def test_leaves_out_the_second_that_is_not_over(self) -> None:
-        rate = Rate()
+        rate = MinuteRate()
         rate.add(100 * S, 10)
         assert rate.per_second(100 * S + S - 1) == 0.0
         assert rate.per_second(101 * S) == 1.0
 
     def test_forgets_after_the_window(self) -> None:
-        rate = Rate()
+        rate = MinuteRate()
         rate.add(100 * S, 10)
         assert rate.per_second(110 * S) == 1.0
         assert rate.per_second(111 * S) == 0.0
         assert rate.per_second(10**6 * S) == 0.0
 
     def test_a_long_silence_leaves_nothing_behind(self) -> None:
-        rate = Rate()
+        rate = MinuteRate()
         for second in range(100, 111):
             rate.add(second * S, 7)
         rate.add(500 * S, 10)
@@ -40,7 +40,7 @@ class TestRate:
 
     @given(st.lists(st.tuples(st.integers(0, 30 * S), st.integers(1, 50)), max_size=40))
     def test_agrees_with_a_plain_count(self, gaps: list[tuple[int, int]]) -> None:
-        rate = Rate()
+        rate = MinuteRate()
         now = 10**9
         events: list[tuple[int, int]] = []
         for gap, n in gaps:

@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 
 from penstock.core.links import Consumer
-from penstock.core.queue.counters import Counters, Latencies, Rate
+from penstock.core.queue.counters import Counters, Latencies, MinuteRate
 from penstock.core.queue.policy import Policy
 from penstock.core.queue.ready_order import LeasableKeys, PriorityOrder, ReadyOrder, SeqOrder, ready_order_for
 from penstock.core.records import DELAYED, GONE, HELD, READY, Record
@@ -64,8 +64,8 @@ class Channel(msgspec.Struct, gc=False, eq=False):
     ring: deque[Consumer] = msgspec.field(default_factory=lambda: NO_CONSUMERS)
     """Consumers that can take a record now, next one first."""
     counters: Counters = msgspec.field(default_factory=Counters)
-    rate_in: Rate = msgspec.field(default_factory=Rate)
-    rate_out: Rate = msgspec.field(default_factory=Rate)
+    rate_in: MinuteRate = msgspec.field(default_factory=MinuteRate)
+    rate_out: MinuteRate = msgspec.field(default_factory=MinuteRate)
     latencies: Latencies = msgspec.field(default_factory=Latencies)
     last_wall_us: int = 0
     touched_us: int = 0

@@ -54,7 +54,7 @@ _NEVER: list[int] = []
 """The counts of a rate that nothing was ever added to."""
 
 
-class Rate(msgspec.Struct, gc=False, eq=False):
+class MinuteRate(msgspec.Struct, gc=False, eq=False):
     """Events a second over the last `RATE_WINDOW_S` seconds, in one list of fixed length."""
 
     _counts: list[int] = msgspec.field(default_factory=lambda: _NEVER)

@@ -40,7 +40,7 @@ _INBOX = "/inbox"
 NOTHING_SENT: Mapping[str, bool] = {}
 
 
-class Entry(msgspec.Struct, gc=False, eq=False):
+class ViewEntry(msgspec.Struct, gc=False, eq=False):
     """One row as it stands."""
 
     addr: str
@@ -64,7 +64,7 @@ class Gone(msgspec.Struct, gc=False, eq=False):
     born: int
 
 
-class Change(msgspec.Struct, gc=False, frozen=True):
+class ViewChange(msgspec.Struct, gc=False, frozen=True):
     """A change of one row, as sent to readers."""
 
     op: Literal["add", "update", "remove"]
@@ -81,7 +81,7 @@ class View:
         self.name = name
         self.member = member
         """What a row's content is called on the wire."""
-        self.rows: OrderedDict[str, Entry] = OrderedDict()
+        self.rows: OrderedDict[str, ViewEntry] = OrderedDict()
         """By address, the one that changed longest ago first."""
         self.gone: deque[Gone] = deque()
         self.bytes = 0
@@ -110,7 +110,7 @@ class View:
         self.version += 1
         entry = self.rows.get(addr)
         if entry is None:
-            self.rows[addr] = Entry(addr, stream, data, self.version, self.version, mark)
+            self.rows[addr] = ViewEntry(addr, stream, data, self.version, self.version, mark)
             self.bytes += len(data)
         else:
             self.bytes += len(data) - len(entry.data)
@@ -142,7 +142,7 @@ class View:
 
     def changes(
         self, since: int, base: int | None = None, sent: Mapping[str, bool] = NOTHING_SENT
-    ) -> list[Change] | None:
+    ) -> list[ViewChange] | None:
         """The changes that a reader at `since` needs, in order; None when it needs the whole table.
 
         A reader that received only some of the changes since `base` names the rows it was `sent`, and whether they were
@@ -163,19 +163,19 @@ class View:
             if gone.version > since:
                 newest.setdefault(gone.addr, gone)
         rows = self.rows
-        changed: list[Change] = []
+        changed: list[ViewChange] = []
         for entry in reversed(rows.values()):
             if entry.version <= since:
                 break
             addr = entry.addr
             is_known = sent.get(addr, births.get(addr, entry.born) <= base)
             op: Literal["add", "update"] = "update" if is_known else "add"
-            changed.append(Change(op, addr, entry.stream, entry.data, entry.version))
+            changed.append(ViewChange(op, addr, entry.stream, entry.data, entry.version))
         if not newest:
             changed.reverse()
             return changed
         changed += [
-            Change("remove", addr, gone.stream, b"", gone.version)
+            ViewChange("remove", addr, gone.stream, b"", gone.version)
             for addr, gone in newest.items()
             if addr not in rows and sent.get(addr, births[addr] <= base)  # else it came and went unseen
         ]

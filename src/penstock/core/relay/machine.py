@@ -55,7 +55,7 @@ class Ended(NamedTuple):
     topic: Topic | None
 
 
-class Totals(msgspec.Struct):
+class RelayTotals(msgspec.Struct):
     """Counts of the whole relay, but for what its present topics have."""
 
     messages: int = 0
@@ -89,7 +89,7 @@ class Relay:
         """Subscriptions to topics that are not registered yet: how many, and since when."""
         self.bytes = 0
         """What all messages cost that are held."""
-        self.totals = Totals()
+        self.totals = RelayTotals()
         self.counted: list[Topic] = []
         """Topics that came past another `COUNTED_EVERY` messages; the reader of the counts empties it."""
         self._mark_of = mark_of
@@ -421,7 +421,7 @@ class Relay:
 
     # Figures
 
-    def sums(self) -> Totals:
+    def sums(self) -> RelayTotals:
         """The counts of the whole relay as of now."""
         sums = msgspec.structs.replace(self.totals)
         for topic in self.topics.values():
@@ -436,7 +436,7 @@ class Relay:
                 yield topic, count
 
 
-def _add(totals: Totals, topic: Topic) -> None:
+def _add(totals: RelayTotals, topic: Topic) -> None:
     totals.messages += topic.seq
     totals.bytes += topic.bytes_in
     totals.forwarded += topic.forwarded

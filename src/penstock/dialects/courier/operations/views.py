@@ -17,7 +17,7 @@ from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
 from penstock.core.patterns import Glob
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.queue.views import Change, Entry, View
+from penstock.core.queue.views import ViewChange, ViewEntry, View
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
 from penstock.core.tenants import prefix_of
@@ -62,7 +62,7 @@ class Sight(msgspec.Struct, frozen=True, cache_hash=True):
                 data = start + b'"' + rest
         return flat(data)
 
-    def sees(self, row: Entry | Change) -> bool:
+    def sees(self, row: ViewEntry | ViewChange) -> bool:
         stream = row.stream
         glob = self.glob
         if glob is not None and not (

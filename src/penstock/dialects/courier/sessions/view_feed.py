@@ -16,7 +16,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Session
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.queue.views import Change, View
+from penstock.core.queue.views import ViewChange, View
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations import views
 from penstock.dialects.courier.operations.views import Sight, Version
@@ -290,7 +290,7 @@ class ViewFeed:
         body = b'"snapshot":{"rows":[%b],"watermark":%d}' % (b",".join(rows), view.version)
         return style.pack([(view.version, style.head + body + style.tail)]), 0, view.version
 
-    def _deltas(self, watcher: ViewFollower, changes: list[Change]) -> tuple[list[bytes], int, int]:
+    def _deltas(self, watcher: ViewFollower, changes: list[ViewChange]) -> tuple[list[bytes], int, int]:
         style = watcher.style
         version = watcher.sent_version
         changes = [change for change in changes if watcher.sight.sees(change)]
