@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.client.admin import RemoteSpaces
 from penstock.core.errors import PenstockError, Refusal
-from penstock.core.relay.limits import RelayLimits
+from penstock.core.relay.bounds import RelayLimits
 from penstock.demo import means, process, story
 from penstock.demo.sensors import SENSORS
 from penstock.demo.task import DemoTask

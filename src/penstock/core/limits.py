@@ -1,6 +1,6 @@
 """Section `limits` of the config: every bound that an operator can set for the queue and the spaces, with its reason.
 
-The relay has its own section (`core/relay/limits.py`). Bounds that no operator needs to tune are constants next to their code.
+The relay has its own section (`core/relay/bounds.py`). Bounds that no operator needs to tune are constants next to their code.
 """
 
 from __future__ import annotations

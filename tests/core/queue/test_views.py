@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.core.clock import Now
 from penstock.core.limits import Limits
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.queue.views import ViewChange, View, is_inbox
+from penstock.core.queue.views import View, ViewChange, is_inbox
 from penstock.core.records import Record
 from tests.core.driving import QueueDriver, body_of, record_of
 from tests.core.queue.test_rebuild import Recorded

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.relay.limits import RelayLimits
+from penstock.core.relay.bounds import RelayLimits
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import HELD_COST, Message, Remembered, Topic, cost_of, hash_of
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.core.relay.limits import RelayLimits
+from penstock.core.relay.bounds import RelayLimits
 from penstock.server.relay import process
 from penstock.server.relay.process import EXIT_UNABLE, FREE, RelayTask, ReportPipe
 from penstock.server.relay.reports import (

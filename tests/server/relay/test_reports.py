@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.relay.machine import RelayTotals
+from penstock.core.relay.topic import RelayCounts
 from penstock.server.relay.reports import (
     FACTS,
     RelayReady,
@@ -26,7 +26,7 @@ def test_reports_survive_the_way() -> None:
         RelayReady("a", "b"),
         FACT,
         ASKED,
-        RelayTotals(RelayTotals(messages=3), 1, 2, 3, 4, refused={"signer": 2}),
+        RelayTotals(RelayCounts(messages=3), 1, 2, 3, 4, refused={"signer": 2}),
         RelayStopped(1, 2),
     ]
     assert decode(encode(told)) == told

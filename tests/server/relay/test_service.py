@@ -17,7 +17,7 @@ import zmq
 from nacl.signing import SigningKey
 from zmq.utils.monitor import recv_monitor_message
 
-from penstock.core.relay.limits import RelayLimits
+from penstock.core.relay.bounds import RelayLimits
 from penstock.core.relay.topic import Remembered, hash_of
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
 from penstock.server.relay.reports import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.clock import Now
-from penstock.core.relay.limits import RelayLimits
+from penstock.core.relay.bounds import RelayLimits
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import Topic
 from penstock.server.relay.reports import (

@@ -1,33 +1,35 @@
-"""The relay: hold until subscribed, forward, and send again after a mark. It never looks into a message.
+"""The relay: hold messages until a topic has a subscriber, forward them, and replay what followed a mark. It never reads a message.
 
-A topic exists from its registration until it expires, stays unused, or its last subscriber stays away longer than the grace. Every
-message is kept for a while, sent or not, so that a subscriber that lost some can ask for what followed the last one it has.
-Subscribers cannot be distinguished, so a replay goes to all of a topic; replays are spaced out and merged.
+A topic ends when it expires, stays unused, or has had no subscriber for longer than the grace. The relay keeps every message for
+a while, sent or not, so that a subscriber that lost some can ask for those after the last one it has. It cannot distinguish
+subscribers, so a replay goes to all of a topic; replays are rate-limited and merged.
 
-A topic's name is a secret: anyone who knows it may listen. What is remembered across restarts is its hash, and a topic that is
-known by its hash alone gets its name back from the first message or subscriber.
+A topic's name is a secret: anyone who knows it may listen. Only its hash survives a restart; the first message or subscriber
+then brings the name back.
 
-Keeps: a message is forwarded once when it comes, or once when its topic's first subscriber does; a topic's messages go out in the order
-they came; what is kept stays within every bound; only its signer changes a registration. Cost of `publish`: O(1).
+Keeps: each message is forwarded once, when it arrives or when the first subscriber does; a topic's messages go out in order
+of arrival; held messages stay within every bound; only the signer changes a registration. Cost of `publish`: O(1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
-from typing import NamedTuple
 
 import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.relay.limits import RelayLimits
+from penstock.core.relay.bounds import RelayLimits
 from penstock.core.relay.topic import (
     COUNTED_EVERY,
     HELD_COST,
+    Ended,
     Mark,
     Message,
+    RelayCounts,
     Remembered,
+    Resumed,
     Topic,
     cost_of,
     hash_of,
@@ -35,46 +37,7 @@ from penstock.core.relay.topic import (
 
 _LOW_BITS = COUNTED_EVERY - 1
 _SEARCHED_MAX = 1_024
-"""Bytes of a message up to which looking for a mark anywhere in it is cheaper than asking what its mark is."""
-
-
-class Resumed(NamedTuple):
-    """What came of a request to resume."""
-
-    found: bool
-    messages: list[Message]
-    should_notify: bool = False
-    """Whether to notify the subscribers that the mark is gone."""
-
-
-class Ended(NamedTuple):
-    """A topic that ended, or a registration that was not used again."""
-
-    hash: str
-    reason: str
-    topic: Topic | None
-
-
-class RelayTotals(msgspec.Struct):
-    """Counts of the whole relay, but for what its present topics have."""
-
-    messages: int = 0
-    bytes: int = 0
-    forwarded: int = 0
-    replayed: int = 0
-    lost: int = 0
-    """Never sent, and too old or too many."""
-    unregistered: int = 0
-    """Of unregistered topics."""
-    oversized: int = 0
-    unkept: int = 0
-    """Forwarded, but not kept for want of room."""
-    registered: int = 0
-    refused: int = 0
-    """Registrations that were refused."""
-    early_forgotten: int = 0
-    resumes: int = 0
-    resumes_missed: int = 0
+"""Up to this size in bytes, searching a message for a mark is cheaper than extracting its mark."""
 
 
 class Relay:
@@ -88,14 +51,14 @@ class Relay:
         self.early: dict[bytes, list[int]] = {}
         """Subscriptions to topics that are not registered yet: how many, and since when."""
         self.bytes = 0
-        """What all messages cost that are held."""
-        self.totals = RelayTotals()
+        """Cost of all held messages."""
+        self.totals = RelayCounts()
         self.counted: list[Topic] = []
-        """Topics that came past another `COUNTED_EVERY` messages; the reader of the counts empties it."""
+        """Topics that passed another `COUNTED_EVERY` messages; the reader of the counts empties it."""
         self._mark_of = mark_of
         self._signers: dict[str, int] = {}
         self._replays: dict[bytes, Topic] = {}
-        """Topics with a replay that waits for its time."""
+        """Topics with a postponed replay."""
         self._count_max = limits.max_pending_per_topic
         self._topic_max = limits.topic_bytes_max
         self._bytes_max = limits.bytes_max
@@ -104,7 +67,7 @@ class Relay:
     # Registrations
 
     def register(self, now: Now, name: bytes, signer: str, expires_s: int) -> Topic | Refusal:
-        """Let a signer publish on a topic, or go on doing so."""
+        """Let a signer publish on a topic, or extend its registration."""
         refusal = self._register(now, name, signer, expires_s)
         if isinstance(refusal, Refusal):
             self.totals.refused += 1
@@ -140,7 +103,7 @@ class Relay:
         return topic
 
     def remember(self, facts: Iterable[Remembered]) -> None:
-        """Take back registrations of an earlier run, by their hashes; at the bound the rest is left out."""
+        """Restore registrations of an earlier run by their hashes, up to the bound."""
         for fact in facts:
             if len(self.topics) + len(self.remembered) >= self.limits.topics_max:
                 return
@@ -149,7 +112,7 @@ class Relay:
                 self._signers[fact.signer] = self._signers.get(fact.signer, 0) + 1
 
     def _find(self, now_us: int, name: bytes) -> Topic | None:
-        """A topic by its name; one that is known by its hash alone gets its name back."""
+        """Find a topic by name. A topic known only by its hash gets its name back."""
         topic = self.topics.get(name)
         if topic is None and self.remembered:
             facts = self.remembered.pop(hash_of(name), None)
@@ -161,7 +124,7 @@ class Relay:
     # Messages
 
     def publish(self, now_us: int, name: bytes, message: Message, size: int) -> Topic | None:
-        """Take a message of a topic: the topic when it is to be forwarded now, None when it is held or dropped."""
+        """Accept a message. Returns its topic if it is forwarded now, None if it is held or dropped."""
         topic = self.topics.get(name)
         if topic is None:
             topic = self._find(now_us, name)
@@ -174,7 +137,7 @@ class Relay:
             return None
         held = topic.held
         room = cost
-        if len(held) == self._count_max:  # the oldest goes by itself
+        if len(held) == self._count_max:  # the deque drops the oldest
             room -= len(held[0]) + HELD_COST if type(held[0]) is bytes else cost_of(held[0])
             if not topic.live and topic.first > topic.sent:
                 topic.lost += 1
@@ -197,7 +160,7 @@ class Relay:
         return None
 
     def publish_run(self, now_us: int, name: bytes, messages: list[bytes]) -> Topic | None:
-        """Take messages of one topic that came together: the same as one by one, but cheaper while there are subscribers."""
+        """Accept messages of one topic that arrived together: as `publish` for each, but cheaper while there are subscribers."""
         topic = self.topics.get(name)
         count = len(messages)
         if topic is None or not topic.live or count == 1 or count > self._count_max:
@@ -207,7 +170,7 @@ class Relay:
         held = topic.held
         cost = room = sum(map(len, messages)) + HELD_COST * count
         excess = len(held) + count - self._count_max
-        if excess > 0:  # the oldest go by themselves
+        if excess > 0:  # the deque drops the oldest
             oldest = islice(held, excess)
             if topic.has_blocks:
                 room -= sum(map(cost_of, oldest))
@@ -226,7 +189,7 @@ class Relay:
         return topic
 
     def _make_room(self, topic: Topic) -> None:
-        """Let the oldest messages of a topic go until the rest fits, the newest included where all the others are not enough."""
+        """Drop the oldest messages of a topic until the rest fits, in the end the newest too."""
         held = topic.held
         while held and (topic.bytes > self._topic_max or self.bytes > self._bytes_max):
             if len(held) == 1 and topic.live:
@@ -263,8 +226,7 @@ class Relay:
         return []
 
     def _await(self, now: Now, name: bytes, subscribers: int) -> None:
-        """Remember who subscribed to a topic that is not registered. They are connected, and say when they leave: somebody who was
-        forgotten would be missing when the topic comes, and counted out of the others when leaving. So only want of room forgets."""
+        """Remember subscribers of an unregistered topic. Evict only when full: an evicted subscriber still unsubscribes later."""
         early, limits = self.early, self.limits
         if len(early) >= limits.early_max:
             self.totals.early_forgotten += 1
@@ -275,7 +237,7 @@ class Relay:
         early[name] = [subscribers, now.us]
 
     def unsubscribe(self, now: Now, name: bytes) -> None:
-        """A subscriber left. Held messages stay for the grace."""
+        """A subscriber left. Held messages are kept for the grace period."""
         topic = self.topics.get(name)
         if topic is None:
             early = self.early.get(name)
@@ -299,7 +261,7 @@ class Relay:
         self._replays.pop(topic.name, None)
 
     def forget_subscribers(self, now: Now) -> None:
-        """All subscribers are disconnected and may subscribe again."""
+        """All subscribers were disconnected; they may subscribe again."""
         self.early.clear()
         for topic in self.topics.values():
             if topic.subscribers:
@@ -308,7 +270,7 @@ class Relay:
                 self._stop(topic)
 
     def resume(self, now: Now, name: bytes, mark: Mark) -> Resumed:
-        """Send again what followed a mark."""
+        """Replay what followed a mark."""
         self.totals.resumes += 1
         topic = self._find(now.us, name)
         if topic is None:
@@ -326,15 +288,14 @@ class Relay:
         return Resumed(True, self._replay(now, topic, found + 1))
 
     def _number_of(self, topic: Topic, mark: Mark) -> int | None:
-        """The number of the first message with a mark: a later copy of it would leave out what followed the first.
-        One that only mentions the mark is no match."""
+        """The number of the first message with a mark: starting at a later copy of it would skip messages."""
         for no, message in enumerate(topic.held, topic.first):
             if (len(message) > _SEARCHED_MAX or mark in message) and self._mark_of(message) == mark:
                 return no
         return None
 
     def _replay(self, now: Now, topic: Topic, first: int) -> list[Message]:
-        """Send everything from a number on, now or together with what else is asked for in the meantime."""
+        """Send everything from a number on: now, or merged into a postponed replay."""
         due_us = topic.replayed_us + self.limits.replay_interval_ms * 1000
         topic.replay_from = min(first, topic.replay_from or first)
         if now.us < due_us:
@@ -362,13 +323,13 @@ class Relay:
         return messages
 
     def next_replay_us(self) -> int | None:
-        """When a replay is due that was put off."""
+        """When the next postponed replay is due."""
         if not self._replays:
             return None
         return min(topic.replay_due_us for topic in self._replays.values())
 
     def due_replays(self, now: Now) -> list[tuple[Topic, list[Message]]]:
-        """The replays whose time has come."""
+        """Run the postponed replays that are due."""
         due = [topic for topic in self._replays.values() if topic.replay_due_us <= now.us]
         return [(topic, self._send_again(now, topic)) for topic in due]
 
@@ -376,8 +337,7 @@ class Relay:
 
     def compact(self, now: Now) -> list[Ended]:
         """Drop messages that are too old, and topics that ended."""
-        limits = self.limits
-        oldest_us = now.us - limits.ttl_us
+        oldest_us = now.us - self.limits.ttl_us
         ended: list[Ended] = []
         for topic in list(self.topics.values()):
             while topic.times and topic.times[0] <= oldest_us:
@@ -407,9 +367,9 @@ class Relay:
             self._let_go(topic)
         self._stop(topic)
         del self.topics[topic.name]
-        _add(self.totals, topic)
+        self.totals.add(topic)
         self._forget_signer(topic.signer)
-        if topic.subscribers:  # a registration that comes later finds them
+        if topic.subscribers:  # a later registration finds them
             self._await(now, topic.name, topic.subscribers)
 
     def _forget_signer(self, signer: str) -> None:
@@ -421,24 +381,16 @@ class Relay:
 
     # Figures
 
-    def sums(self) -> RelayTotals:
-        """The counts of the whole relay as of now."""
+    def sums(self) -> RelayCounts:
+        """The current counts of the whole relay."""
         sums = msgspec.structs.replace(self.totals)
         for topic in self.topics.values():
-            _add(sums, topic)
+            sums.add(topic)
         return sums
 
     def unsent(self) -> Iterator[tuple[Topic, int]]:
-        """Topics with messages that were not sent yet."""
+        """Topics with messages not sent yet, and how many."""
         for topic in self.topics.values():
             count = min(len(topic.held), topic.seq - topic.newest_sent)
             if count:
                 yield topic, count
-
-
-def _add(totals: RelayTotals, topic: Topic) -> None:
-    totals.messages += topic.seq
-    totals.bytes += topic.bytes_in
-    totals.forwarded += topic.forwarded
-    totals.replayed += topic.replayed
-    totals.lost += topic.lost

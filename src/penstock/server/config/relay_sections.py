@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from penstock.core.relay.limits import RelayLimits
+from penstock.core.relay.bounds import RelayLimits
 from penstock.server.config.validation import FieldError, shorten
 from penstock.transports.zeromq_endpoints import endpoint_problem
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from penstock.core.relay.limits import MIB
+from penstock.core.relay.bounds import MIB
 from penstock.core.relay.topic import Remembered
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
 from penstock.server.relay.reports import FACTS, BindFailed, RelayReport, encode

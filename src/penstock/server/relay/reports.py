@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from penstock.core.relay.machine import RelayTotals
+from penstock.core.relay.topic import RelayCounts
 
 
 class RelayReady(msgspec.Struct, tag="ready", array_like=True, frozen=True):
@@ -93,7 +93,7 @@ class MessageRelayed(msgspec.Struct, tag="chunk", array_like=True, frozen=True):
 class RelayTotals(msgspec.Struct, tag="figures", array_like=True, frozen=True):
     """The state of the whole relay."""
 
-    totals: RelayTotals
+    totals: RelayCounts
     topics: int
     remembered: int
     bytes: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.core.relay.limits import MIB
+from penstock.core.relay.bounds import MIB
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import Message, Topic
 from penstock.dialects.streamservice.wire import TOPIC_SIZE

@@ -16,7 +16,7 @@ import msgspec
 import zmq
 
 from penstock.core.clock import Now
-from penstock.core.relay.limits import RelayLimits
+from penstock.core.relay.bounds import RelayLimits
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import Message
 from penstock.dialects.streamservice.wire import FrameFault, Resume, is_topic, peek

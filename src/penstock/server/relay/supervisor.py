@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.records import Entry
-from penstock.core.relay.limits import MIB, RelayLimits
+from penstock.core.relay.bounds import MIB, RelayLimits
 from penstock.core.relay.topic import Remembered
 from penstock.core.scopes import Principal
 from penstock.dialects.streamservice.relay_memory import DOOR, RelayMemory, register_entry

@@ -17,7 +17,7 @@ from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
 from penstock.core.patterns import Glob
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.queue.views import ViewChange, ViewEntry, View
+from penstock.core.queue.views import View, ViewChange, ViewEntry
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
 from penstock.core.tenants import prefix_of

@@ -16,7 +16,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Session
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.queue.views import ViewChange, View
+from penstock.core.queue.views import View, ViewChange
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations import views
 from penstock.dialects.courier.operations.views import Sight, Version

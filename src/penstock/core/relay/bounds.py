@@ -17,29 +17,29 @@ class RelayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much the relay keeps, and for how long."""
 
     max_pending_per_topic: Positive = 1_000
-    """Messages of one topic that are kept, sent or not; then the oldest go."""
+    """Messages held per topic, sent or not; then the oldest are dropped."""
     message_ttl: Seconds = 30.0
-    """Seconds that a message is kept."""
+    """Seconds that a message is held."""
     compact_interval: Seconds = 5.0
-    """Seconds between two looks for what is too old."""
+    """Seconds between two runs that drop what is too old."""
     receive_hwm: Positive = 100_000
     """Messages that the publishers' socket holds before publishers have to wait."""
     send_hwm: Positive = 100_000
-    """Messages that wait for one subscriber; it loses what comes beyond, sees that in the chain, and asks again."""
+    """Messages queued for one subscriber. It loses further ones, detects that by the chain, and resumes."""
     topics_max: Positive = 10_000
     """Topics at once, about 1 KiB each without messages; further registrations are refused."""
     signer_topics_max: Positive = 10_000
     """Topics of one signer at once."""
     topic_bytes_max: Positive = 8 * MIB
-    """Bytes of the messages that are kept of one topic; then the oldest go."""
+    """Bytes held per topic; then the oldest messages are dropped."""
     bytes_max: Positive = 256 * MIB
-    """Bytes of all messages that are kept; then a topic's own oldest go, and where that is not enough its newest is not kept."""
+    """Bytes held in all topics; then the publishing topic drops its oldest messages, in the end the new one too."""
     message_max: Positive = 1 * MIB
     """Bytes of one message; a larger one is dropped, and a much larger one ends its publisher's connection."""
     idle_grace_ms: Positive = 60_000
     """How long a topic waits for its first message or subscriber: the first token of a large model is slow."""
     detach_grace_ms: Positive = 30_000
-    """How long a topic waits for a subscriber that is gone; a cut connection comes back sooner."""
+    """How long a topic outlives its last subscriber; a client reconnects sooner."""
     early_max: Positive = 10_000
     """Unregistered topics that have subscribers. When full: evict entries older than `early_ms`, otherwise reject new ones."""
     early_ms: Positive = 30_000
@@ -49,9 +49,9 @@ class RelayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lifetime_max_s: Positive = 86_400
     """Longest life of a registration, whatever it asks for."""
     facts_max: Positive = 100_000
-    """Registrations and ends that wait to be written down; further ones do not survive a restart."""
+    """Registrations and ends that wait to be journaled; further ones do not survive a restart."""
     observations_max: Positive = 10_000
-    """Counts that wait to be written down; further ones are dropped and counted."""
+    """Counts that wait to be journaled; further ones are dropped and counted."""
 
     @property
     def ttl_us(self) -> int:
