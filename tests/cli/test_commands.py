@@ -55,7 +55,7 @@ def test_stdio_answers_and_ends_with_its_input(cli):
     assert [answer["reqId"] for answer in answers] == ["hello", "p"]
 
 
-def test_a_rule_file_that_is_not_there_or_is_no_yaml_is_answered_with_the_cure(tmp_path, capsys):
+def test_a_missing_or_invalid_rule_file_is_reported_with_a_hint(tmp_path, capsys):
     (tmp_path / "bad.yaml").write_text("{: :")
     for name in ("absent.yaml", "bad.yaml"):
         assert main(["trigger", "put", str(tmp_path / name)]) == 1

@@ -154,7 +154,7 @@ def test_a_relay_holds_this_chapter_and_nothing_whole_before_it() -> None:
     assert RelayLimits().max_pending_per_topic > story.CHAPTER > story.CHAPTER_S / story.PACE_S
 
 
-def test_a_window_is_told_with_the_first_reading_after_it() -> None:
+def test_a_window_is_reported_with_the_first_reading_after_it() -> None:
     windows = means.Windows()
     told = [
         found

@@ -135,7 +135,7 @@ def test_a_question_outlives_the_inbox_that_waited_for_its_answer(place, name):
     "SDK and command line",
     "`ask` gets its answer across a lost connection and a closed inbox, or raises an error with a hint",
 )
-def test_a_question_nobody_hears_says_so(place, name):
+def test_an_ask_without_a_listener_reports_it(place, name):
     async def go():
         async with penstock.connect(place.url, agent="sam") as client:
             with pytest.raises(PenstockError) as caught:

@@ -202,7 +202,7 @@ def test_ask_uses_the_inbox_the_application_reads(server, stream):
     run(go())
 
 
-def test_an_ask_nobody_answers_is_a_timeout(server, stream):
+def test_an_ask_without_an_answer_is_a_timeout(server, stream):
     async def go():
         async with penstock.connect(server.control, agent="lonely") as client:
             with pytest.raises(PenstockError) as caught:

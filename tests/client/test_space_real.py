@@ -173,7 +173,7 @@ def test_writers_are_granted_revoked_and_streams_transferred(lab):
 
 
 @pytest.mark.promise("Space client", "the SDK manages writers, owners, invitations and kicks")
-def test_somebody_is_invited_joins_and_is_put_out_for_good(lab):
+def test_a_guest_is_invited_joins_and_is_kicked(lab):
     async def go():
         async with place(lab, "boss") as boss:
             invitation = await boss.invite("guest", [{"kind": "chat"}], "for a day")

@@ -99,7 +99,7 @@ def test_asks_what_the_routes_expect(scripted):
     (502, b"<html>", {}),
     DONE,
 )
-def test_waits_as_long_as_it_is_told_and_backs_off_where_nobody_says(scripted):
+def test_waits_for_retry_after_and_backs_off_without_it(scripted):
     waits: list[float] = []
     with Stage(scripted.url, sleep=waits.append) as stage:
         done = stage.commit("a", 0, ["x"])
@@ -108,7 +108,7 @@ def test_waits_as_long_as_it_is_told_and_backs_off_where_nobody_says(scripted):
 
 
 @answers(refusal(429, "StreamFull", retryAfterMs=1_000))
-def test_gives_up_when_its_patience_ends_and_says_what_it_was_told(scripted):
+def test_gives_up_after_its_limit_and_reports_the_last_error(scripted):
     with Stage(scripted.url, "secret", patience_s=0.5) as stage, pytest.raises(PenstockError) as caught:
         stage.commit("a", 0, ["x"])
     assert caught.value.code == "StreamFull" and len(scripted.asked) == 1
@@ -116,7 +116,7 @@ def test_gives_up_when_its_patience_ends_and_says_what_it_was_told(scripted):
 
 
 @answers(refusal(404, "UnknownPart", hint="run the batch again"))
-def test_what_no_waiting_cures_is_raised_at_once(scripted):
+def test_a_permanent_error_is_raised_at_once(scripted):
     with Stage(scripted.url) as stage, pytest.raises(PenstockError, match="run the batch again"):
         stage.commit("a", 0, ["x"])
     assert len(scripted.asked) == 1

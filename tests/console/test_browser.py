@@ -304,7 +304,7 @@ def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(server: 
 
 
 @pytest.mark.promise("Console", "a targeted stream is drawn to its target only; inviting and kicking work")
-def test_somebody_is_invited_and_put_out_again(server: ServerProcess, visit: Visiting) -> None:
+def test_a_guest_is_invited_and_kicked(server: ServerProcess, visit: Visiting) -> None:
     page = visit(server).sign_in("#/spaces")
     page.get_by_role("button", name="Invite").first.click()
     dialog = page.get_by_role("dialog")

@@ -182,7 +182,7 @@ def heard(admin: AdminDriver, who: str, token: str | None = None) -> list[dict[s
     "Administration",
     "the operator sends, invites and kicks under the same rules as participants, and is otherwise invisible",
 )
-def test_the_operator_speaks_and_nobody_sees_it_come_and_go(admin: AdminDriver) -> None:
+def test_the_operator_sends_without_visible_presence(admin: AdminDriver) -> None:
     heard(admin, "ann")
     body = {
         "kind": "chat",
@@ -261,7 +261,7 @@ def test_inviting_and_kicking(admin: AdminDriver) -> None:
 
 
 @pytest.mark.parametrize("what", ["messages", "invite", "kick"])
-def test_a_space_that_is_not_there_and_somebody_who_may_not(admin: AdminDriver, what: str) -> None:
+def test_an_unknown_space_and_a_forbidden_client_are_rejected(admin: AdminDriver, what: str) -> None:
     body = {"kind": "note", "payload": {}} if what == "messages" else {"participant": "ann"}
     answer = admin.say(what, body, "nowhere")
     assert answer.status == 404 and "space ls" in answer.error["hint"]

@@ -146,7 +146,7 @@ def quiet(tmp_path_factory):
     "Operations",
     "a backup has tables and tokens of spaces, nothing of `run`, and nothing ahead of the journal",
 )
-def test_a_directory_that_nobody_writes_is_copied_with_its_tables_and_tokens(quiet, tmp_path, capsys):
+def test_a_directory_without_a_writer_is_copied_with_its_tables_and_tokens(quiet, tmp_path, capsys):
     (tmp_path / "data").mkdir()  # an empty directory is as good as none
     assert main(["backup", str(tmp_path / "copy.tar.gz"), "--data", str(quiet)]) == 0
     assert main(["restore", str(tmp_path / "copy.tar.gz"), "--data", str(tmp_path / "data")]) == 0

@@ -278,7 +278,7 @@ def test_another_version_is_refused_and_closed(peer):
     assert peer.line() == b""
 
 
-def test_a_line_over_the_cap_is_told_and_closed(server, http, stream):
+def test_a_line_over_the_cap_gets_an_error_and_a_close(server, http, stream):
     with connected(server.control) as peer:
         peer.say({"type": "enqueue", "to": stream, "env": envelope("a"), "reqId": 1})
         assert peer.result(1)["seq"] == 1
@@ -290,7 +290,7 @@ def test_a_line_over_the_cap_is_told_and_closed(server, http, stream):
     assert http.stats(stream)["depth"] == 1
 
 
-def test_an_endless_line_is_told_and_closed_while_it_is_still_coming(server):
+def test_an_endless_line_gets_an_error_and_a_close_before_it_ends(server):
     with connected(server.control) as peer:
         stopped = []
 

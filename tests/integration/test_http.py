@@ -148,7 +148,7 @@ def test_send_fills_what_a_person_leaves_out(http):
 
 
 @pytest.mark.promise("Queue protocols", "`/v1/send`, `/v1/pull` and `/v1/settle` work")
-def test_send_says_whether_somebody_listens(http, server):
+def test_send_reports_whether_the_recipient_listens(http, server):
     async def go():
         async with sockets(server.http) as ways:
             socket_ = await ways.subscribe("agents/pat/inbox", "credit=1")
@@ -490,7 +490,7 @@ def test_a_wrong_method_names_the_right_ones(http, path):
     ("wrong", "right"),
     [("/v1/enqeue", "/v1/enqueue"), ("/v1/stat", "/v1/stats"), ("/healthz", "/health")],
 )
-def test_an_unknown_path_is_told_the_nearest(http, wrong, right):
+def test_an_unknown_path_gets_the_nearest_as_a_hint(http, wrong, right):
     answer = http.get(wrong)
     assert (answer.status, answer.code) == (404, "UnknownRoute")
     assert f"`{right}`" in answer.error["hint"]

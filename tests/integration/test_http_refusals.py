@@ -103,7 +103,7 @@ NO_REQUESTS = {
 
 
 @pytest.mark.parametrize("data", NO_REQUESTS.values(), ids=NO_REQUESTS)
-def test_what_is_no_request_is_told_so_in_our_words(unchanged, data):
+def test_an_invalid_request_gets_our_error(unchanged, data):
     answer = request_bytes(unchanged.url, data)
     assert (answer.status, answer.code) == (400, "InvalidRequest")
     assert answer.headers["Server"] == "penstock"
@@ -145,7 +145,7 @@ WRONG_ENVELOPES = {
 
 
 @pytest.mark.parametrize(("body", "field"), WRONG_ENVELOPES.values(), ids=WRONG_ENVELOPES)
-def test_a_wrong_envelope_is_told_which_field(unchanged, body, field):
+def test_a_wrong_envelope_error_names_the_field(unchanged, body, field):
     answer = unchanged.post("/v1/enqueue", body)
     assert (answer.status, answer.code, answer.error.get("ref")) == (400, "InvalidEnvelope", field)
 
@@ -191,7 +191,7 @@ WRONG_REQUESTS = {
 
 
 @pytest.mark.parametrize(("path", "body", "field"), WRONG_REQUESTS.values(), ids=WRONG_REQUESTS)
-def test_a_wrong_request_is_told_which_field(unchanged, path, body, field):
+def test_a_wrong_request_error_names_the_field(unchanged, path, body, field):
     answer = unchanged.post(path, body)
     assert (answer.status, answer.code, answer.error["ref"]) == (400, "InvalidRequest", field)
 
@@ -223,7 +223,7 @@ def test_the_inner_address_must_be_the_outer(unchanged):
         ("/v1/streams/jobs/explain?deep=1", "deep"),
     ],
 )
-def test_a_wrong_query_is_told_which_parameter(unchanged, path, field):
+def test_a_wrong_query_error_names_the_parameter(unchanged, path, field):
     answer = unchanged.get(path)
     assert (answer.status, answer.code, answer.error["ref"]) == (400, "InvalidRequest", field)
 

@@ -119,7 +119,7 @@ class TestRates:
         "Limits, reload and HTTP details",
         "rates apply to HTTP, control lines and sockets, by token, stream and address",
     )
-    def test_a_stream_has_its_rate_whoever_sends(self, tokens):
+    def test_a_stream_has_one_rate_for_all_senders(self, tokens):
         http = Http(tokens.http, "free")
         operator = Http(tokens.http, (tokens.data / "run" / "operator.token").read_text().strip())
         assert http.enqueue("narrow/1", "1", "2") and operator.enqueue("narrow/1", "3")
@@ -254,7 +254,7 @@ class TestKeys:
         assert http.post("/v1/enqueue", {"to": stream, "envelope": envelope("1")}, {"Idempotency-Key": "x" * 300}).status == 400  # fmt: skip
         assert http.stats(stream)["depth"] == 1
 
-    def test_a_settle_that_is_repeated_is_told_the_same(self, http, stream):
+    def test_a_repeated_settle_gets_the_same_answer(self, http, stream):
         http.enqueue(stream, "1")
         (delivery,) = http.pull(stream)
         body = {"id": "1", "op": "ack", "leaseId": delivery["leaseId"]}
@@ -308,7 +308,7 @@ class TestPages:
             assert "Retry-After" in answer.headers["Access-Control-Expose-Headers"]
 
     @pytest.mark.promise("Limits, reload and HTTP details", "only pages of listed origins may send requests")
-    def test_nobody_else_may(self, proxied, http):
+    def test_other_origins_may_not(self, proxied, http):
         for other in ("https://evil.example.com", "null", f"{PAGE}.evil.com", "http://app.example.com"):
             for method, more in (("OPTIONS", self.ASKS), ("POST", {})):
                 answer = Http(proxied.http).ask(method, "/v1/enqueue", b"{}", {"Origin": other, **more})

@@ -116,7 +116,7 @@ def test_a_socket_gets_the_table_and_then_one_change_an_enqueue(alone):
 
 
 @pytest.mark.promise("Views", "followers use credits, and a late follower receives each row once")
-def test_a_socket_with_credit_is_told_each_row_once(alone):
+def test_a_socket_with_credit_receives_each_row_once(alone):
     http = Http(alone.http)
 
     async def work() -> None:
@@ -304,7 +304,7 @@ def resident(pid: int) -> int:
 
 
 @pytest.mark.promise("Views", "a follower that does not read costs nothing")
-def test_a_follower_that_does_not_read_costs_little_and_stalls_nobody(start_server):
+def test_a_follower_that_does_not_read_costs_little_and_stalls_no_other(start_server):
     server = start_server()
     http = Http(server.http)
     inbox = "agents/loud/inbox"

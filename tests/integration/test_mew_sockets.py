@@ -162,7 +162,7 @@ def silent(server: ServerProcess, name: str) -> Iterator[Bytes]:
 
 @pytest.mark.promise("MEW gateway", "for slow readers frames are dropped and counted, envelopes never")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no such way to ask for a process's memory")
-def test_a_target_that_stops_reading_costs_little_memory_and_delays_nobody(server: ServerProcess) -> None:
+def test_a_target_that_stops_reading_costs_little_memory_and_delays_no_other(server: ServerProcess) -> None:
     async def work() -> None:
         async with space(server) as join:
             writer, other = await join("p0"), await join("p1")
@@ -196,7 +196,7 @@ def test_a_target_that_stops_reading_costs_little_memory_and_delays_nobody(serve
 
 
 @pytest.mark.promise("MEW gateway", "for slow readers frames are dropped and counted, envelopes never")
-def test_whoever_does_not_read_envelopes_is_let_go_with_a_reason(server: ServerProcess) -> None:
+def test_a_participant_that_does_not_read_envelopes_is_disconnected_with_a_reason(server: ServerProcess) -> None:
     async def work() -> None:
         async with space(server) as join:
             talker = await join("p0")

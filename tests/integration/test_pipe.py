@@ -204,7 +204,7 @@ def test_everything_asked_before_the_end_is_answered(pipes, stream):
         (struct.pack(">II", 3, 0) + b"???", "InvalidRequest"),
     ],
 )
-def test_what_is_no_frame_is_told_and_closed_and_others_go_on(pipes, data, code):
+def test_an_invalid_frame_gets_an_error_and_a_close_and_others_go_on(pipes, data, code):
     good, bad = pipes.dial(), pipes.dial()
     bad.socket.sendall(data)
     (error,) = bad.lines(1)

@@ -346,7 +346,7 @@ def logged(server: ServerProcess, event: str) -> list[dict]:
     ]
 
 
-def test_a_lease_nobody_settles_is_given_up_in_the_end(start_server):
+def test_leases_unsettled_at_the_drain_limit_are_abandoned(start_server):
     server = start_server(config="limits: {drain_ms: 300}")
     http = Http(server.http)
     http.enqueue("jobs", "a", "b")

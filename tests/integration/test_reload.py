@@ -100,7 +100,7 @@ def test_a_signal_brings_a_good_file_in_and_leaves_a_broken_one_out(start):
 
 
 @pytest.mark.promise("Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem")
-def test_the_operator_is_told_every_problem_and_what_needs_a_restart(start):
+def test_a_reload_reports_every_problem_and_what_needs_a_restart(start):
     server = start("streams: {maxDepth: 3}")
     answer = server.reload("streams: {maxDepth: high}\nauth: {tokens: [{token: a}]}")
     assert (answer.status, answer.code) == (422, "InvalidConfig")

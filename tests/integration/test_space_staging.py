@@ -72,7 +72,7 @@ def test_a_batch_is_heard_once_and_remembered_after_a_crash(start) -> None:
     "Spark: pipeline",
     "a real server sends staged frames once, rejects a bad batch as a whole, and remembers batches after a crash",
 )
-def test_a_wrong_name_or_somebody_elses_stream_refuses_the_batch_and_says_what_helps(start) -> None:
+def test_a_wrong_name_or_a_foreign_stream_rejects_the_batch_with_a_hint(start) -> None:
     server = start()
 
     async def owned() -> str:

@@ -66,7 +66,7 @@ def test_settings_go_by_the_whole_name_and_then_by_the_tenants(server: ServerPro
     assert codes == {"a-1": 2, "b-2": 3}
 
 
-def test_a_tenant_at_its_quota_is_told_so_with_the_setting(server: ServerProcess) -> None:
+def test_a_tenant_at_its_quota_gets_an_error_that_names_the_setting(server: ServerProcess) -> None:
     acme = Http(server.http, "a-1")
     answers = [acme.post("/v1/enqueue", {"to": f"many/{n}", "envelope": envelope(str(n))}) for n in range(6)]
     refused = [answer for answer in answers if answer.status == 429]

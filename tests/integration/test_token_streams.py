@@ -269,7 +269,7 @@ def test_a_reader_of_another_make_follows_the_chain(server: ServerProcess) -> No
         context.destroy(0)
 
 
-def test_no_server_is_an_error_with_a_cure(tmp_path: Path) -> None:
+def test_no_server_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(penstock.PenstockError, match="penstock up"):
         penstock.local_relay(tmp_path)
     (tmp_path / "x.key").write_text("nonsense")

@@ -140,7 +140,7 @@ def test_what_cannot_be_is_refused(
 
 
 @pytest.mark.promise("Triggers", "administrators change rules at run time, and the changes survive restarts")
-def test_without_the_operators_token_nobody_sees_or_changes_rules(server: ServerProcess) -> None:
+def test_rules_need_the_operators_token(server: ServerProcess) -> None:
     http = Http(server.http)
     rule = {"id": "a", "when": {"to": "x"}, "do": [{"action": "route", "to": "y"}]}
     for answer in (

@@ -217,7 +217,7 @@ def test_an_expired_lease_is_announced_and_delivered_again_by_itself(http, serve
     run(go())
 
 
-def test_a_lease_that_expires_goes_to_somebody_else(http, server, stream):
+def test_an_expired_lease_goes_to_another_subscriber(http, server, stream):
     async def go():
         http.enqueue(stream, "a")
         async with sockets(server.http) as ways:
@@ -296,7 +296,7 @@ def test_a_cut_connection_gives_back_too(http, server, stream):
 
 
 @pytest.mark.parametrize("data", ["{", "nonsense", '{"credit":NaN}', '{"credit":1}{}'])
-def test_malformed_json_is_told_and_closed_with_1007(server, stream, data):
+def test_malformed_json_gets_an_error_and_a_close_with_1007(server, stream, data):
     async def go():
         async with sockets(server.http) as ways:
             peer = await ways.subscribe(stream)
@@ -307,7 +307,7 @@ def test_malformed_json_is_told_and_closed_with_1007(server, stream, data):
     run(go())
 
 
-def test_text_that_is_not_utf8_is_told_and_closed_with_1007(server, stream):
+def test_text_that_is_not_utf8_gets_an_error_and_a_close_with_1007(server, stream):
     peer = handshake(server.http, f"/v1/subscribe?stream={stream}")
     peer.write(client_frame(FIN | TEXT, b'{"ack":"\xff\xfe"}'))
     opcode, payload = server_frame(peer)
@@ -317,7 +317,7 @@ def test_text_that_is_not_utf8_is_told_and_closed_with_1007(server, stream):
     peer.close()
 
 
-def test_unknown_operations_are_told_and_in_the_end_closed_with_1003(http, server, stream):
+def test_unknown_operations_get_errors_and_finally_a_close_with_1003(http, server, stream):
     async def go():
         http.enqueue(stream, "a")
         async with sockets(server.http) as ways:
@@ -336,7 +336,7 @@ def test_unknown_operations_are_told_and_in_the_end_closed_with_1003(http, serve
     "The document's testing strategy",
     "errors quote at most a kilobyte of the input; messages on a subscribe socket are bounded",
 )
-def test_a_message_over_the_bound_is_told_and_closed_with_1009(server, stream):
+def test_a_message_over_the_bound_gets_an_error_and_a_close_with_1009(server, stream):
     async def go():
         async with sockets(server.http) as ways:
             peer = await ways.subscribe(stream)
@@ -356,7 +356,7 @@ def test_a_message_far_over_the_bound_is_closed_with_1009(server, stream):
     peer.close()
 
 
-def test_a_flood_is_told_and_closed_with_1008(start_server):
+def test_a_flood_gets_an_error_and_a_close_with_1008(start_server):
     server = start_server(config="limits: {control_rate: 50}")
 
     async def go():
@@ -573,7 +573,7 @@ def resident_kib(pid: int) -> int:
 
 
 @pytest.mark.promise("Foundations", "every outbox is bounded and has an overflow policy")
-def test_a_peer_that_does_not_read_costs_little_and_stalls_nobody(start_server):
+def test_a_peer_that_does_not_read_costs_little_and_stalls_no_other(start_server):
     server = start_server()
     http = Http(server.http)
     count, size = 3000, 16_384

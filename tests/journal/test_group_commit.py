@@ -222,7 +222,7 @@ def test_interval_syncs_by_itself_and_off_does_not(monkeypatch: pytest.MonkeyPat
     driver.journal.close()
 
 
-def test_a_bug_of_ours_leaves_nobody_waiting() -> None:
+def test_an_internal_error_leaves_no_caller_waiting() -> None:
     disk = LyingDisk(1)
     driver = JournalDriver(disk)
     driver.append(put("a"))
@@ -234,7 +234,7 @@ def test_a_bug_of_ours_leaves_nobody_waiting() -> None:
     driver.journal.close()
 
 
-def test_a_watermark_that_cannot_be_written_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watermark_that_cannot_be_written_stops_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = LyingDisk(1)
     driver = JournalDriver(disk)
 
@@ -251,7 +251,7 @@ def test_a_watermark_that_cannot_be_written_stops_nobody(monkeypatch: pytest.Mon
 @pytest.mark.promise(
     "Journal", "on a full disk the server rejects envelopes, accepts settles, and recovers without help"
 )
-def test_a_full_disk_is_told_and_heals_through_the_journal() -> None:
+def test_a_full_disk_is_reported_and_the_journal_recovers() -> None:
     disk = LyingDisk(1)
     driver = JournalDriver(disk)
     driver.append(put("a"))

@@ -157,7 +157,7 @@ def test_only_what_is_too_old_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("Journal", "named readers hold back retention within bounds")
-def test_a_reader_holds_history_back_until_its_bound_and_is_told(tmp_path: Path) -> None:
+def test_a_reader_holds_history_back_up_to_its_bound_and_is_notified(tmp_path: Path) -> None:
     disk = old_history(tmp_path)
     files = EventsTable(tmp_path / "lake").files()
     now_us = START_US + 20 * DAY_US

@@ -54,7 +54,7 @@ class TestPipe:
     @pytest.mark.promise(
         "Stream Kernel", "`register`, `lookup`, `connect`, `split` and `merge` behave as in the kernel"
     )
-    def test_a_writer_waits_at_the_mark_until_somebody_reads(self) -> None:
+    def test_a_writer_waits_at_the_mark_until_data_is_read(self) -> None:
         async def go() -> None:
             pipe = Kernel().create_pipe(high_water_mark=10)
             written: list[int] = []
@@ -100,7 +100,7 @@ class TestPipe:
 
         run(go())
 
-    def test_after_the_end_nothing_can_be_written_and_a_waiting_writer_is_told(self) -> None:
+    def test_after_the_end_writes_fail_and_a_waiting_writer_is_notified(self) -> None:
         async def go() -> None:
             pipe = Kernel().create_pipe(high_water_mark=1)
             await pipe.write(b"a")

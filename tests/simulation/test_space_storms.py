@@ -171,7 +171,7 @@ def test_what_a_refused_commit_asked_for_does_not_undo_what_came_later() -> None
     "Invariants",
     "a participant that does not read envelopes is disconnected with a reason, and receives nothing afterwards",
 )
-def test_somebody_who_does_not_read_envelopes_is_let_go_and_nothing_comes_behind_the_reason() -> None:
+def test_a_participant_that_does_not_read_is_disconnected_and_receives_nothing_after_the_reason() -> None:
     world = CheckedWorld(
         seed=1,
         limits=storm.LIMITS,

@@ -114,7 +114,7 @@ def test_users_tables_that_clash_or_do_not_load_are_refused_by_name(spark: Spark
             steps.load(spark, files)
 
 
-def test_whether_a_pipeline_runs_is_told_by_its_lock_and_not_by_a_number(tmp_path: Path) -> None:
+def test_a_running_pipeline_is_detected_by_its_lock_and_not_by_a_pid(tmp_path: Path) -> None:
     Written(tmp_path / "data").add(1)
     data = tmp_path / "data"
     (data / "run").mkdir()

@@ -391,7 +391,7 @@ def test_a_watch_that_starts_again_knows_what_fires(
     assert content(data / "lake", WATCHED) == made
 
 
-def test_a_watch_killed_between_its_two_tables_takes_nobody_for_silent(
+def test_a_watch_killed_between_its_two_tables_reports_no_agent_as_silent(
     spark: SparkSession, data: Path, watch: Callable[[Path], AlertWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The alerts of a batch are committed and who was seen in it is not: the next run reads that up first."""

@@ -100,7 +100,7 @@ def server(start_server: Callable[..., ServerProcess]) -> ServerProcess:  # noqa
     "Spark: pipeline",
     "sensor data goes through Spark to a dashboard: each window once, with the right mean",
 )
-def test_the_dashboard_hears_the_means_of_what_the_sensors_told_the_collector(
+def test_the_dashboard_receives_the_means_of_the_sensor_readings(
     spark: SparkSession, server: ServerProcess, tmp_path: Path
 ) -> None:
     query = loaded("collector").start(spark, {"path": str(server.data)}, str(tmp_path / "checkpoint"))

@@ -79,7 +79,7 @@ def test_the_config_counts_and_two_servers_never_meet():
             assert client.pull("jobs") == []
 
 
-def test_a_mistake_in_the_config_is_told_and_leaves_no_thread():
+def test_a_mistake_in_the_config_is_reported_and_leaves_no_thread():
     before = threading.active_count()
     with pytest.raises(ConfigError, match="maxDepht"):
         serve({"streams": {"maxDepht": 1}}).start()

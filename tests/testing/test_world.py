@@ -28,7 +28,7 @@ def test_an_answer_comes_after_the_commit_and_a_delivery_too() -> None:
     assert [line["env"]["id"] for line in client.deliveries] == ["e1"]
 
 
-def test_time_passes_only_when_told() -> None:
+def test_time_passes_only_on_request() -> None:
     world = CheckedWorld(seed=1, policy_for=lambda name: Policy(lease_us=30_000_000))
     client = world.connect()
     client.send_line({"type": "subscribe", "stream": "s", "credit": 2, "expired": True})

@@ -108,7 +108,7 @@ class TestTally:
         "`penstock bench fanout` accounts for every delivery, targeted and broadcast",
     )
     @pytest.mark.parametrize("order", [[0, 1, 1], [1, 0], [0, 2, 1]])
-    def test_frames_that_come_twice_or_out_of_order_are_told(self, order):
+    def test_frames_that_come_twice_or_out_of_order_are_reported(self, order):
         *before, last = [plain(BINARY, unmasked(_numbered(number))[0]) for number in order]
         tally = FrameTally(block=4)
         fed(tally, b"".join(before), [])

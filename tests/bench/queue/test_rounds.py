@@ -10,7 +10,7 @@ from penstock.bench.queue.rounds import QueueRounds
 
 
 @pytest.mark.promise("Benchmarks and robustness", "`penstock bench queue` and `bench http` account for every envelope")
-def test_an_envelope_that_nobody_acked_fails_the_run():
+def test_an_envelope_that_was_not_acked_fails_the_run():
     with ProcessGroup(BenchResult.begin("test")) as group:
         server = group.penstock()
         QueueRounds(group, 300).memory(server, 10)

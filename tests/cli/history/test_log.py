@@ -81,7 +81,7 @@ def copied(busy, tmp_path):
 
 
 @pytest.mark.promise("Journal", "`penstock log ls`, `cat`, `check`, `seal` and `readers` work")
-def test_what_happened_to_an_envelope_is_told_across_sealed_and_new_rows(cli, story):
+def test_the_events_of_an_envelope_are_shown_across_sealed_and_new_rows(cli, story):
     rows = cli("log", "cat", "--id", "b", "--json", *story)
     assert [row["event"] for row in rows] == ["enqueue", "nack", "ack"]
     (bounds,) = cli("log", "ls", "--json")
@@ -150,7 +150,7 @@ def test_a_wrong_wish_is_an_error_with_a_hint(busy, capsys, words, code):
 
 
 @pytest.mark.parametrize("words", [["ls"], ["cat"], ["check"], ["seal"], ["readers"]], ids=lambda words: words[0])
-def test_a_directory_without_a_journal_is_told_so_and_left_alone(tmp_path, capsys, words):
+def test_a_directory_without_a_journal_is_reported_and_left_alone(tmp_path, capsys, words):
     assert main(["log", *words, "--data", str(tmp_path)]) == 1
     assert "there is no journal" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

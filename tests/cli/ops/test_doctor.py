@@ -86,7 +86,7 @@ def test_a_clock_behind_the_journal_fails(left: Path, report, monkeypatch: pytes
 
 
 @pytest.mark.promise("SDK and command line", "`doctor` exits with code 3 on a problem and prints a hint")
-def test_a_port_that_somebody_has_fails_with_the_setting_to_change(tmp_path: Path, report) -> None:
+def test_a_port_in_use_fails_with_the_setting_to_change(tmp_path: Path, report) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         code, found = report(tmp_path, FREE.replace("'off'", f"'127.0.0.1:{port}'"))

@@ -143,6 +143,6 @@ def test_one_reading_of_a_real_server(server: ServerProcess, capsys: pytest.Capt
     assert "courier" in capsys.readouterr().out
 
 
-def test_no_server_is_an_error_with_its_cure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_server_is_an_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--url", "http://127.0.0.1:1"]) == 1
     assert "hint:" in capsys.readouterr().err

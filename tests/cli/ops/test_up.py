@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--wrong"], "--wrong"),
     ],
 )
-def test_wrong_usage_is_told_and_leaves_nothing_behind(
+def test_wrong_usage_is_reported_and_leaves_nothing_behind(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     (folder / "space.yaml").write_text("participants: {sam: {}}")
@@ -42,7 +42,7 @@ def test_wrong_usage_is_told_and_leaves_nothing_behind(
     "Configuration of a space",
     "an invalid file is rejected with every problem, its path and line, and no default replaces it",
 )
-def test_every_problem_of_the_file_is_told_and_no_default_takes_its_place(
+def test_every_problem_of_the_file_is_reported_and_no_default_replaces_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "space.yaml").write_text("space: {id: 5}\nparticipants:\n  sam: {tokens: [5], capabilities: [chat]}")

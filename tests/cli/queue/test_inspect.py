@@ -33,12 +33,12 @@ def test_refusals_have_a_code_a_message_and_a_hint(cli):
     assert json.loads(done.stdout)["error"]["code"] == "UnknownStream" and done.returncode == 1
 
 
-def test_nobody_there(cli):
+def test_an_unreachable_server_is_an_error(cli):
     done = cli("stats", "--url", "tcp://127.0.0.1:1")
     assert done.returncode == 1 and done.stderr.startswith("error: Unreachable:")
     assert "nobody listens there" in done.stderr and "Errno" not in done.stderr
 
 
-def test_the_http_port_taken_for_the_control_port_is_told_so(cli, server):
+def test_the_http_port_used_as_control_port_is_reported(cli, server):
     done = cli("stats", "--url", server.http.replace("http://", "tcp://"))
     assert done.returncode == 1 and "`http://HOST:PORT`" in done.stderr

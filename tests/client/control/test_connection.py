@@ -49,7 +49,7 @@ def test_connect_works_with_async_with_and_over_a_unix_socket(tmp_path):
     run(go())
 
 
-def test_connect_to_nobody_is_unreachable():
+def test_connect_without_a_server_is_unreachable():
     async def go():
         async with peer() as server:
             url = server.url

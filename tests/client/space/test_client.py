@@ -82,7 +82,7 @@ class TestJoining:
 
         run(go())
 
-    def test_nobody_there_is_unreachable(self):
+    def test_a_missing_gateway_is_unreachable(self):
         async def go():
             async with gateway() as server:
                 url = server.url
@@ -92,7 +92,7 @@ class TestJoining:
 
         run(go())
 
-    def test_a_control_address_is_told_apart(self):
+    def test_a_control_address_is_recognised(self):
         async def go():
             with pytest.raises(PenstockError, match="not the URL of a gateway"):
                 penstock.Space("tcp://127.0.0.1:9787", participant="sam")
@@ -387,7 +387,7 @@ class TestStreams:
 
         run(go())
 
-    def test_an_answer_of_somebody_else_opens_no_stream(self):
+    def test_an_answer_of_another_participant_opens_no_stream(self):
         async def go():
             async with joined() as (space, seat, _):
                 opening = asyncio.ensure_future(space.open_stream("agg"))
@@ -442,7 +442,7 @@ class TestStreams:
 
         run(go())
 
-    def test_a_target_that_left_is_told_and_is_no_refusal_of_frames(self):
+    def test_a_target_that_left_is_reported_and_does_not_reject_frames(self):
         async def go():
             async with joined() as (space, seat, _), space.envelopes("system/error") as errors:
                 stream, request = await both(space.open_stream("agg"), seat.open(target=["agg"]))
@@ -505,7 +505,7 @@ class TestPeople:
 
         run(go())
 
-    def test_somebody_who_is_there_is_not_invited_again(self):
+    def test_a_present_participant_is_not_invited_again(self):
         async def go():
             async with joined() as (space, seat, _):
                 inviting = asyncio.ensure_future(space.invite("jen"))
@@ -593,7 +593,7 @@ class TestReading:
 
         run(go())
 
-    def test_a_careful_reader_that_is_gone_holds_nobody(self, monkeypatch):
+    def test_a_blocking_reader_that_is_gone_blocks_no_other(self, monkeypatch):
         monkeypatch.setattr(space_feed, "FRAMES_MAX", 1)
 
         async def go():
@@ -743,7 +743,7 @@ class TestLosses:
         "Space client",
         "a lost connection is restored under the same name; a taken-over client does not fight for its name",
     )
-    def test_somebody_who_took_our_name_is_not_fought(self):
+    def test_a_takeover_of_our_name_is_final(self):
         async def go():
             async with joined() as (space, seat, server), space.envelopes() as feed:
                 await seat.socket.close(code=transport.TAKEN_OVER)

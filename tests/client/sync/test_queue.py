@@ -185,7 +185,7 @@ def test_both_kinds_are_made_with_the_same_arguments(source, twin):
     assert list(inspect.signature(source).parameters.values()) == list(inspect.signature(twin).parameters.values())
 
 
-def test_nobody_there_raises_and_leaves_no_thread():
+def test_an_unreachable_server_raises_and_leaves_no_thread():
     import threading
 
     from penstock.core.errors import PenstockError

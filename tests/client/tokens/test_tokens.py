@@ -240,7 +240,7 @@ class TestEnds:
         "Token streams: publisher and reader", "endings are typed: complete, failed, gap, tampered, truncated"
     )
     @awaited
-    async def test_an_error_is_told_in_the_publishers_words(self, relay: TinyRelay) -> None:
+    async def test_an_error_has_the_publishers_message(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
         async with publisher(relay, agreed) as out:
             await out.send("a")
@@ -385,7 +385,7 @@ class TestFaults:
         "Token streams: publisher and reader", "endings are typed: complete, failed, gap, tampered, truncated"
     )
     @awaited
-    async def test_a_gap_that_nobody_can_fill_is_a_gap(self, make_relay: Callable[..., TinyRelay]) -> None:
+    async def test_a_gap_that_cannot_be_filled_is_reported(self, make_relay: Callable[..., TinyRelay]) -> None:
         seen = iter(range(10**6))
         relay = make_relay(is_forgetful=True, meddle=lambda parts: [] if next(seen) == 2 else [parts])
         agreed = agree(relay)
@@ -554,7 +554,7 @@ class TestAgreeing:
         "Token streams: publisher and reader",
         "keys are agreed on over Courier or a space, and a swapped key is rejected",
     )
-    def test_an_answer_of_somebody_else_is_refused(self) -> None:
+    def test_an_answer_of_another_signer_is_rejected(self) -> None:
         """Whoever carries the answer could put in a key of their own."""
         offer = penstock.StreamOffer("s")
         other = penstock.new_signing_key()

@@ -127,7 +127,7 @@ def test_an_audience_follows_joins_and_leaves() -> None:
     assert driver.got("b") == framed(b"#s#two")
 
 
-def test_whoever_leaves_gets_what_came_before_and_nothing_after() -> None:
+def test_a_leaving_member_gets_what_came_before_and_nothing_after() -> None:
     driver = RouterDriver()
     driver.enter("a")
     b = driver.enter("b")
@@ -139,7 +139,7 @@ def test_whoever_leaves_gets_what_came_before_and_nothing_after() -> None:
     assert b.take() == [framed(b"#s#before")]
 
 
-def test_whoever_takes_a_place_gets_what_comes_from_then_on() -> None:
+def test_a_new_member_gets_what_comes_from_then_on() -> None:
     driver = RouterDriver()
     driver.enter("a")
     old = driver.enter("b")
@@ -173,7 +173,7 @@ def test_a_run_is_bounded() -> None:
     assert len(pieces) >= 2 and max(map(len, pieces)) <= 2 * RUN_MAX
 
 
-def test_a_run_ends_before_anything_else_is_told() -> None:
+def test_a_run_ends_before_anything_else_is_sent() -> None:
     driver = RouterDriver()
     a = driver.enter("a")
     b = driver.enter("b")
@@ -206,7 +206,7 @@ def test_outboxes_that_were_given_something_are_known() -> None:
     assert a not in driver.router.touched
 
 
-def test_what_a_lane_kept_in_full_does_is_told_frame_by_frame_with_its_numbers() -> None:
+def test_a_route_kept_in_full_reports_each_frame_with_its_numbers() -> None:
     driver = RouterDriver()
     driver.enter("a")
     driver.router.enter(Member("journal", "journal", None))

@@ -52,7 +52,7 @@ def test_a_refused_drop_puts_the_victims_back_in_their_order() -> None:
     assert bench.channel("a").counters.drop == 0
 
 
-def test_a_victim_that_comes_back_goes_to_whoever_waits() -> None:
+def test_a_restored_record_goes_to_a_waiting_subscription() -> None:
     bench = QueueDriver(Policy(max_depth=1, overflow="drop-oldest"))
     bench.put("a", "1")
     bench.offer("a", record_of("2"))

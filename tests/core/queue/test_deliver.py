@@ -160,7 +160,7 @@ class TestFairness:
         assert got == {"modest 1": "2", "modest 2": "3"}
 
     @pytest.mark.promise("Delivery", "subscriptions are served round-robin")
-    def test_single_credits_share_evenly_and_nobody_starves(self) -> None:
+    def test_single_credits_share_evenly_without_starvation(self) -> None:
         bench = QueueDriver()
         consumers = [bench.subscribe("a", 1, label=str(n)) for n in range(5)]
         for n in range(50):
@@ -230,7 +230,7 @@ class TestPull:
         assert bench.ids() == IDS[:4]
         assert bench.machine.waiting_pulls == 0
 
-    def test_answers_at_once_when_told_not_to_wait(self) -> None:
+    def test_answers_at_once_without_a_wait(self) -> None:
         bench = QueueDriver()
         bench.pull("a")
         assert len(bench.empty_pulls) == 1

@@ -168,18 +168,18 @@ class TestExplain:
         bench.subscribe("a", 1)
         assert reasons(bench) == ["empty"]
 
-    def test_nobody_listens(self) -> None:
+    def test_no_subscriber(self) -> None:
         bench = QueueDriver()
         bench.put("a", "1")
         assert reasons(bench) == ["no_consumer"]
 
-    def test_nobody_has_credit(self) -> None:
+    def test_no_credit(self) -> None:
         bench = QueueDriver()
         bench.subscribe("a")
         bench.put("a", "1")
         assert reasons(bench) == ["no_credit"]
 
-    def test_nobody_reads(self) -> None:
+    def test_a_slow_consumer(self) -> None:
         bench = QueueDriver(limits=Limits(outbox_max=1))
         bench.subscribe("a", 5)
         bench.put("a", "1", "2")

@@ -59,7 +59,7 @@ class TestKeys:
         bench.ack(consumer, "b1", "a2")
         assert sorted(bench.ids()) == ["a3", "b2"]
 
-    def test_what_has_no_key_waits_for_nobody(self) -> None:
+    def test_a_record_without_a_key_is_never_blocked(self) -> None:
         bench = QueueDriver(KEYED)
         bench.subscribe("q", 10)
         put(bench, "a1", "1", "a2", "2", "3")
@@ -153,7 +153,7 @@ class TestKeys:
         assert bench.ids() == ["a1", "a2", "a3"]
         assert bench.state("q") == (0, 1, 1)
 
-    def test_what_is_scheduled_blocks_nobody_and_takes_its_place_by_number(self) -> None:
+    def test_a_scheduled_record_blocks_no_other_and_takes_its_place_by_number(self) -> None:
         bench = QueueDriver(KEYED)
         put(bench, "a1", due_ms=1_000)
         put(bench, "a2", "a3")
@@ -273,7 +273,7 @@ class TestKeys:
         assert {record.sort_key for record in bench.channel("q").live.values()} == {None}
 
     @pytest.mark.promise("Streams", "a long backlog of a blocked key does not stall other keys")
-    def test_a_hundred_thousand_of_a_blocked_key_stall_nobody(self) -> None:
+    def test_a_hundred_thousand_of_a_blocked_key_stall_no_other_key(self) -> None:
         """Each delivery is one step of the ring, so the work is counted, not timed."""
         order = KeyedOrder()
         for seq in range(100_000):

@@ -74,7 +74,7 @@ class TestAck:
         bench.put("a", "1")
         assert bench.ack(consumer, "1") == ["NotLeaseHolder"]
 
-    def test_after_expiry_is_refused_even_though_nobody_else_has_it(self) -> None:
+    def test_after_expiry_is_rejected_even_without_another_holder(self) -> None:
         bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 1)
         bench.put("a", "1")
@@ -111,7 +111,7 @@ class TestLateAck:
     POLICY = Policy(lease_us=5_000_000, late_ack="accept")
 
     @pytest.mark.parametrize("redelivery", ["tail", "head"])
-    def test_settles_what_nobody_else_got(self, redelivery: str) -> None:
+    def test_settles_a_record_that_no_other_holds(self, redelivery: str) -> None:
         bench = QueueDriver(Policy(lease_us=5_000_000, late_ack="accept", redelivery=redelivery))  # type: ignore[arg-type]
         consumer = bench.subscribe("a", 2)
         bench.put("a", "1", "2", "3")
@@ -143,7 +143,7 @@ class TestLateAck:
 class TestExpiry:
     @pytest.mark.promise("The document's testing strategy", "Unit: ack, nack, timeout")
     @pytest.mark.promise("Delivery", "an expired lease is redelivered without any request")
-    def test_redelivers_by_itself_to_whoever_has_credit(self) -> None:
+    def test_redelivers_without_a_request_to_a_subscription_with_credit(self) -> None:
         bench = QueueDriver(SHORT)
         bench.subscribe("a", 5)
         bench.put("a", "1")
@@ -154,7 +154,7 @@ class TestExpiry:
         counters = bench.channel("a").counters
         assert (counters.timeout, counters.re, counters.out, counters.nack) == (1, 1, 2, 0)
 
-    def test_is_told_to_a_holder_that_asked(self) -> None:
+    def test_is_reported_to_a_holder_that_asked(self) -> None:
         bench = QueueDriver(SHORT)
         consumer = bench.subscribe("a", 1)
         consumer.expiry_wanted = True
@@ -163,7 +163,7 @@ class TestExpiry:
         bench.advance(5_000)
         assert bench.expired == [("c", "1", lease_id)]
 
-    def test_is_not_told_to_one_that_did_not_ask(self) -> None:
+    def test_is_not_reported_to_a_holder_that_did_not_ask(self) -> None:
         bench = QueueDriver(SHORT)
         bench.subscribe("a", 1)
         bench.put("a", "1")
@@ -361,7 +361,7 @@ class TestDisconnect:
         assert [record.id for record in bench.channel("a").ready] == ["1", "2", "3"]
         assert bench.channel("a").live["1"].attempt == 1
 
-    def test_hands_them_to_whoever_waits(self) -> None:
+    def test_delivers_them_to_waiting_subscriptions(self) -> None:
         bench = QueueDriver()
         link = bench.connect()
         bench.subscribe("a", 1, label="gone", link=link)
@@ -421,7 +421,7 @@ class TestHolderFor:
     @pytest.mark.parametrize(
         "lease_id", ["", ".", "..", "zz.zz.000001", "1.1.000000", "1", "1.1.1.1", "\x00", "-1.-1.000001"]
     )
-    def test_a_made_up_lease_id_is_nobodys(self, lease_id: str) -> None:
+    def test_a_made_up_lease_id_is_unknown(self, lease_id: str) -> None:
         bench = QueueDriver()
         bench.put("a", "1")
         bench.pull("a")

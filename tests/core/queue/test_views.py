@@ -149,7 +149,7 @@ class TestRecovery:
 
 class TestBounds:
     @pytest.mark.promise("Views", "rows, bytes and removals of a view are bounded")
-    def test_the_row_that_changed_longest_ago_goes_and_its_removal_is_told(self) -> None:
+    def test_the_least_recently_changed_row_is_evicted_and_reported(self) -> None:
         view = View("v", "row", Limits(view_rows_max=2))
         view.put("a", "a", b"1")
         view.put("b", "b", b"1")
@@ -189,7 +189,7 @@ class TestBounds:
         assert view.changes(view.version + 1) is None
 
 
-def test_a_row_that_came_and_went_unseen_is_not_told() -> None:
+def test_a_row_that_came_and_went_unseen_is_not_reported() -> None:
     view = View("v", "row", Limits())
     since = view.version
     view.put("a", "a", b"1")
@@ -327,7 +327,7 @@ def test_the_view_is_that_of_the_committed_and_recovery_agrees(
     assert list(shown(again.machine).items()) == list(model.items())
 
 
-def test_an_unknown_view_is_told_the_known_ones() -> None:
+def test_an_unknown_view_gets_the_known_ones_as_a_hint() -> None:
     refusal = QueueDriver().machine.views.find("nope")
     assert msgspec.structs.astuple(refusal)[0] == "UnknownView"
     for name in ("latestPerAgent", "inflight", "metrics:streams"):

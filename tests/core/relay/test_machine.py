@@ -65,7 +65,7 @@ def test_held_until_subscribed_then_flushed_once_in_order_then_forwarded():
     assert list(relay.unsent()) == []
 
 
-def test_a_topic_that_nobody_registered_gets_nothing():
+def test_an_unregistered_topic_receives_nothing():
     relay = registered()
     assert not publish(relay, 0, 1, OTHER)
     assert relay.totals.unregistered == 1
@@ -214,7 +214,7 @@ def test_a_slow_first_token_keeps_its_topic():
 
 
 @pytest.mark.promise("Relay", "a slow first token keeps its topic (flaw 7)")
-def test_a_topic_that_nobody_ever_used_ends():
+def test_an_unused_topic_ends():
     relay = registered()
     assert [ended.reason for ended in relay.compact(at(60_000))] == ["idle"]
 
@@ -355,7 +355,7 @@ def test_what_comes_while_the_only_subscriber_waits_for_its_replay_goes_out_behi
     assert (sums.forwarded, sums.replayed) == (3, 1)
 
 
-def test_a_replay_for_somebody_who_left_is_not_sent():
+def test_a_replay_for_a_subscriber_that_left_is_not_sent():
     relay = registered()
     publish(relay, 0, 1)
     relay.subscribe(at(0), T)
@@ -393,7 +393,7 @@ def test_resume_finds_a_block_by_its_mac():
 
 
 @pytest.mark.promise("Relay", "lost messages are counted, and a missing mark is reported (flaws 13, 14)")
-def test_a_mark_that_is_gone_is_told_but_not_at_any_rate():
+def test_a_missing_mark_is_reported_at_a_bounded_rate():
     relay = registered(max_pending_per_topic=2, replay_interval_ms=100)
     relay.subscribe(at(0), T)
     for no in range(4):

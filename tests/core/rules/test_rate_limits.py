@@ -69,7 +69,7 @@ def test_over_any_time_no_more_than_the_burst_and_the_rate_comes_in(rate: Rate, 
     st.fractions(0, 1),
     st.lists(st.one_of(st.just(Fraction(0)), st.fractions(0, 10**7)), min_size=1, max_size=60),
 )
-def test_whoever_keeps_to_the_rate_is_never_refused(rate: Rate, start: Fraction, pauses: list[Fraction]) -> None:
+def test_a_sender_within_its_rate_is_never_rejected(rate: Rate, start: Fraction, pauses: list[Fraction]) -> None:
     """Times are exact; what the server reads is the whole microsecond before."""
     meter = meter_of(rate)
     at_us = START_US + start
@@ -83,7 +83,7 @@ def test_whoever_keeps_to_the_rate_is_never_refused(rate: Rate, start: Fraction,
     "`retryAfterMs` is exact; a request larger than the burst is reported as never fitting",
 )
 @given(rates, st.integers(1, 20), st.integers(0, 5_000_000))
-def test_after_the_time_that_is_told_it_fits_and_a_millisecond_before_it_does_not(
+def test_after_the_reported_time_it_fits_and_a_millisecond_before_it_does_not(
     rate: Rate, count: int, gap_us: int
 ) -> None:
     meter = meter_of(rate)
@@ -108,7 +108,7 @@ def test_after_the_time_that_is_told_it_fits_and_a_millisecond_before_it_does_no
     "no more than burst and rate are accepted over any time; a paced sender is never rejected, even if the clock steps",
 )
 @given(rates, st.lists(st.tuples(st.integers(-(10**9), 10**9), st.integers(1, 5)), max_size=40))
-def test_steps_of_the_clock_give_nothing_away_and_lock_nobody_out(rate: Rate, asked: list[tuple[int, int]]) -> None:
+def test_steps_of_the_clock_grant_nothing_and_lock_no_sender_out(rate: Rate, asked: list[tuple[int, int]]) -> None:
     meter = meter_of(rate)
     now_us = START_US
     times, total = [now_us], 0

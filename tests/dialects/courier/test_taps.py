@@ -158,7 +158,7 @@ BOUND = Limits(outbox_max=1_000, copies_max=2_000, outbox_hard_max=100_000)
 
 
 @pytest.mark.promise("Stream Kernel", "a tap that does not read receives the number of envelopes it missed")
-def test_one_that_does_not_read_misses_some_and_is_told_how_many() -> None:
+def test_a_tap_that_does_not_read_receives_the_number_it_missed() -> None:
     broker = Broker(limits=BOUND)
     peer, other = tap(broker), tap(broker)
     peer.connection.congested(True)

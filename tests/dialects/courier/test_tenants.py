@@ -101,7 +101,7 @@ def test_every_answer_calls_a_stream_what_the_caller_calls_it() -> None:
 
 @pytest.mark.promise("Tenants", "a pattern matches no other tenant unless it names it")
 @pytest.mark.parametrize("who", [BETA, WIDE, ANONYMOUS])
-def test_nobody_else_sees_or_touches_a_tenants_streams(who: Principal) -> None:
+def test_other_tenants_cannot_see_or_change_a_tenants_streams(who: Principal) -> None:
     broker = Broker()
     enqueue(broker.control(ACME), INBOX, "1")
     machine, now = broker.machine, broker.now

@@ -44,7 +44,7 @@ def activity(broker: Broker, id_: str = "r") -> Any:
 # Commits that end differently
 
 
-def test_a_move_to_what_another_commit_brings_waits_for_nobody_and_loses_nothing() -> None:
+def test_a_move_to_a_stream_of_an_undecided_commit_does_not_wait_and_loses_nothing() -> None:
     journal = HandJournal()
     move = rule(when={"to": "from/*"}, do=[{"action": "route", "to": "target", "mode": "move"}])
     broker = Broker(triggers=[move], journal=journal)
@@ -86,7 +86,7 @@ def test_a_second_change_of_a_rule_waits_until_the_first_is_written() -> None:
 # Cooldowns
 
 
-def test_what_was_suppressed_is_told_of_even_if_the_next_one_comes_before_the_timer() -> None:
+def test_suppressed_matches_are_reported_even_if_the_next_match_precedes_the_timer() -> None:
     broker = Broker(triggers=[cooled(trailing=True)])
     producer = broker.control()
     put(broker, "s", "a", "b")

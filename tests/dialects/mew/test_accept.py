@@ -57,7 +57,7 @@ class TestGrant:
         )
         assert row.meta == '{"grant":"capability","capabilities":[{"kind":"mcp/request"}]}'
 
-    def test_what_others_are_told_of_somebody_counts_its_grants_in(self, driver: GatewayDriver) -> None:
+    def test_presence_shows_capabilities_with_grants(self, driver: GatewayDriver) -> None:
         p1, _ = driver.joined("p1", "guest")
         p1.say("capability/grant", GRANT)
         (shown,) = [each for each in driver.welcome("p2")["participants"] if each["id"] == "guest"]
@@ -85,7 +85,7 @@ class TestGrant:
             guest.gone()
 
     @pytest.mark.promise("MEW gateway", "grants, revokes and delegation follow the rules")
-    def test_nobody_grants_what_it_does_not_hold(self) -> None:
+    def test_a_grant_of_capabilities_that_the_granter_lacks_is_rejected(self) -> None:
         lender = participant("lender", {"kind": "capability/grant"}, {"kind": "mcp/*", "payload": {"method": "read*"}})
         driver = GatewayDriver(settings(lender=lender, guest=participant("guest", {"kind": "chat"})))
         client, guest = driver.joined("lender", "guest")
@@ -98,7 +98,7 @@ class TestGrant:
             client.say("capability/grant", {"recipient": "guest", "capabilities": [within]})
         )
 
-    def test_whoever_may_not_grant_grants_nothing(self, driver: GatewayDriver) -> None:
+    def test_a_grant_without_the_capability_is_rejected(self, driver: GatewayDriver) -> None:
         guest, p1 = driver.joined("guest", "p1")
         given = {"recipient": "guest", "capabilities": [{"kind": "chat"}]}
         assert error(guest.say("capability/grant", given))["error"] == "capability_violation"
@@ -196,7 +196,7 @@ class TestRevoke:
 
 class TestInvite:
     @pytest.mark.promise("MEW gateway", "invitations and kicks follow the rules")
-    def test_the_inviter_alone_hears_the_token_and_the_others_that_somebody_is_invited(
+    def test_only_the_inviter_receives_the_token_and_the_others_receive_the_invitation(
         self, driver: GatewayDriver
     ) -> None:
         p1, p2 = driver.joined("p1", "p2")
@@ -246,7 +246,7 @@ class TestInvite:
         assert error(other.send(join("x", key="p2-token")))["error"] == "invalid_participant"
 
     @pytest.mark.parametrize("who", ["p2", "x", "operator", "my-laptop"])
-    def test_whoever_is_known_or_there_is_not_invited_again(self, driver: GatewayDriver, who: str) -> None:
+    def test_a_known_or_present_participant_is_not_invited_again(self, driver: GatewayDriver, who: str) -> None:
         p1, p2 = driver.joined("p1", "p2")
         p1.say("space/invite", {"participant_id": "x"})
         driver.join("my-laptop", key="p3-token")
@@ -284,7 +284,7 @@ class TestInvite:
         ]
         assert len(set(keys)) == 5
 
-    def test_whoever_may_invite_decides_what_newcomers_may_do(self) -> None:
+    def test_the_inviter_sets_the_capabilities_of_newcomers(self) -> None:
         # Upstream's own scenario has an admin invite somebody who may propose, which the admin itself may not.
         driver = GatewayDriver(settings(host=participant("host", {"kind": "space/invite"})))
         (client,) = driver.joined("host")
@@ -295,7 +295,7 @@ class TestInvite:
         assert error(newcomer.say("chat", {"text": "t"}))["error"] == "capability_violation"
 
     @pytest.mark.parametrize("kind", ["*", "space/kick", "capability/*", ["chat", "space/invite"]])
-    def test_nobody_invites_somebody_to_decide_about_others_beyond_its_own_power(self, kind: Any) -> None:
+    def test_an_invitation_grants_no_power_over_others_beyond_the_inviters(self, kind: Any) -> None:
         driver = GatewayDriver(settings(host=participant("host", {"kind": "space/invite", "payload": {"reason": "r"}})))
         (client,) = driver.joined("host")
         payload = {"participant_id": "x", "initial_capabilities": [{"kind": kind}], "reason": "r"}
@@ -363,7 +363,7 @@ class TestKick:
         "MEW gateway",
         "inviting a kicked participant grants no more power over others than the inviter has",
     )
-    def test_nobody_gets_the_token_of_a_kicked_who_may_do_more_to_others(self) -> None:
+    def test_inviting_a_kicked_participant_with_more_power_over_others_is_rejected(self) -> None:
         driver = GatewayDriver(settings("p1", "p2", host=participant("host", {"kind": "space/invite"})))
         p1, host = driver.joined("p1", "host")
         p1.say("space/kick", {"participant_id": "p2"})
@@ -383,7 +383,7 @@ class TestKick:
             ({"participant_id": "robot"}, "invalid_operation"),
         ],
     )
-    def test_nobody_else_is_kicked(self, payload: Any, code: str) -> None:
+    def test_a_kick_affects_only_its_participant(self, payload: Any, code: str) -> None:
         driver = GatewayDriver(settings("p1", "p2", robot=participant("robot", is_pipeline=True)))
         p1, p2 = driver.joined("p1", "p2")
         driver.join("operator", key=OPERATOR_TOKEN)
@@ -419,7 +419,7 @@ class TestKick:
         p1.say("space/kick", {"participant_id": "guest"})
         assert driver.space.state.grants == {}
 
-    def test_whoever_kicks_itself_is_gone(self, driver: GatewayDriver) -> None:
+    def test_a_participant_can_kick_itself(self, driver: GatewayDriver) -> None:
         p1, p2 = driver.joined("p1", "p2")
         p1.put(envelope("space/kick", {"participant_id": "p1"}), envelope("chat", {"text": "still here?"}))
         driver.run()
@@ -485,7 +485,7 @@ class TestRelay:
             assert error(heard)["attempted_kind"] == kind
             assert p2.heard() == []
 
-    def test_a_close_of_nobodys_stream_is_passed_on(self, driver: GatewayDriver) -> None:
+    def test_a_close_of_an_unknown_stream_is_forwarded(self, driver: GatewayDriver) -> None:
         p1, p2 = driver.joined("p1", "p2")
         assert kinds(p1.say("stream/close", {"reason": "done"})) == kinds(p2.heard()) == ["stream/close"]
 

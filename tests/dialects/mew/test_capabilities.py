@@ -270,7 +270,7 @@ def test_what_is_too_big_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clean([{"kind": "a"}, {"kind": "b"}, {"kind": "c"}]) == ({"kind": "a"}, {"kind": "b"})
 
 
-def test_a_kind_that_is_too_long_is_allowed_to_nobody() -> None:
+def test_a_kind_that_is_too_long_is_never_allowed() -> None:
     assert allowed({"kind": "*"}, "k" * 256) and not allowed({"kind": "*"}, "k" * 257)
 
 

@@ -88,7 +88,7 @@ class TestMessages:
         _, body = driver.post("p1", CHAT)
         assert body["id"].startswith("http-")
 
-    def test_whoever_is_connected_hears_its_own_message_too(self, driver: GatewayDriver) -> None:
+    def test_a_connected_sender_receives_its_own_message_too(self, driver: GatewayDriver) -> None:
         (p1,) = driver.joined("p1")
         driver.post("p1", CHAT)
         assert kinds(p1.heard()) == ["chat"]
@@ -151,7 +151,7 @@ class TestMessages:
         assert driver.post("p1", {"kind": "chat"})[0] == 200
         assert driver.post("p1", {"kind": "mcp/request"})[0] == 200
 
-    def test_a_reserved_kind_is_told_to_the_connection_too_in_the_words_that_tests_look_for(
+    def test_a_reserved_kind_is_reported_to_the_connection_too_with_the_expected_text(
         self, driver: GatewayDriver
     ) -> None:
         (p1,) = driver.joined("p1")
@@ -162,14 +162,14 @@ class TestMessages:
         for said in (body, error(heard)):
             assert "system/register is reserved for the gateway" in said["message"]
 
-    def test_a_capability_violation_is_403_and_told_to_the_connection_too(self, driver: GatewayDriver) -> None:
+    def test_a_capability_violation_is_403_and_is_reported_to_the_connection_too(self, driver: GatewayDriver) -> None:
         guest, p2 = driver.joined("guest", "p2")
         status, body = driver.post("guest", {"kind": "mcp/request", "id": "m1"})
         assert (status, body["error"]) == (403, "capability_violation") and body["message"]
         assert error(guest.heard())["attempted_kind"] == "mcp/request"
         assert p2.heard() == []
 
-    def test_a_from_that_is_somebody_else_is_refused(self, driver: GatewayDriver) -> None:
+    def test_a_from_that_names_another_participant_is_rejected(self, driver: GatewayDriver) -> None:
         (p2,) = driver.joined("p2")
         status, body = driver.post("p1", CHAT | {"from": "p2"})
         assert (status, body["error"]) == (403, "invalid_from")
@@ -202,12 +202,12 @@ class TestMessages:
         assert driver.post("gateway", CHAT, key="p1-token")[0] == 403
 
     @pytest.mark.promise("MEW gateway", "a POST under an unknown id is rejected")
-    def test_an_id_that_nobody_has_is_refused_whatever_the_token(self, driver: GatewayDriver) -> None:
+    def test_an_unknown_id_is_rejected_whatever_the_token(self, driver: GatewayDriver) -> None:
         status, body = driver.post("ghost", CHAT, key="p1-token")
         assert (status, body["error"]) == (403, "Invalid token for participant")
         assert "`p1`" in body["message"]
 
-    def test_a_message_of_somebody_connected_waits_behind_what_it_sent_before(self, driver: GatewayDriver) -> None:
+    def test_a_post_of_a_connected_participant_waits_behind_its_earlier_messages(self, driver: GatewayDriver) -> None:
         p1, p2 = driver.joined("p1", "p2")
         p1.put(envelope("chat", {"text": "first"}))
         driver.post("p1", CHAT)
@@ -215,7 +215,7 @@ class TestMessages:
 
 
 class TestStreams:
-    def test_a_request_opens_a_stream_and_only_the_open_is_told(self, driver: GatewayDriver) -> None:
+    def test_a_request_opens_a_stream_and_only_the_open_is_sent(self, driver: GatewayDriver) -> None:
         p1, p2 = driver.joined("p1", "p2")
         status, body = driver.post("p1", {"kind": "stream/request", "id": "r1", "payload": {"target": ["p2"]}})
         assert status == 200
@@ -264,7 +264,7 @@ class TestStreams:
         assert (status, body["id"], body["status"]) == (200, "c", "accepted")
         assert driver.space.state.streams == {}
 
-    def test_a_stream_of_somebody_who_is_not_there_waits_for_it_and_then_closes(self, driver: GatewayDriver) -> None:
+    def test_a_stream_of_an_absent_owner_closes_after_the_grace(self, driver: GatewayDriver) -> None:
         driver.post("p1", {"kind": "stream/request"})
         driver.advance(driver.machine.limits.owner_grace_ms)
         assert driver.space.state.streams == {}
@@ -343,7 +343,7 @@ class TestPolling:
         driver.advance(driver.machine.limits.poll_ms)
         assert "p1" not in driver.space.present
 
-    def test_whoever_is_connected_is_told_everything_there(self, driver: GatewayDriver) -> None:
+    def test_a_connected_participant_receives_everything_on_its_connection(self, driver: GatewayDriver) -> None:
         driver.joined("p1")
         status, body = driver.ask("GET", "/participants/p1/messages", key="p1-token")
         assert (status, body["error"]) == (409, "already_connected")
@@ -373,7 +373,7 @@ class TestPolling:
         p2.say("chat", {"text": "kept"})
         assert kinds(self.poll(driver)["messages"]) == ["chat"]
 
-    def test_dropped_frames_are_told(self) -> None:
+    def test_dropped_frames_are_reported(self) -> None:
         driver = GatewayDriver(limits=Limits(space_telemetry_max=3_000))
         (p2,) = driver.joined("p2")
         self.poll(driver)

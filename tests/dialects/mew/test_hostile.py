@@ -74,7 +74,7 @@ def test_a_number_that_no_program_can_hold_is_refused_where_the_gateway_acts(kin
     assert driver.rows("envelope") == [] and p1.is_open
 
 
-def test_a_join_that_nobody_can_read_is_refused_and_may_be_sent_again() -> None:
+def test_an_unreadable_join_is_rejected_and_may_be_sent_again() -> None:
     driver = GatewayDriver()
     client = driver.client()
     told = '{"type":"join","space":"demo","participantId":"p2","token":"p2-token"%s}'
@@ -82,7 +82,7 @@ def test_a_join_that_nobody_can_read_is_refused_and_may_be_sent_again() -> None:
     assert kinds(client.send(told % "")) == ["system/welcome"]
 
 
-def test_numbers_that_are_hard_to_read_hold_nobody_up() -> None:
+def test_expensive_numbers_delay_no_other_session() -> None:
     driver = GatewayDriver()
     (p1,) = driver.joined("p1")
     body = b'{"kind":"chat","id":"m","payload":{"text":"x","n":[' + b",".join([b"1e300"] * 170_000) + b"]}}"
@@ -155,7 +155,7 @@ def test_what_waits_behind_a_join_cannot_hurt_others(monkeypatch: pytest.MonkeyP
     "Capabilities and log files of a gateway",
     "no message of a participant breaks a session or blocks others",
 )
-def test_a_close_with_very_many_correlations_holds_nobody_up() -> None:
+def test_a_close_with_very_many_correlations_delays_no_other_session() -> None:
     driver = GatewayDriver()
     (p1,) = driver.joined("p1")
     for _ in range(200):
@@ -194,7 +194,7 @@ def test_frames_for_a_pipeline_wait_for_the_journal_up_to_a_bound() -> None:
 
 
 @pytest.mark.promise("Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too")
-def test_what_everybody_who_joins_is_told_of_streams_is_bounded() -> None:
+def test_the_streams_listed_in_a_welcome_are_bounded() -> None:
     driver = GatewayDriver(limits=Limits(space_streams_bytes_max=10_000))
     (p1,) = driver.joined("p1")
     asked = envelope("stream/request", {"direction": "upload", "metadata": {"x": "y" * 2_000}})
@@ -228,7 +228,7 @@ def test_what_everybody_who_joins_is_told_of_streams_is_bounded() -> None:
 @pytest.mark.promise(
     "Capabilities and log files of a gateway", "a kicked participant stays out, and its inviter gains nothing"
 )
-def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than_it_has() -> None:
+def test_inviting_a_kicked_participant_gives_the_inviter_no_more_than_it_has() -> None:
     usher = participant("usher", {"kind": "space/*"}, {"kind": "chat"})
     driver = GatewayDriver(settings("admin", usher=usher, chatter=CHATTER))
     (p,) = driver.joined("usher")
@@ -246,7 +246,7 @@ def test_an_invitation_of_somebody_who_was_kicked_gives_its_inviter_no_more_than
 @pytest.mark.promise(
     "Capabilities and log files of a gateway", "a kicked participant stays out, and its inviter gains nothing"
 )
-def test_whoever_was_kicked_while_its_request_was_on_the_way_is_not_heard() -> None:
+def test_a_pending_request_of_a_kicked_participant_is_rejected() -> None:
     driver = GatewayDriver()
     (p1,) = driver.joined("p1")
     exchange = Exchange("POST", "/participants/p2/messages", envelope("chat", {"text": "x"}), {}, {}, token("p2"))
@@ -266,7 +266,7 @@ def test_whoever_was_kicked_while_its_request_was_on_the_way_is_not_heard() -> N
 @pytest.mark.promise(
     "Capabilities and log files of a gateway", "a kicked participant stays out, and its inviter gains nothing"
 )
-def test_whoever_was_kicked_is_not_told_who_is_here() -> None:
+def test_a_kicked_participant_cannot_list_participants() -> None:
     driver = GatewayDriver()
     (p1,) = driver.joined("p1")
     assert driver.ask("GET", "/participants", key=token("p2"))[0] == 200
@@ -274,7 +274,7 @@ def test_whoever_was_kicked_is_not_told_who_is_here() -> None:
     assert driver.ask("GET", "/participants", key=token("p2"))[0] == 401
 
 
-def test_a_page_under_a_name_of_its_own_is_not_told_who_is_here() -> None:
+def test_a_page_under_another_host_name_cannot_list_participants() -> None:
     driver = GatewayDriver()
     assert driver.ask("GET", "/participants", headers={"Host": "localhost:8080"})[0] == 200
     assert driver.ask("GET", "/participants", headers={"Host": "evil.example:8080"})[0] == 401
@@ -338,7 +338,7 @@ def test_a_stream_of_an_alias_waits_for_that_alias_of_the_same_party(is_restarte
     "an alias stays reserved for its holder while a stream refers to it",
 )
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_frames_for_an_alias_reach_nobody_else_who_takes_its_name(is_restarted: bool) -> None:
+def test_frames_for_an_alias_do_not_reach_another_that_takes_its_name(is_restarted: bool) -> None:
     driver = GatewayDriver()
     target = alias(driver, "tab-7", "p1")
     owner = driver.join("p2")
@@ -362,7 +362,7 @@ def test_frames_for_an_alias_reach_nobody_else_who_takes_its_name(is_restarted: 
 )
 @pytest.mark.parametrize("kind", ["stream/grant-write", "stream/transfer-ownership"])
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_what_an_alias_was_given_is_not_for_somebody_else(kind: str, is_restarted: bool) -> None:
+def test_grants_of_an_alias_do_not_pass_to_another_participant(kind: str, is_restarted: bool) -> None:
     driver = GatewayDriver()
     owner, tab = driver.join("p2"), alias(driver, "tab-7", "p1")
     driver.open_stream(owner)
@@ -413,7 +413,7 @@ def test_a_stream_whose_owner_left_is_closed_though_the_journal_refused_what_it_
     assert driver.space.state.streams == {}
 
 
-def test_whoever_is_not_read_because_the_journal_is_slow_is_not_taken_for_dead() -> None:
+def test_a_participant_that_is_paused_by_a_slow_journal_is_not_disconnected() -> None:
     driver = GatewayDriver(limits=Limits(answers_max=3))
     p1, p2 = driver.joined("p1", "p2")
     driver.journal.is_by_hand = True

@@ -242,7 +242,7 @@ def test_what_came_after_a_refused_commit_and_was_kept_stays(room: tuple[Gateway
     assert without_numbers(later)["grants"] == without_numbers(driver)["grants"]
 
 
-def test_what_is_told_of_a_later_commit_says_nothing_of_the_refused_one(
+def test_messages_of_a_later_commit_do_not_show_the_rejected_one(
     room: tuple[GatewayDriver, Client, Client],
 ) -> None:
     driver, p1, _ = room

@@ -133,7 +133,7 @@ class TestJoin:
             heard = client.say("chat", {"text": "hi"}, **({} if name is None else {"from_": name}))
             assert [each["from"] for each in heard] == [name or "my-laptop"]
 
-    def test_an_alias_of_somebody_else_who_is_there_is_refused(self, driver: GatewayDriver) -> None:
+    def test_an_alias_that_another_participant_uses_is_rejected(self, driver: GatewayDriver) -> None:
         driver.join("my-laptop", key="p1-token")
         client = driver.client()
         assert error(client.send(join("my-laptop", key="p2-token")))["error"] == "invalid_participant"
@@ -267,7 +267,7 @@ class TestWelcome:
         assert received[0]["kind"] == "system/welcome"
         assert received[1] == b"#stream-1#x" and received[2]["kind"] == "chat"
 
-    def test_capabilities_are_each_told_once_and_what_is_none_is_left_out(self) -> None:
+    def test_welcomes_list_each_capability_once_and_leave_out_invalid_ones(self) -> None:
         odd = participant("p1", {"kind": "chat"}, "chat", {"kind": "chat"}, {"x": 1}, BASELINE)
         driver = GatewayDriver(settings(p1=odd))
         assert driver.welcome("p1")["you"]["capabilities"] == [{"kind": "chat"}, BASELINE]
@@ -302,7 +302,7 @@ class TestWelcome:
 
 class TestPresence:
     @pytest.mark.promise("MEW gateway", "welcomes, presence and errors have the form that clients read")
-    def test_a_join_is_told_to_all_others_with_the_baseline_capability(self, driver: GatewayDriver) -> None:
+    def test_all_others_receive_a_join_with_the_baseline_capability(self, driver: GatewayDriver) -> None:
         (p1,) = driver.joined("p1")
         guest = driver.join("guest")
         (said,) = p1.heard()
@@ -311,7 +311,7 @@ class TestPresence:
         assert said["payload"] == {"event": "join", "participant": shown}
         assert guest.heard() == []
 
-    def test_a_leave_is_told_to_everybody_left_with_the_id_alone(self, driver: GatewayDriver) -> None:
+    def test_all_others_receive_a_leave_with_only_the_id(self, driver: GatewayDriver) -> None:
         p1, p2, p3 = driver.joined("p1", "p2", "p3")
         p3.gone()
         for client in (p1, p2):
@@ -424,9 +424,7 @@ class TestErrors:
         assert p1.heard() == []
 
     @pytest.mark.parametrize("frame", [b"#stream-9#x", b"##x", b"#\xff\xfe#x"])
-    def test_a_frame_on_an_unknown_stream_is_told_by_the_gateway_with_its_id(
-        self, driver: GatewayDriver, frame: bytes
-    ) -> None:
+    def test_a_frame_on_an_unknown_stream_gets_an_error_with_its_id(self, driver: GatewayDriver, frame: bytes) -> None:
         p1, p2 = driver.joined("p1", "p2")
         (said,) = p1.send(frame)
         assert said["from"] == "gateway"
@@ -473,7 +471,7 @@ class TestFilling:
 
     @pytest.mark.promise("MEW gateway", "a participant cannot send as another participant or as the gateway")
     @pytest.mark.parametrize("name", ["p2", "system:gateway", "nobody"])
-    def test_a_from_that_is_somebody_else_is_refused(self, driver: GatewayDriver, name: str) -> None:
+    def test_a_from_that_names_another_participant_is_rejected(self, driver: GatewayDriver, name: str) -> None:
         p1, p2 = driver.joined("p1", "p2")
         assert error(p1.say("chat", {"text": "x"}, from_=name))["error"] == "invalid_from"
         assert p2.heard() == []
@@ -513,7 +511,7 @@ class TestRouting:
         )
         assert msgspec.json.decode(row.body or b"") == heard[0][0]
 
-    def test_envelopes_are_told_when_durable_and_not_before(self, driver: GatewayDriver) -> None:
+    def test_envelopes_are_sent_only_when_durable(self, driver: GatewayDriver) -> None:
         p1, p2 = driver.joined("p1", "p2")
         driver.journal.is_by_hand = True
         assert p1.say("chat", {"text": "x"}) == [] and p2.heard() == []
@@ -588,7 +586,7 @@ class TestBounds:
         assert p1.is_open and p2.heard() == []
 
     @pytest.mark.promise("MEW gateway", "size, rate and number are limited")
-    def test_frames_over_the_rate_are_refused_told_once_and_taken_again_a_second_later(self) -> None:
+    def test_frames_over_the_rate_are_rejected_reported_once_and_accepted_a_second_later(self) -> None:
         driver = GatewayDriver(limits=Limits(space_rate=10))
         p1, p2 = driver.joined("p1", "p2")
         id_ = driver.open_stream(p1)
@@ -673,7 +671,7 @@ class TestSigns:
         assert p2.wire.is_aborted and p1.is_open
         assert [each["payload"]["event"] for each in p1.received() if each != PING] == ["leave"]
 
-    def test_whoever_speaks_is_alive(self, driver: GatewayDriver) -> None:
+    def test_any_message_counts_as_a_sign_of_life(self, driver: GatewayDriver) -> None:
         p1, _ = driver.joined("p1", "p2")
         for _ in range(5):
             driver.advance(driver.machine.limits.ping_ms, is_answering=False)
@@ -710,7 +708,7 @@ class TestIsolation:
         here.gone()
         assert there.is_open and list(driver.spaces.spaces["other"].present) == ["p1", "p2"]
 
-    def test_a_token_of_one_space_lets_nobody_into_another(self) -> None:
+    def test_a_token_of_one_space_does_not_open_another(self) -> None:
         driver = GatewayDriver(settings("p1"), settings("p2", id_="other"))
         client = driver.client()
         assert error(client.send(join("p1", "other")))["error"] == "unauthorized"

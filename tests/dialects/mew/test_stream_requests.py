@@ -117,7 +117,7 @@ class TestFrames:
         driver.run()
         assert p1.frames() == [b"#stream-1#x"]
 
-    def test_whoever_is_no_writer_is_told_and_nobody_gets_the_frame(self, driver: GatewayDriver) -> None:
+    def test_a_frame_of_a_non_writer_gets_an_error_and_is_not_delivered(self, driver: GatewayDriver) -> None:
         p1, p2 = driver.joined("p1", "p2")
         id_ = driver.open_stream(p1)
         p2.received()
@@ -178,7 +178,7 @@ class TestClose:
         "MEW gateway",
         "streams: ids, closes, writers and owners have the same errors on both transports",
     )
-    def test_nobody_else_closes_it(self, driver: GatewayDriver) -> None:
+    def test_only_the_owner_closes_it(self, driver: GatewayDriver) -> None:
         p1, p2, p3 = driver.joined("p1", "p2", "p3")
         id_ = driver.open_stream(p1)
         p1.say("stream/grant-write", {"stream_id": id_, "participant_id": "p2"})
@@ -479,7 +479,7 @@ class TestReconnect:
             driver.advance(driver.machine.limits.owner_grace_ms)
         assert list(driver.space.state.streams) == [id_]
 
-    def test_nobody_is_left_behind(self, driver: GatewayDriver) -> None:
+    def test_no_participant_remains_after_leaving(self, driver: GatewayDriver) -> None:
         for _ in range(3):
             for client in driver.joined("p1", "p2", "p3"):
                 client.gone()
@@ -515,7 +515,7 @@ class TestSlowReaders:
         assert p2.is_open
 
     @pytest.mark.promise("MEW gateway", "for slow readers frames are dropped and counted, envelopes never")
-    def test_envelopes_are_never_dropped_and_whoever_does_not_read_them_is_let_go(self) -> None:
+    def test_envelopes_are_never_dropped_and_a_reader_that_stalls_is_disconnected(self) -> None:
         driver = GatewayDriver(limits=Limits(space_outbox_max=10_000))
         p1, p2, p3 = driver.joined("p1", "p2", "p3")
         p2.connection.congested(True)

@@ -174,7 +174,7 @@ class TestRouting:
         "Targeted delivery: the proposal, line by line",
         "frames go to one, several or all targets, to the remaining ones after a leave, once each, by logical name",
     )
-    def test_a_logical_name_reaches_whoever_showed_its_token(self, driver: GatewayDriver) -> None:
+    def test_a_logical_name_reaches_every_connection_with_its_token(self, driver: GatewayDriver) -> None:
         (owner,) = driver.joined("owner")
         laptop, phone = driver.join("a-laptop", key="a-token"), driver.join("a-phone", key="a-token")
         other = driver.join("b")
@@ -371,7 +371,7 @@ class TestRecommendations:
         "Targeted delivery: the proposal, line by line",
         "open questions: the owner is notified, targets never change, lifecycle messages are broadcast",
     )
-    def test_the_owner_is_told_that_a_target_is_gone(self, driver: GatewayDriver) -> None:
+    def test_the_owner_is_notified_when_a_target_leaves(self, driver: GatewayDriver) -> None:
         owner, a, b = driver.joined("owner", "a", "b")
         id_ = driver.open_stream(owner, ["a", "b"])
         b.received()
@@ -383,7 +383,7 @@ class TestRecommendations:
         assert heard[0]["correlation_id"] == ["r"]
         assert kinds(b.heard()) == ["system/presence"]
 
-    def test_nobody_is_told_while_another_of_the_same_logical_name_is_there(self, driver: GatewayDriver) -> None:
+    def test_no_notice_is_sent_while_another_of_the_same_logical_name_is_present(self, driver: GatewayDriver) -> None:
         (owner,) = driver.joined("owner")
         laptop, _ = driver.join("a-laptop", key="a-token"), driver.join("a-phone", key="a-token")
         driver.open_stream(owner, ["a"])

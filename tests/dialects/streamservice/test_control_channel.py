@@ -59,7 +59,7 @@ def test_nothing_may_be_changed(reader: ControlChannel, publisher: ControlChanne
     assert publisher.open(sealed) == "cancel"
 
 
-def test_the_topic_alone_stops_nobody(publisher: ControlChannel) -> None:
+def test_the_topic_alone_stops_no_publisher(publisher: ControlChannel) -> None:
     sealed = ControlChannel(keys_of("somebody else")).seal("cancel", 10**9)
     assert publisher.open((KEYS.ctrl_topic.encode(), *sealed[1:])) is None
     for parts in ((), (publisher.topic,), (publisher.topic, b"", b""), (publisher.topic, sealed[1], b"")):

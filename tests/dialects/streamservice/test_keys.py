@@ -107,7 +107,7 @@ def test_the_suites_share_nothing() -> None:
     assert one.mac_key != other.mac_key
 
 
-def test_a_suite_that_is_not_there_is_refused_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_suite_is_rejected_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "blake3", None)
     missing = agree(CLIENT, SERVER.public, "blake3")
     assert isinstance(missing, Refusal)
@@ -117,7 +117,7 @@ def test_a_suite_that_is_not_there_is_refused_with_its_cure(monkeypatch: pytest.
     assert "no suite `md5`" in unknown.message
 
 
-def test_a_library_that_cannot_be_loaded_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_cannot_be_loaded_is_reported_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rbcl", None)
     with pytest.raises(PenstockError, match="TMPDIR"):
         ristretto._group.__wrapped__()

@@ -139,7 +139,7 @@ def test_a_nonce_counts_once_for_each_signer() -> None:
 
 
 @pytest.mark.promise("Token streams: bytes, keys and signatures", "nonces cannot be poisoned, flooded or evicted early")
-def test_nobody_uses_up_a_nonce_without_a_signature() -> None:
+def test_a_nonce_is_not_used_up_without_a_signature() -> None:
     subject = registrar()
     good = sign(envelope(nonce=7), KEY)
     forged = sign(envelope(nonce=7), STRANGER).replace(STRANGER.public, KEY.public)
@@ -296,7 +296,7 @@ def test_no_change_of_a_bit_gets_anything_else_admitted(place: int) -> None:
         assert isinstance(outcome, Refusal) or outcome == Registration(TOPIC.encode(), EXP_S, KEY.public, "svc", "svc")
 
 
-def test_every_refusal_has_a_cure() -> None:
+def test_every_rejection_has_a_hint() -> None:
     subject = registrar()
     requests = [
         envelope(claims=None),

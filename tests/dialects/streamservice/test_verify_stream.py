@@ -107,7 +107,7 @@ class TestOrder:
         "Token streams: publisher and reader",
         "a reader distinguishes a gap from tampering, and both from earlier messages",
     )
-    def test_a_changed_message_is_told_from_a_gap(self, form: Format) -> None:
+    def test_a_changed_message_is_distinguished_from_a_gap(self, form: Format) -> None:
         sent = messages(tokens(2), form)
         lie = messages([Token("lie")], form, keys_of("another"))[0]
         follower = StreamVerifier(0, KEYS)

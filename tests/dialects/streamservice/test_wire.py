@@ -147,7 +147,7 @@ def test_a_chunk_of_many_segments_as_builders_write_it() -> None:
         (built_chunk(TOPIC, b"d", MAC, PREV).replace(TOPIC.encode() + b"\0", TOPIC.encode() + b"x"), "text"),
     ],
 )
-def test_what_is_none_of_them_is_told_why(frame: bytes, reason: str) -> None:
+def test_an_invalid_frame_gets_its_reason(frame: bytes, reason: str) -> None:
     assert peek(frame) == FrameFault(reason)
     assert FrameFault(reason).message == REASONS[reason]
 

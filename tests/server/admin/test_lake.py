@@ -74,7 +74,7 @@ def counted(monkeypatch):
 
 
 @pytest.mark.promise("Tail and SQL for administrators", "tables and alerts are read again only when they changed")
-def test_every_table_is_told_in_numbers_and_read_again_only_when_it_changed(tmp_path, counted):
+def test_every_table_has_figures_and_is_read_again_only_when_it_changed(tmp_path, counted):
     lake = Lake(tmp_path)
     assert tables(lake) == []
     write_deltalake(tmp_path / "lake" / "notes", pa.table({"n": [1, 2], "text": ["a", "b"]}))

@@ -87,7 +87,7 @@ def test_a_question_that_needs_too_much_memory_ends_alone(data):
     "Tail and SQL for administrators",
     "a query is bounded in time, memory, rows and bytes, and ends when its client disconnects",
 )
-def test_few_are_answered_at_a_time_and_whoever_hangs_up_makes_room(data):
+def test_few_queries_run_at_a_time_and_a_disconnect_frees_a_slot(data):
     asking = SqlEndpoint(data, lambda: ConsoleSection(sql_ms=600_000))
 
     async def go():

@@ -229,7 +229,7 @@ def test_few_rows_are_read_before_the_first_look_at_the_clock(reader, monkeypatc
 
 
 @pytest.mark.promise("Tail and SQL for administrators", "a follower that misses rows receives their number")
-def test_whoever_is_far_behind_may_go_on_at_the_end_and_is_told(reader, monkeypatch):
+def test_a_follower_far_behind_may_skip_to_the_end_and_is_notified(reader, monkeypatch):
     monkeypatch.setattr(tail, "BEHIND_ROWS", 50)
     found, rows = read(reader, after=10, max=20, skip=1)
     assert [row["offset"] for row in rows] == list(range(ROWS - 20, ROWS)) and found.missed == ROWS - 30
@@ -301,7 +301,7 @@ def growing(tmp_path):
     return Watched(tmp_path, 1), grow
 
 
-def test_whoever_waits_gets_the_first_row_that_passes(growing):
+def test_a_waiting_follower_gets_the_first_matching_row(growing):
     watched, grow = growing
 
     async def go():
@@ -324,7 +324,7 @@ def test_whoever_waits_gets_the_first_row_that_passes(growing):
     "Tail and SQL for administrators",
     "a waiting tail costs others nothing: it can pause, is bounded in number, and ends with the server or its peer",
 )
-def test_a_wait_ends_with_the_server_and_with_whoever_waited(growing):
+def test_a_wait_ends_with_the_server_and_with_its_client(growing):
     watched, _ = growing
 
     async def go():
@@ -345,7 +345,7 @@ def test_a_wait_ends_with_the_server_and_with_whoever_waited(growing):
     "long bodies do not delay the tail, and a revoked token ends a wait",
 )
 @pytest.mark.parametrize("left", [None, Principal("ops", scopes=require(["streams:*:read"]))])
-def test_whoever_is_no_administrator_any_more_waits_for_nothing(growing, left):
+def test_a_client_that_is_no_longer_administrator_stops_waiting(growing, left):
     watched, grow = growing
 
     async def go():

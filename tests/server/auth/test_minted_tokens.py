@@ -37,7 +37,7 @@ def refused(tokens: MintedTokens, wish: TokenSpec, *configured: TokenSection, bo
 
 
 @pytest.mark.promise("Administration", "tokens are created and revoked at run time; only digests are on disk")
-def test_a_token_is_kept_as_its_digest_and_nobody_else_may_read_even_that(tmp_path: Path) -> None:
+def test_a_token_is_kept_as_a_digest_that_only_the_owner_can_read(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     token = minted(MintedTokens(file), "ci", *READ, agent="sam")
     assert file.stat().st_mode & 0o777 == 0o600
@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, text: str) -
         MintedTokens(file)
 
 
-def test_with_the_first_everybody_needs_one_and_with_the_last_nobody_does() -> None:
+def test_the_first_token_makes_tokens_required_and_the_last_removal_ends_that() -> None:
     config = Config()
     tokens, store, guard = MintedTokens(None), TokenStore(config.auth, "operator-token"), Guard(config)
     assert store.resolve(None) is not None

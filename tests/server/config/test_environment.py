@@ -99,7 +99,7 @@ def test_an_unknown_name_is_a_notice_with_the_nearest() -> None:
     assert "COURIER_RATE_LIMIT_PER_IP" in idle
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as failure:
         read(
             COURIER_WS_PORT="high",
@@ -131,7 +131,7 @@ def test_every_problem_is_told_at_once() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_wrong_setting_is_named_with_its_cure(text: str, problem: str, tmp_path: Path) -> None:
+def test_a_wrong_setting_is_reported_with_a_hint(text: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as failure:
         read(text, tmp_path)
     (found,) = failure.value.errors

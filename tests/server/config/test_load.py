@@ -237,7 +237,7 @@ def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
         ("journal: {sync: true}", "journal.sync: got `true`, expected one of"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_path_and_cure(problems: Problems, text: str, problem: str) -> None:
+def test_a_mistake_is_reported_with_its_path_and_hint(problems: Problems, text: str, problem: str) -> None:
     (found,) = problems(text)
     assert problem in found
 
@@ -301,7 +301,7 @@ def test_dead_letters_are_not_given_up_by_a_bound_meant_for_others(read: Read, c
         ),
     ],
 )
-def test_no_token_goes_by_the_name_of_somebody_else(problems: Problems, tokens: str, problem: str) -> None:
+def test_no_token_has_the_name_of_another(problems: Problems, tokens: str, problem: str) -> None:
     (found,) = problems(f"auth: {{tokens: [{tokens}]}}")
     assert found.startswith(problem)
 

@@ -224,7 +224,7 @@ class Refusing(Kept):
         self._soon(lambda: done(Committed(first, reason)))
 
 
-def test_trouble_and_its_end_are_told_once_each_and_shown_in_health() -> None:
+def test_degradation_and_recovery_are_reported_once_each_and_shown_in_health() -> None:
     told: list[str] = []
     scheduler = HandScheduler(lambda: Now(1, 1))
     journal = Refusing(scheduler.soon)

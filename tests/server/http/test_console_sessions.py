@@ -95,7 +95,7 @@ def test_any_change_of_a_cookie_is_refused(at: int, gone: int, put: str) -> None
     assert known(_SESSIONS, _COOKIE) == "ops"
 
 
-def test_a_cookie_of_another_server_is_nobodys() -> None:
+def test_a_cookie_of_another_server_is_not_accepted() -> None:
     ours, others = Sessions(store(), None), Sessions(store(), None)
     signed_in(ours)
     assert known(ours, signed_in(others)) is None
@@ -105,7 +105,7 @@ def test_a_cookie_of_another_server_is_nobodys() -> None:
     assert cookie.startswith("penstock-9999=") and known(ours, cookie) is None
 
 
-def test_cookies_of_other_programs_on_this_machine_are_in_nobodys_way() -> None:
+def test_cookies_of_other_programs_on_this_machine_are_ignored() -> None:
     sessions = Sessions(store(), None)
     cookie = signed_in(sessions)
     assert known(sessions, f'theme={{"a": 1}}; bad[name]=x;; {cookie}; y') == "operator"

@@ -46,7 +46,7 @@ def test_the_methods_of_a_path_are_those_of_its_routes() -> None:
     assert routes.methods("/nothing") == []
 
 
-def test_a_typo_is_told_the_nearest_path() -> None:
+def test_a_typo_gets_the_nearest_path_as_a_hint() -> None:
     assert routes.nearest("/v1/enqeue") == "/v1/enqueue"
     assert routes.nearest("/completely/else/where/and/long") is None
 

@@ -96,7 +96,7 @@ def test_the_life_of_an_envelope(watched: Callable[..., Watched]) -> None:
     "Schemas, skills and observability",
     "the event log has every durable event once, with ids and durations, and payloads only on request",
 )
-def test_every_way_out_is_told_with_its_time(watched: Callable[..., Watched]) -> None:
+def test_every_outcome_is_logged_with_its_duration(watched: Callable[..., Watched]) -> None:
     one = watched(Policy(max_deliveries=3, lease_us=10_000_000, max_depth=2, overflow="drop-oldest"))
     one.say(type_="enqueue", to="jobs", env=envelope("a"))
     one.say(type_="subscribe", stream="jobs", credit=1, subId="s")
@@ -130,7 +130,7 @@ def test_every_way_out_is_told_with_its_time(watched: Callable[..., Watched]) ->
     "Schemas, skills and observability",
     "the event log has every durable event once, with ids and durations, and payloads only on request",
 )
-def test_what_is_not_durable_is_not_told(watched: Callable[..., Watched]) -> None:
+def test_an_event_that_is_not_durable_is_not_logged(watched: Callable[..., Watched]) -> None:
     one = watched()
     one.peer.say(type_="enqueue", to="jobs", env=envelope("refused"))
     one.journal.refuse()
@@ -146,7 +146,7 @@ def test_what_is_not_durable_is_not_told(watched: Callable[..., Watched]) -> Non
     "Schemas, skills and observability",
     "the event log has every durable event once, with ids and durations, and payloads only on request",
 )
-def test_a_payload_is_told_only_where_asked(watched: Callable[..., Watched]) -> None:
+def test_a_payload_is_logged_only_on_request(watched: Callable[..., Watched]) -> None:
     shy, open_ = watched(), watched(payload=True)
     for one in (shy, open_):
         one.say(type_="enqueue", to="jobs", env=envelope("a", payload={"word": "private"}))
@@ -158,7 +158,7 @@ def test_a_payload_is_told_only_where_asked(watched: Callable[..., Watched]) -> 
     ("reason", "event"),
     [("fired", "trigger.run"), ("failed", "trigger.fail"), ("suppressed", "trigger.suppressed")],
 )
-def test_what_a_rule_did_is_told_with_its_cause(watched: Callable[..., Watched], reason: str, event: str) -> None:
+def test_a_firing_is_logged_with_its_cause(watched: Callable[..., Watched], reason: str, event: str) -> None:
     one = watched()
     one.say(type_="enqueue", to="jobs", env=envelope("a"))
     machine = one.broker.machine

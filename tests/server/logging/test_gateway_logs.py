@@ -175,7 +175,7 @@ def test_only_what_hands_over_a_token_is_touched() -> None:
 @pytest.mark.parametrize(
     "broken", [b'{"token":"x"', b'{"type":"join","token":"\xff"}', b'["token"]', b"[" * 9_000 + b"token"]
 )
-def test_what_cannot_be_read_is_told_by_its_size(logs: GatewayLogs, tmp_path: Path, broken: bytes) -> None:
+def test_an_unreadable_message_is_logged_by_its_size(logs: GatewayLogs, tmp_path: Path, broken: bytes) -> None:
     logs.rejected(AT_US, broken, None, "sam", "demo", "http", "invalid")
     logs.close()
     (line,) = history(tmp_path)

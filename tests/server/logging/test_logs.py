@@ -259,7 +259,7 @@ def test_a_stuck_stream_drops_and_counts_but_does_not_wait() -> None:
     assert [(line["count"], line["total"]) for line in reports] == [(25, 25)]
 
 
-def test_a_broken_stream_counts_its_losses_and_reports_them_when_mended() -> None:
+def test_a_broken_stream_counts_its_losses_and_reports_them_after_recovery() -> None:
     stream = Broken()
     writer = logs.setup(LogsSection(), stream)
     logs.event("lost")

@@ -75,7 +75,7 @@ def test_it_opens_its_sockets_and_ends_with_its_input(tmp_path: Path) -> None:
     assert isinstance(told[-1], RelayTotals)
 
 
-def test_an_address_that_is_taken_ends_it_unless_nobody_chose_it(tmp_path: Path) -> None:
+def test_an_address_in_use_ends_it_unless_the_address_is_the_default(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         pub = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         code, told = run(task(tmp_path, pub=pub))

@@ -212,7 +212,7 @@ def test_what_is_no_message_is_refused_and_counted(start: Start) -> None:
 
 
 @pytest.mark.promise("Relay", "the signer can extend its topic, and another signer cannot take it over (flaw 8)")
-def test_only_trusted_signers_register_and_nobody_takes_a_topic_over(start: Start) -> None:
+def test_only_trusted_signers_register_and_no_other_takes_a_topic_over(start: Start) -> None:
     run = start()
     topic = peers.make_topic()
     publisher = run.publisher(topic, is_registered=False)
@@ -263,7 +263,7 @@ def test_resume_comes_in_where_publishers_push(start: Start) -> None:
 
 
 @pytest.mark.promise("Relay", "lost messages are counted, and a missing mark is reported (flaws 13, 14)")
-def test_resume_comes_in_where_subscribers_are_and_a_gone_mark_is_told(start: Start) -> None:
+def test_resume_works_on_the_subscriber_socket_and_a_missing_mark_is_reported(start: Start) -> None:
     run = start(limits=RelayLimits(replay_interval_ms=1))
     publisher = run.publisher()
     topic = publisher.topic
@@ -428,7 +428,7 @@ def test_a_flood_of_subscriptions_leaves_time_for_the_rest(start: Start) -> None
 
 @pytest.mark.promise("Relay", "a Unix socket is accessible to its owner only")
 @pytest.mark.parametrize("endpoint", ["ipc://@everybody", "ipc://*"])
-def test_a_socket_that_is_nobodys_file_is_refused(start: Start, endpoint: str) -> None:
+def test_a_socket_that_other_users_could_reach_is_rejected(start: Start, endpoint: str) -> None:
     with pytest.raises(EndpointError, match="keep other users out"):
         start(pull=endpoint)
 
@@ -494,7 +494,7 @@ def _join(socket: zmq.Socket[Any], keys: tuple[bytes, bytes], server: bytes) -> 
 
 
 @pytest.mark.promise("Relay", "CURVE accepts listed keys; without it the relay serves only this machine (flaw 5)")
-def test_curve_lets_in_who_is_listed_and_nobody_else(start: Start) -> None:
+def test_curve_accepts_only_listed_keys(start: Start) -> None:
     server_public, server_secret = zmq.curve_keypair()
     friend, stranger = zmq.curve_keypair(), zmq.curve_keypair()
     curve = CurveKeys(server_public.decode(), server_secret.decode(), (friend[0].decode(),))
@@ -533,7 +533,7 @@ def test_curve_lets_in_who_is_listed_and_nobody_else(start: Start) -> None:
 
 
 @pytest.mark.promise("Relay", "a stop drains and reports undelivered messages (flaw 23)")
-def test_terminate_drains_and_says_what_nobody_took(start: Start) -> None:
+def test_terminate_drains_and_reports_undelivered_messages(start: Start) -> None:
     run = start()
     heard, unheard = run.publisher(), run.publisher()
     subscriber = run.subscriber(heard.topic)
@@ -547,7 +547,7 @@ def test_terminate_drains_and_says_what_nobody_took(start: Start) -> None:
 
 
 @pytest.mark.promise("Relay", "rows and files never contain a topic")
-def test_what_is_told_never_names_a_topic(start: Start) -> None:
+def test_reports_never_contain_a_topic(start: Start) -> None:
     run = start(limits=RelayLimits(compact_interval=0.01, detach_grace_ms=1))
     publisher = run.publisher()
     topic = publisher.topic
@@ -570,7 +570,7 @@ def test_what_is_told_never_names_a_topic(start: Start) -> None:
 
 
 @pytest.mark.promise("Relay", "rows with messages contain no topic")
-def test_messages_are_told_whole_but_for_their_topic_where_they_are_to_be_kept(start: Start) -> None:
+def test_full_journaling_reports_whole_messages_without_their_topic(start: Start) -> None:
     run = start(journal="full")
     publisher = run.publisher()
     frame = publisher.chunk(b"body")

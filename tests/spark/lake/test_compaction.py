@@ -120,7 +120,7 @@ def test_files_are_merged_by_tier_and_progress_stays(tmp_path):
     assert (file.least["offset"], file.greatest["offset"]) == (0, compaction.TIER_FILES - 1)
 
 
-def test_only_what_nobody_speaks_of_is_swept_and_only_when_it_is_old(tmp_path):
+def test_only_old_unreferenced_files_are_removed(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     table.append(notes(0, 3), {APP: Progress(0, 3)})
     [orphan] = table.stage(notes(3, 4).to_batches())

@@ -13,7 +13,7 @@ from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.snapshots import LakeError
 
 
-def test_a_table_that_somebody_else_made_is_read_added_to_and_looked_after(tmp_path):
+def test_a_foreign_table_is_read_appended_to_and_compacted(tmp_path):
     """Other writers name files otherwise, and keep statistics of everything or of nothing."""
     rows = pa.table({"k": ["a b/c", "ü%x", None, "plain"], "n": [1, 2, 3, 4], "raw": [b"1", None, b"3", b"4"]})
     write_deltalake(str(tmp_path / "theirs"), rows, partition_by=["k"])

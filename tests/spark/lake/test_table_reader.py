@@ -37,7 +37,7 @@ def test_rows_come_back_as_they_went_in_to_everybody(tmp_path):
         table.rows(["nope"])
 
 
-def test_files_are_told_apart_by_their_bounds(tmp_path):
+def test_files_are_selected_by_their_bounds(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     for first in (0, 10, 20):
         table.append(notes(first, first + 10), {APP: Progress(first, first + 10)})

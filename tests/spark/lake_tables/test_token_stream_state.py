@@ -144,7 +144,7 @@ def test_blocks_are_checked_too_and_the_first_end_counts():
     "with keys, tokens and endings are counted, and an audit of whole chains detects forged, lost and moved messages",
 )
 @pytest.mark.parametrize("harm", ["flip", "other key", "other topic", "cut", "nothing"])
-def test_what_another_wrote_is_told_apart_and_left_out(harm):
+def test_forged_messages_are_recognised_and_left_out(harm):
     tale = Tale()
     tale.add("register")
     good = tale.chunk(Token("a"))

@@ -88,7 +88,7 @@ def test_latency_fires_at_the_end_of_its_minute_counts_at_its_start() -> None:
     assert told([breach(0)], minute(2))[0].fired_at == minute(0)
 
 
-def test_only_what_changed_is_told_again() -> None:
+def test_only_changed_alerts_are_announced_again() -> None:
     (first,) = told([breach(0, 3)], minute(0.5))
     known = [replace(first, envelope_id="alert-x")]
     assert told([breach(0, 3)], minute(0.6), known) == []
@@ -188,7 +188,7 @@ def test_a_new_agent_is_not_silent_and_a_pipeline_never_is() -> None:
     assert [alert.subject for alert in found] == ["sam"]
 
 
-def test_an_alert_that_was_told_too_soon_or_while_nobody_watched_ends_too() -> None:
+def test_an_alert_announced_too_soon_or_while_unwatched_is_resolved_too() -> None:
     (firing,), seen = silences(JOURNAL, [QUIET], {"sam": MINUTE_0}, [], [], MINUTE_0 + 11_000_000)
     late = MINUTE_0 + 9_000_000
     (over,), _ = silences(JOURNAL, [QUIET], seen, [Act("sam", late)], [firing], late)

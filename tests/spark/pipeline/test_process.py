@@ -144,9 +144,7 @@ class RemoteEnd:
 
 
 @pytest.mark.promise("Spark: pipeline", "data loss stops the pipeline in a named state with a hint")
-def test_lost_rows_halt_it_in_a_named_state_until_somebody_accepts_the_loss(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_lost_rows_halt_it_in_a_named_state_until_the_loss_is_accepted(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     data = folder / "penstock-data"

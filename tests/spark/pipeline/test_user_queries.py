@@ -79,7 +79,7 @@ def test_one_that_fails_is_started_again_later_each_time() -> None:
     "Spark: pipeline",
     "custom queries run in the pipeline's session, and a failing one disturbs no other",
 )
-def test_why_it_does_not_run_is_told() -> None:
+def test_the_reason_it_does_not_run_is_reported() -> None:
     driver = QueryDriver()
     driver.check(0.0)
     driver.queries[0].fail(RuntimeError("no such stream"))

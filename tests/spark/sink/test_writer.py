@@ -86,7 +86,7 @@ GOOD = {"url": "http://127.0.0.1:1", "app": "x", "to": "sam", "type": "t"}
         ({**GOOD, "url": None, "path": "/nowhere"}, ENOUGH, "no server runs on"),
     ],
 )
-def test_mistakes_are_told_on_the_driver_with_their_cure(options, schema, message):
+def test_mistakes_are_reported_on_the_driver_with_a_hint(options, schema, message):
     given = {name: value for name, value in options.items() if value is not None}
     with pytest.raises(PenstockError, match=message):
         make_stream_writer(given, schema, overwrite=False)

@@ -41,7 +41,7 @@ from tests.spark.journals import (
     ],
     ids=str,
 )
-def test_a_wrong_option_is_refused_with_its_cure(options: dict[str, str], message: str) -> None:
+def test_a_wrong_option_is_rejected_with_a_hint(options: dict[str, str], message: str) -> None:
     with pytest.raises(SourceError) as caught:
         parse_options({"path": "somewhere"} | options)
     assert message in str(caught.value) and "secret" not in str(caught.value)

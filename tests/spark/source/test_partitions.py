@@ -37,7 +37,7 @@ def test_a_batch_of_no_rows_has_no_partitions(written: Written) -> None:
 @pytest.mark.promise(
     "Spark: source and sinks", "a query starts and ends by offset or time, even if the clock stepped back"
 )
-def test_a_read_begins_and_ends_where_it_is_told(written: Written) -> None:
+def test_a_read_starts_and_ends_at_its_options(written: Written) -> None:
     def read(**options: object) -> list[int]:
         reader = batch(written.data, columns="offset", **options)
         return offsets_of(table(reader, reader.partitions()))

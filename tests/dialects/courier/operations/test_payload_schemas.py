@@ -100,7 +100,7 @@ class TestNames:
             "a/b@v-1",
         ],
     )
-    def test_that_are_none_are_told(self, text: str) -> None:
+    def test_invalid_names_are_reported(self, text: str) -> None:
         assert parse_version(text) is None
 
     @given(st.integers(0, 999_999), st.integers(0, 999_999))
@@ -298,7 +298,7 @@ class TestAsking:
         assert broker.machine.channels == {}
 
     @pytest.mark.parametrize("env", [5, [], {}, {"schema": 5, "payload": 1}])
-    def test_what_is_no_envelope_is_told(self, broker: Broker, env: object) -> None:
+    def test_an_invalid_envelope_is_reported(self, broker: Broker, env: object) -> None:
         (answer,) = broker.control().say(type_="schema.validate", env=env, reqId=1)
         assert answer["code"] == "InvalidEnvelope"
 

@@ -96,7 +96,7 @@ def test_no_text_of_a_request_becomes_an_option(base: str, head: str, path: str)
     assert not any(word.startswith("-") for word in (base, head, path))
 
 
-def test_git_starts_nothing_and_asks_nobody() -> None:
+def test_git_starts_no_program_and_never_prompts() -> None:
     command = diff_command("/r/.git", DiffRequest("main"))
     assert command[0] == "git" and "--git-dir=/r/.git" in command
     assert {"--no-ext-diff", "--no-textconv", "core.fsmonitor=false", "core.hooksPath=/dev/null"} <= set(command)

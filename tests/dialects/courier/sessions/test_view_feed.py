@@ -182,7 +182,7 @@ class TestFollowing:
         assert len(follower.wire.writes) == before + 1
         assert told(follower.heard()) == [("add", JEN, "3"), ("update", SAM, "4")]
 
-    def test_a_row_that_goes_is_told(self) -> None:
+    def test_a_removed_row_is_reported(self) -> None:
         broker = Broker(limits=Limits(view_rows_max=1))
         put(broker, SAM, "1")
         follower = Follower(broker)
@@ -232,7 +232,7 @@ class TestFollowing:
         assert (broker.runtime.live.watchers, broker.runtime.live.followed) == (0, {})
         put(broker, SAM, "1")
 
-    def test_is_told_when_the_server_shuts_down(self) -> None:
+    def test_is_notified_when_the_server_shuts_down(self) -> None:
         broker = Broker()
         follower = Follower(broker)
         follower.heard()
@@ -262,7 +262,7 @@ class TestCredit:
         put(broker, SAM, "s5")
         assert len(follower.heard()) == 1
 
-    def test_what_was_told_in_part_is_forgotten_once_all_is_told(self) -> None:
+    def test_partial_progress_is_dropped_once_everything_is_sent(self) -> None:
         broker = Broker(limits=Limits(view_rows_max=2))
         follower = Follower(broker, credit=0)
         put(broker, SAM, "1")
@@ -369,7 +369,7 @@ class TestResuming:
 
 
 class TestMadeViews:
-    def test_inflight_is_compared_now_and_then_while_somebody_follows(self) -> None:
+    def test_inflight_is_compared_periodically_while_it_has_followers(self) -> None:
         broker = Broker()
         put(broker, "jobs", "1")
         follower = Follower(broker, "inflight")
@@ -405,7 +405,7 @@ class TestMadeViews:
         changed = {frame["delta"]["addr"]: frame["delta"]["op"] for frame in heard}
         assert changed == {"s0": "update", f"s{count - 1}": "update", "s5": "remove"}
 
-    def test_nobody_follows_nothing_is_made(self) -> None:
+    def test_without_followers_nothing_is_encoded(self) -> None:
         broker = Broker()
         follower = Follower(broker, "metrics:streams")
         follower.connection.lost()

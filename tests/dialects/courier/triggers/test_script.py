@@ -389,7 +389,7 @@ def test_headers_that_count_hops_are_believed_only_as_far_as_they_make_sense() -
 
 
 @pytest.mark.promise("Triggers", "a failing rule affects no other rule and is paused")
-def test_a_failing_rule_fails_nobody_else_and_rests() -> None:
+def test_a_failing_rule_affects_no_other_rule_and_is_paused() -> None:
     broker = Broker(
         triggers=[rule(), rule("q", do=[{"action": "notify", "to": "other"}])],
         policies={"told": Policy(max_depth=1)},
@@ -478,7 +478,7 @@ def test_a_refused_commit_takes_everything_back_and_the_cooldown_with_it(refuse:
     assert counts(broker) == {"run": 2, "emitted": 2, "undone": 1}
 
 
-def test_what_a_refused_firing_has_suppressed_is_told_of_after_all() -> None:
+def test_matches_suppressed_by_a_rejected_firing_are_reported() -> None:
     journal = HandJournal()
     broker = Broker(triggers=[rule(limits={"cooldownMs": 60_000})], journal=journal)
     producer = broker.control()

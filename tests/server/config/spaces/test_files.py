@@ -173,12 +173,12 @@ def test_what_is_left_out_has_its_default(read: Read) -> None:
 
 
 @pytest.mark.promise("Configuration of a space", "a real `space.yaml` loads, and keys for other programs are ignored")
-def test_a_slip_is_told_and_a_foreign_key_is_not(read: Read) -> None:
+def test_a_typo_is_reported_and_a_foreign_key_is_not(read: Read) -> None:
     (notice,) = read("participants: {sam: {capabilites: [], auto_start: true, commands: x}}").notices
     assert notice.endswith("participants.sam.capabilites: is ignored; did you mean `capabilities`?")
 
 
-def test_names_that_nobody_has_are_told(read: Read) -> None:
+def test_unknown_names_are_reported(read: Read) -> None:
     notices = read("participants: {sam: {tokens: ['${TOKEN}']}}\nstreams: {a: {owner: jen, target: kim}}").notices
     assert [notice.partition("space.yaml`: ")[2].partition(":")[0] for notice in notices] == [
         "participants.sam.tokens",
@@ -281,7 +281,7 @@ def test_every_source_of_a_token_counts_beside_the_others(read: Read, tmp_path: 
     "Configuration of a space",
     "every source of a token works, a missing token is created permanently, and no token is shared or shown",
 )
-def test_whoever_has_no_token_is_given_one_for_good(read: Read, tmp_path: Path) -> None:
+def test_a_participant_without_a_token_gets_a_permanent_one(read: Read, tmp_path: Path) -> None:
     text = "participants: {sam: {}, jen: {tokens: [x]}, lake: {type: pipeline}}"
     first = read(text)
     assert first.made == ("sam",)
@@ -428,7 +428,7 @@ def test_spaces_change_with_the_next_start(tmp_path: Path) -> None:
     assert merged(before, after).spaces == before.spaces
 
 
-def test_problems_of_tokens_are_told_for_every_space(tmp_path: Path) -> None:
+def test_problems_of_tokens_are_reported_for_every_space(tmp_path: Path) -> None:
     spaces = [f"{{space: {{id: {name}}}, participants: {{sam: {{}}}}}}" for name in ("one", "two")]
     config = config_of(tmp_path, f"spaces: [{', '.join(spaces)}]")
     with pytest.raises(ConfigError) as caught:

@@ -97,7 +97,7 @@ def test_each_beat_renews_it_and_others_keep_theirs(tmp_path: Path) -> None:
 
 @pytest.mark.promise("Stream Kernel", "the advertisement is renewed, merged and removed, and never damages the file")
 @pytest.mark.parametrize("content", ["{", '{"nodes": []}', "[1]", "\x00\x01", "[" * 100_000, '[{"id": 1}, "x"]'])
-def test_a_file_that_is_something_else_is_left_alone_until_it_is_mended(tmp_path: Path, content: str) -> None:
+def test_a_foreign_file_is_left_alone_until_it_is_repaired(tmp_path: Path, content: str) -> None:
     file = tmp_path / "router-endpoints.json"
     file.write_text(content)
     ours = advertising(file, Broker())

@@ -256,7 +256,7 @@ class TestSubscribe:
         assert codes(peer.say(type_="unsubscribe", reqId=2)) == [(2, "InvalidRequest")]
         assert codes(peer.say(type_="grant", n=1)) == [("req", "InvalidRequest")]
 
-    def test_an_expiry_is_told_when_asked_for(self) -> None:
+    def test_an_expiry_is_reported_on_request(self) -> None:
         broker = Broker(Policy(lease_us=2_000_000))
         filled(broker, "a", "1")
         peer = broker.control()
@@ -365,7 +365,7 @@ class TestSettles:
         assert (broker.counts("a")["q.ack"], broker.counts("b")["q.nack"]) == (1, 1)
         assert codes(peer.say(type_="ack", id="1")) == [("req", "AlreadyAcked")]
 
-    def test_the_same_id_on_two_streams_is_told_apart(self) -> None:
+    def test_the_same_id_on_two_streams_is_distinguished(self) -> None:
         broker = Broker()
         filled(broker, "a", "1")
         filled(broker, "b", "1")
