@@ -26,7 +26,7 @@ STOP_S = 15.0
 def environment(**more: str) -> dict[str, str]:
     """The environment of a child: this checkout importable, nothing of the developer's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "COURIER_"))}
-    # Nobody here speaks TLS, and reading all of the machine's certificates is a good part of a short life.
+    # The tests use no TLS, and loading the machine's certificates takes a good part of a short run.
     return {**kept, "PYTHONPATH": SOURCE, "SSL_CERT_FILE": os.devnull, **more}
 
 
@@ -51,7 +51,7 @@ class ServerProcess:
                 command += [flag, "127.0.0.1:0"]
         if "--pipeline" in words:  # Spark takes seconds and a gigabyte: only for those who ask
             command.remove("--pipeline")
-            fresh = True  # beside that a start costs nothing, and this is the pipeline as people run it
+            fresh = True  # the start is cheap by comparison, and this is how users run the pipeline
         else:
             command.append("--no-pipeline")
         if "--relay" in words:  # a process more: only for those who ask
@@ -148,5 +148,5 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
 
 @pytest.fixture
 def stream(request: pytest.FixtureRequest) -> str:
-    """A stream nobody else uses."""
+    """A stream that no other test uses."""
     return f"tests/{request.node.name}".translate({ord("["): "-", ord("]"): None, ord(":"): "-"})

@@ -4,7 +4,7 @@ A server is up in a moment and spends most of a second of the processor on loadi
 So one process loads it once, and each `penstock up` is a fork of it with the directory, environment and output that it is given. Tests
 of the start itself run the command as a person would.
 
-What forks is a keeper, which forks the server, waits for it, and tells its exit code through a pipe.
+The forked process is a keeper, which forks the server, waits for it, and sends its exit code through a pipe.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def place(request, tmp_path_factory) -> Iterator[Place]:
 
 @pytest.fixture
 def name(stream) -> str:
-    """An agent nobody else is."""
+    """An agent that no other test uses."""
     return stream.replace("/", "-")
 
 

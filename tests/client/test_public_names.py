@@ -34,7 +34,7 @@ DOORS = {"connect", "connect_sync", "Space", "SyncSpace", "QueueCore", "StreamOf
     "SyncTokenStream",
 }
 PLAIN = {"Arrival", "Capability", "Complete", "RawConnection", "ServerHello", "VerifierCounts"}
-"""Names in signatures that nobody needs to import: unions, mappings, and what is only looked at."""
+"""Names in signatures that users need not import: unions, mappings, and read-only values."""
 ENDLESS = {"LiveView", "Space", "Subscription", "Subscription.work", "SyncSubscription.work"}
 """Examples that wait for more, as programs do; without `async` there is no way to stop them."""
 ENDLESS_S = 0.2

@@ -22,7 +22,7 @@ def refusal(status: int, code: str, **more: Any) -> tuple[int, Any, dict[str, st
 
 
 class Scripted(HTTPServer):
-    """Gives its answers in turn, the last one for ever; an answer of None hangs up."""
+    """Sends its answers in turn and repeats the last one; an answer of None closes the connection."""
 
     def __init__(self, *answers: Any) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         self.do_POST()
 
     def log_message(self, *words: Any) -> None:
-        """Nobody reads it."""
+        """It is never read."""
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class TinyRelay:
         meddle: Meddle | None = None,
         curve: tuple[bytes, bytes] | None = None,
     ) -> None:
-        """A forgetful one sends nothing again; one with CURVE keys talks to nobody without."""
+        """A forgetful relay replays nothing; one with CURVE keys rejects peers without them."""
         self.pub = pub or f"ipc://{folder}/pub.sock"
         self.push = f"ipc://{folder}/push.sock"
         self.is_forgetful = is_forgetful
@@ -48,7 +48,7 @@ class TinyRelay:
         assert is_ready.wait(10)
 
     def stop(self) -> None:
-        """As a crash would, as far as others can tell: what was not forwarded is lost."""
+        """Like a crash as peers see it: messages that were not forwarded are lost."""
         self._wake.send(b"stop")
         self._thread.join(10)
         assert not self._thread.is_alive()

@@ -37,7 +37,7 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
 )
-"""The tests may run as root, and no browser has anything to tell anybody outside."""
+"""The tests may run as root, and the browser must not contact other hosts."""
 PATIENCE_MS = 60_000
 """How long a page may take on a busy machine."""
 
@@ -68,7 +68,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Visit:
-    """Somebody before the console: a page, and what went wrong on it."""
+    """A user of the console: a page, and the errors on it."""
 
     def __init__(self, page: Page, server: ServerProcess) -> None:
         self.page = page
@@ -105,7 +105,7 @@ class Visit:
 
 @pytest.fixture
 def visit(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
-    """Makes visitors; in the end none of their pages has complained or asked anybody else."""
+    """Makes visitors; at the end none of their pages has an error or a request to another host."""
     contexts: list[BrowserContext] = []
     visits: list[Visit] = []
 

@@ -387,7 +387,7 @@ def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
 
 
 def forge(keys: StreamKeys) -> list[bytes]:
-    """The next block as somebody makes it who knows all but the key."""
+    """The next block as an attacker makes it who knows everything but the key."""
     from penstock.dialects.streamservice import encode
     from penstock.dialects.streamservice.chain import BlockChain
     from penstock.dialects.streamservice.messages import Token

@@ -68,7 +68,7 @@ def test_nothing_is_asked_of_another_origin() -> None:
 def test_scripts_write_no_markup_and_make_no_code() -> None:
     for path in built(".js"):
         text = path.read_text()
-        # The library knows the word for those who ask for it by name; nobody here does.
+        # The library contains the word for callers that pass it; this code does not.
         assert not re.search(r"\beval\(|new Function\(|insertAdjacentHTML|document\.write", text)
         assert "sourceMappingURL" not in text
     for path in (ROOT / "console" / "src").rglob("*.ts*"):

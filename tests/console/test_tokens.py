@@ -358,7 +358,7 @@ def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
             if isinstance(block, FrameFault)
             else [shown(each) for each in block.payloads]
         )
-        if not isinstance(chunk, FrameFault) and chunk.topic.isascii():  # another is nobody's topic
+        if not isinstance(chunk, FrameFault) and chunk.topic.isascii():  # anything else is no topic
             assert answer["chunk"] == chunk.data.hex()
         else:
             assert answer["chunk"]["kind"] == "fault"

@@ -107,7 +107,7 @@ class QueueDriver:
                 else:
                     assert isinstance(effect, Expire)
                     self.expired.append((effect.consumer.label, effect.record.id, effect.lease_id))
-            # An effect gathers what one consumer gets; the numbers of the leases tell the order of the turns.
+            # An effect gathers what one consumer gets; the numbers of the leases give the order of the turns.
             for _, label, record in sorted(leased, key=lambda entry: entry[0]):
                 self.deliveries.append((label, record.id, record.attempt))
                 self.seqs.append(record.seq)

@@ -35,7 +35,7 @@ def encode(value: Any) -> bytes:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run the body of an asynchronous test, which may not take for ever."""
+    """Run the body of an asynchronous test with a deadline."""
 
     async def bounded() -> None:
         async with asyncio.timeout(6 * PATIENCE_S):

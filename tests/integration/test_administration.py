@@ -170,7 +170,7 @@ def test_only_files_of_the_console_are_served(admin: AdminDriver, path: str) -> 
 
 
 def heard(admin: AdminDriver, who: str, token: str | None = None) -> list[dict[str, Any]]:
-    """What somebody who polls was sent since it last asked."""
+    """What a poller received since its last request."""
     bearer = {"Authorization": f"Bearer {token or f'{who}-token'}"}
     answer = admin.http.get(f"/participants/{who}/messages", bearer, space="demo")
     assert answer.status == 200, answer
@@ -192,7 +192,7 @@ def test_the_operator_sends_without_visible_presence(admin: AdminDriver) -> None
     }
     sent = admin.say("messages", body)
     assert sent.json["from"] == "operator" and sent.json["status"] == "accepted"
-    (message,) = heard(admin, "ann")  # no presence of anybody
+    (message,) = heard(admin, "ann")  # no presence message
     assert (message["id"], message["from"], message["kind"]) == (sent.json["id"], "operator", "chat")
     assert message["payload"] == body["payload"] and message["to"] == ["ann"]
     assert message["correlation_id"] == ["x-1"]
@@ -283,7 +283,7 @@ def test_without_a_relay_there_are_no_topics(admin: AdminDriver) -> None:
 
 
 async def end_of(peer: Peer) -> int:
-    """The code that a connection ends with, after what it is told first."""
+    """The close code of a connection, after its first messages."""
     assert (await peer.error())["code"] == "Unauthorized"
     return await peer.closed()
 

@@ -33,7 +33,7 @@ BALANCE = ("q.ack", "q.dead", "q.drop", "q.purged", "q.moved", "q.depth", "q.if"
 
 
 class Load:
-    """Enqueues, and acks half of it, until it is told to stop; knows what was answered."""
+    """Enqueues, and acks half of it, until it is stopped; records the answers."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._http = Http(server.http)
@@ -61,7 +61,7 @@ class Load:
 
 
 def states(data: Path) -> dict[str, list[str]]:
-    """Everything that happened to each envelope, as the journal tells."""
+    """All journal events of each envelope."""
     from penstock.journal.reader import JournalReader
 
     reader = JournalReader(data)
@@ -263,7 +263,7 @@ def test_a_table_that_changes_under_the_copy_is_noticed(quiet, tmp_path, monkeyp
 
 @pytest.mark.promise("Operations", "a backup excludes an unfinished commit, and nothing is sealed while it copies")
 def test_a_commit_under_way_is_no_part_of_the_copy(start_server, tmp_path):
-    """The bytes behind the watermark are of a commit that nobody was told of; the disk may still refuse it."""
+    """The bytes after the watermark belong to an unacknowledged commit; the disk may still reject it."""
     server = start_server()
     Http(server.http).enqueue("jobs", "a", "b")
     disk = RealDisk(server.data / "journal")

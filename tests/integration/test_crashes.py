@@ -35,7 +35,7 @@ SEALING = "journal: {seal_every_ms: 1000, segment_max: 65536}\n"
 
 
 class Ledger:
-    """What clients were told, over all lives of the server."""
+    """The answers that clients received, over all lives of the server."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -75,7 +75,7 @@ class Ledger:
 
 
 class Client(threading.Thread):
-    """Somebody on a control connection until the server is gone."""
+    """A client on a control connection until the server is gone."""
 
     def __init__(self, url: str, work: Callable[[Bytes], None]) -> None:
         super().__init__(daemon=True)

@@ -127,7 +127,7 @@ def test_the_gateway_serves_its_space_and_courier_to_the_operator_alone(start: S
     assert said.json["from"] == "operator"
     assert anybody.post("/console/session", {"token": "human-token"}, here).status == 401
     assert Http(url, "human-token").get("/v1/journal").status == 401
-    # Whoever starts a second one on the same files is told, and changes nothing.
+    # A second gateway on the same files fails with an error and changes nothing.
     token = (tmp_path / ".mew" / "tokens" / "bot.token").read_text()
     assert start("--json").process.wait(STOP_S) == 1
     assert "error: another process writes" in (tmp_path / "gateway.log").read_text()
@@ -135,7 +135,7 @@ def test_the_gateway_serves_its_space_and_courier_to_the_operator_alone(start: S
 
 
 async def joined(peer: Peer, token: str, participant: str) -> dict[str, Any]:
-    """What somebody who joins is told first."""
+    """The first message to a client that joins."""
     await peer.say({"type": "join", "space": "demo", "token": token, "participantId": participant})
     answer: dict[str, Any] = await peer.read()
     return answer

@@ -39,7 +39,7 @@ auth:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """A server whose inboxes nobody else fills, and whose heart beats quickly."""
+    """A server whose inboxes no other test fills, with frequent heartbeats."""
     process = ServerProcess(tmp_path_factory.mktemp("live"), config="limits: {live_heartbeat_ms: 200}")
     yield process
     process.kill()
@@ -330,7 +330,7 @@ def test_a_follower_that_does_not_read_costs_little_and_stalls_no_other(start_se
                 pass
 
     run(work())
-    # 100 MB were to be told to those who do not read.
+    # 100 MB were due to followers that do not read.
     assert resident(server.process.pid) - before < 20_000_000
     for connection in unread:
         connection.close()

@@ -35,7 +35,7 @@ MIB = 1024 * 1024
 
 
 class Participant:
-    """Somebody on a WebSocket, who keeps what it reads until it is looked at."""
+    """A client on a WebSocket that keeps what it reads until a test takes it."""
 
     def __init__(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         self.ws = ws
@@ -63,7 +63,7 @@ class Participant:
                 return message
 
     async def frame(self) -> bytes:
-        """The next frame; envelopes on the way are nobody's business."""
+        """The next frame; envelopes before it are skipped."""
         while not self.frames:
             message = await self.read()
             if isinstance(message, bytes):
@@ -79,7 +79,7 @@ class Participant:
 
 
 def is_presence(message: dict[str, Any] | bytes, event: str, name: str) -> bool:
-    """Whether this says that somebody has come or gone."""
+    """Whether this is a join or a leave."""
     if isinstance(message, bytes) or message["kind"] != "system/presence":
         return False
     said = message["payload"]
@@ -150,7 +150,7 @@ def memory(server: ServerProcess, what: str) -> int:
 
 @contextmanager
 def silent(server: ServerProcess, name: str) -> Iterator[Bytes]:
-    """Somebody who joins and reads nothing unless it is told to."""
+    """A client that joins and reads only on request."""
     connection = handshake(server.http, "/ws?space=demo")
     text = {"type": "join", "participantId": name, "token": f"{name}-token"}
     connection.write(client_frame(0x81, msgspec.json.encode(text)))
@@ -179,7 +179,7 @@ def test_a_target_that_stops_reading_costs_little_memory_and_delays_no_other(ser
                 assert await other.frame() == f"#{to_other}#{n}".encode()
             grown = memory(server, "VmHWM") - before
             assert grown < 64 * MIB, f"it grew by {grown / MIB:.1f} MiB"
-            # Nobody was let go, and what the reader finds are whole frames and how many it missed.
+            # No client was disconnected, and the reader finds whole frames and the number it missed.
             seen = 0
             while True:
                 opcode, data = await asyncio.to_thread(server_frame, paused)

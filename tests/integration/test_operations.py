@@ -42,7 +42,7 @@ def exported(http: Http, path: str) -> dict[str, str]:
 def test_a_scrape_has_every_metric_that_is_named_and_no_other(whole):
     http = Http(whole.http)
     wanted = {metric.sample: metric.kind for metric in METRICS if metric.group not in ELSEWHERE}
-    # The relay tells its figures once a second.
+    # The relay reports its figures once a second.
     until(lambda: "penstock_relay_topics" in exported(http, "/metrics"), "the relay's first report")
     assert exported(http, "/metrics?streams=1") == wanted
     assert exported(http, "/metrics") == {

@@ -374,7 +374,7 @@ def test_a_second_signal_ends_it_at_once(start_server, number):
 
 
 def test_a_signal_with_the_first_light_drains_too(tmp_path):
-    """Whoever waits for the endpoints may stop the server the moment they appear."""
+    """A process that waits for the endpoints may stop the server as soon as they appear."""
     for _ in range(3):
         server = ServerProcess(tmp_path)
         assert server.stop() == 0
@@ -520,7 +520,7 @@ def test_no_token_is_ever_logged(guarded):
     http.get("/v1/stat", headers={"Cookie": "session=give-7f3a"})
     log = until(lambda: "logged" in guarded.log() and guarded.log(), "the enqueue is in the log")
     operator = (guarded.data / "run" / "operator.token").read_text().strip()
-    # The link to the console is told to whoever started the server, once; the log has it nowhere.
+    # The link to the console is printed once for the user that started the server; the log never has it.
     assert "7f3a" not in log and log.count(operator) == log.count(f"/#token={operator}\n") <= 1
     assert '"who":"taker"' in log  # names are, so that a line can be traced
 

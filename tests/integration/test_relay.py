@@ -152,7 +152,7 @@ def test_a_killed_relay_comes_back_where_it_was_with_its_registrations(start_ser
     server = start_server("--relay", *words)
     assert (server.endpoints["pub"], server.endpoints["pull"]) == (words[1], words[3])
     _goes_on(publisher, subscriber, 50)
-    # A mark from before is gone, and the one who asks hears it.
+    # A mark from before is gone, and the reader that asks receives that.
     subscriber.ask_again(b"o" * 32)
     assert wait(lambda: subscriber.follow(DATA, 0.1) or subscriber.gone) == [b"\x03" + b"o" * 32]
 
@@ -190,7 +190,7 @@ def test_browsers_listen_on_the_shared_port(start_server: Any, context: Sockets)
                 assert await socket.receive_bytes(timeout=PATIENCE_S) == second
                 frames = publisher.block(["x"])
                 assert await socket.receive_bytes(timeout=PATIENCE_S) == frames[1] + frames[2]
-                async with session.ws_connect(url) as other:  # what one asks for, all of a topic's hear
+                async with session.ws_connect(url) as other:  # a replay goes to all subscribers of the topic
                     await other.send_json({"topic": topic.decode(), "resume": mark.hex()})
                     for each in (socket, other):
                         assert await each.receive_bytes(timeout=PATIENCE_S) == frames[1] + frames[2]
@@ -214,7 +214,7 @@ def test_browsers_listen_on_the_shared_port(start_server: Any, context: Sockets)
         async with session.ws_connect(url) as socket:
             await socket.send_json({"topic": topic.decode()})
             assert await socket.receive_bytes(timeout=PATIENCE_S) == held
-            for no in range(200):  # nobody reads these
+            for no in range(200):  # these are never read
                 publisher.chunk(b"%08d" % no + b"." * 60_000)
             wait(lambda: "penstock_relay_sockets_cut_total 1.0" in get(server, "/metrics"))
 

@@ -32,7 +32,7 @@ def frame(payload: object, to: str = "space:demo/averages", **more: object) -> b
 
 
 async def heard(url: str, act: Callable[[], object], count: int) -> list[bytes]:
-    """The first frames that the dashboard hears of what `act` does."""
+    """The first frames that the dashboard receives from `act`."""
     token = "token-of-the-dashboard"
     async with (
         asyncio.timeout(30),

@@ -19,7 +19,7 @@ LARGE = 10_500
 
 @pytest.fixture
 def app() -> str:
-    """An application nobody else uses."""
+    """An application that no other test uses."""
     return next(APPS)
 
 

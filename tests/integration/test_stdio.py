@@ -37,7 +37,7 @@ def child(**env: str):
 
 
 def exchange(data: bytes, **env: str) -> tuple[int, list[dict], bytes]:
-    """The exit code, the frames and the log of a child that is told everything at once."""
+    """The exit code, the frames and the log of a child that receives all input at once."""
     done = subprocess.run(
         COMMAND, input=data, capture_output=True, timeout=PATIENCE_S, env=environment(**env), check=False
     )
@@ -175,7 +175,7 @@ def test_a_reader_that_goes_away_ends_the_process():
 
 
 def test_a_reader_that_is_slow_is_waited_for():
-    """Answers that nobody takes stop the reading of questions; nothing is lost and nobody is cut off."""
+    """Unread answers stop the reading of requests; nothing is lost and no peer is disconnected."""
     text = "x" * 200_000
     count = 150  # of answers: more than any bound of an outbox
 

@@ -509,7 +509,7 @@ def test_a_handshake_without_the_right_is_refused(guarded, headers, status, code
         async with sockets(guarded.http) as ways:
             answer = await ways.refused("/v1/subscribe?stream=jobs/1", headers=headers)
             assert (answer.status, answer.code) == (status, code)
-            # A page cannot read that, so it may ask to be told on the socket.
+            # A page cannot read that, so it may ask for the error on the socket.
             peer = await ways.subscribe("jobs/1", "softAuth=1", headers=headers)
             error = await peer.error()
             assert (error["code"], error["status"]) == (code, status)
@@ -616,9 +616,9 @@ def test_a_peer_that_asks_and_never_reads_is_not_served_for_ever(start_server):
     http = Http(server.http)
     deaf = handshake(server.http, "/v1/subscribe?stream=jobs")
     deaf.socket.settimeout(5)
-    # Each message is answered with an error that nobody reads.
+    # Each message is answered with an error that is never read.
     message = client_frame(FIN | TEXT, b'{"ack":"no-such-id"}')
-    # More than the two kernels can hold, or it might all go out without anybody reading it.
+    # More than the two kernels can hold, or it might all be sent without being read.
     enough = 1_000_000
     sent = 0
     try:

@@ -57,7 +57,7 @@ def reopened(disk: Disk, *, sync: Sync = "commit") -> tuple[Log, list[Row]]:
 
 
 def publish(disk: RealDisk, end: int) -> None:
-    """Tell readers how far the rows go, as a writer does after each commit."""
+    """Write the watermark, as a writer does after each commit."""
     disk.overwrite(WATERMARK, encode_watermark(end, 0))
     disk.unlock()
 

@@ -208,7 +208,7 @@ def test_interval_syncs_by_itself_and_off_does_not(monkeypatch: pytest.MonkeyPat
     driver.append(put("a"))
     driver.wait(1)
     assert disk.syncing.acquire(timeout=PATIENCE_S)  # its header
-    assert disk.syncing.acquire(timeout=PATIENCE_S)  # its row, with nobody asking
+    assert disk.syncing.acquire(timeout=PATIENCE_S)  # its row, without a request
     driver.journal.close()
     monkeypatch.setattr(group_commit, "INTERVAL_S", 0.0)
     disk = SlowDisk(2)

@@ -181,7 +181,7 @@ def write_on(history: LogHistory, log: Log) -> None:
 
 
 def test_a_disk_that_only_claims_to_sync_loses_from_the_end_or_is_found_out() -> None:
-    """Nobody can keep promises on it; but whatever rows it gives back are the right ones."""
+    """No promise can be kept on it, but the rows it returns are the right ones."""
     lost = reported = 0
     for seed in range(3000, 3200):
         history = LogHistory(seed)

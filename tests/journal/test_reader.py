@@ -40,7 +40,7 @@ SEALS = 3
 
 
 class Producer(threading.Thread):
-    """Appends numbered envelopes, a few at a time, until it is told to stop."""
+    """Appends numbered envelopes, a few at a time, until it is stopped."""
 
     def __init__(self, disk: RealDisk) -> None:
         super().__init__(daemon=True)

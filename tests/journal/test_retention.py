@@ -103,7 +103,7 @@ def test_zero_means_no_bound() -> None:
 
 
 def old_history(data: Path) -> RealDisk:
-    """Ten days of work, sealed day by day, with one envelope of the first day that nobody took."""
+    """Ten days of work, sealed day by day, with one envelope of the first day that was never taken."""
     disk = RealDisk(data / "journal")
     driven = Driven(disk)
     driven.put("slow", "ten-days-old")
@@ -172,7 +172,7 @@ def test_a_reader_holds_history_back_up_to_its_bound_and_is_notified(tmp_path: P
     assert report.removed_files == len(files) - 3
     (reader,) = named_readers.list_readers(disk)
     assert reader.has_ended and reader.offset == files[3].first
-    # Said once, and mended by the reader itself.
+    # Reported once, and repaired by the reader itself.
     assert sealer(tmp_path, make=make, retention=bounds).seal(now_us + 9 * DAY_US).ended_readers == []
     assert not named_readers.advance(disk, "pipeline", 10_000, now_us + 9 * DAY_US).has_ended
 

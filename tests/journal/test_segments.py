@@ -156,7 +156,7 @@ def test_rows_come_back_as_they_went_in() -> None:
 def test_every_byte_of_the_newest_segment_flipped(mask: int) -> None:
     for position in range(len(SEGMENT)):
         disk = directory((segment_name(0), flipped(SEGMENT, position, mask)))
-        if position >= ENDS[-2]:  # a broken last frame cannot be told from a torn one
+        if position >= ENDS[-2]:  # a broken last frame cannot be distinguished from a torn one
             assert [row.id for row in rows_of(disk)] == IDS[:-2]
             continue
         with pytest.raises(DamageError) as caught:

@@ -116,7 +116,7 @@ def test_an_envelope_goes_in_by_one_pipe_and_comes_out_by_another() -> None:
             await requests.write({"type": "subscribe", "stream": "jobs", "credit": 5})
             await requests.write({"type": "enqueue", "to": "jobs", "env": envelope("a", {"n": 1})})
             assert (await heard(results, "deliver"))["env"]["payload"] == {"n": 1}
-            core.enqueue("jobs", envelope("b"))  # whoever else uses the queue is served too
+            core.enqueue("jobs", envelope("b"))  # other users of the queue are served too
             assert (await heard(log, "deliver"))["env"]["id"] == "a"
             assert (await heard(log, "deliver"))["env"]["id"] == "b"
 
@@ -182,7 +182,7 @@ def test_the_end_gives_back_what_was_held() -> None:
 
 @pytest.mark.promise("Stream Kernel", "the adapter buffers little for a consumer that does not read")
 def test_one_that_does_not_read_holds_little_and_is_not_lost() -> None:
-    """Counted, not timed: deliveries stop at the bound of the link and go on when somebody reads."""
+    """Counted, not timed: deliveries stop at the bound of the link and continue when the consumer reads."""
 
     async def go() -> None:
         core = penstock.QueueCore(limits=Limits(outbox_max=20_000))

@@ -64,7 +64,7 @@ class Model:
         return place in self.settled or any(place in places for places in self.settling.values())
 
     def restart(self) -> None:
-        """Only what is durable remains, and nobody holds it."""
+        """Only durable records remain, without a holder."""
         self.pending.clear()
         self.settling.clear()
         for kept in self.live.values():

@@ -151,7 +151,7 @@ class QueueStateful(RuleBasedStateMachine):
                         assert effect.consumer.expiry_wanted
 
     def settles(self) -> None:
-        """Tell the model of facts that are new in the open batch."""
+        """Give the model the new facts of the open batch."""
         machine = self.machine
         gate, told = self.told
         for fact in machine.commit_log.facts[told if gate == machine.commit_log.gate else 0 :]:
@@ -326,7 +326,7 @@ class QueueStateful(RuleBasedStateMachine):
 
     @rule(given=consumers, some=st.lists(ids, min_size=1, max_size=3), own=st.integers(0, 3))
     def ack(self, given: Any, some: list[str], own: int) -> None:
-        """Ack anything: only what is held, or was held last and lost to nobody else, may go."""
+        """Ack anything: only a held record, or one held last and not delivered again, may be settled."""
         if not self.here(given):
             return
         consumer = given[1]
@@ -446,7 +446,7 @@ class QueueStateful(RuleBasedStateMachine):
             self.same_as(before)
 
     def same_as(self, before: QueueMachine) -> None:
-        """Nothing was under way, so the rebuilt state is the state before, but that nobody holds a lease."""
+        """Nothing was uncommitted, so the rebuilt state is the state before, without leases."""
         for name, channel in self.machine.channels.items():
             old = before.channels.get(name)
             counters = before.dormant[name].counters if old is None else old.counters

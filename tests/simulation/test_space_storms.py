@@ -13,7 +13,7 @@ from tests.simulation.world import CheckedWorld
 CHUNKS = 6
 SEEDS_A_CHUNK = 5
 REPLAYED_EVERY = 5
-"""What makes one replay differ would make any, so not every storm is told twice."""
+"""A cause of different replays would affect any seed, so not every storm runs twice."""
 
 
 def run(seed: int) -> CheckedWorld:
@@ -127,7 +127,7 @@ def test_a_stream_and_its_writers_survive_a_crash() -> None:
     "a change that the journal rejects has no effect in a space, is reported to its sender, and undoes nothing later",
 )
 def test_a_grant_that_the_journal_refuses_never_lets_anybody_write() -> None:
-    """Nor does it for the moment in which nobody knows yet whether it will."""
+    """Nor does it while the outcome is not known yet."""
     world = two()
     ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
     ann.send("stream/request", {"direction": "upload"})
@@ -148,7 +148,7 @@ def test_a_grant_that_the_journal_refuses_never_lets_anybody_write() -> None:
     "a change that the journal rejects has no effect in a space, is reported to its sender, and undoes nothing later",
 )
 def test_what_a_refused_commit_asked_for_does_not_undo_what_came_later() -> None:
-    """The grant is refused and the revoke behind it is not: nobody writes but the owner."""
+    """The grant is rejected and the revoke after it is not: only the owner writes."""
     world = two()
     ann = world.join("demo", "ann")
     bob, cat = world.join("demo", "bob"), world.join("demo", "cat")

@@ -12,7 +12,7 @@ from tests.simulation.world import CheckedWorld
 CHUNKS = 12
 SEEDS_A_CHUNK = 8
 REPLAYED_EVERY = 3
-"""What makes one replay differ would make any, so not every storm is told twice."""
+"""A cause of different replays would affect any seed, so not every storm runs twice."""
 
 
 def run(seed: int) -> CheckedWorld:

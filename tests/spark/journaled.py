@@ -28,7 +28,7 @@ COMMIT_US = 250
 
 
 def holder(name: str) -> Principal:
-    """Somebody with a token of this name."""
+    """A client with a token of this name."""
     return Principal(name, scopes=require(["streams:*:enqueue", "streams:*:subscribe"]))
 
 

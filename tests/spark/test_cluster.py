@@ -142,7 +142,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def run(server: ServerProcess, master: str, *words: str) -> subprocess.Popen[bytes]:
-    """`penstock pipeline run --once` on a cluster, as somebody would type it."""
+    """`penstock pipeline run --once` on a cluster, as a user types it."""
     command = [sys.executable, "-m", "penstock.cli", "pipeline", "run", "--once", "--data", str(server.data)]
     command += ["--url", server.http, "--master", master, *words]
     for key, value in SETTINGS.items():

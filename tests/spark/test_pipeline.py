@@ -46,7 +46,7 @@ APP = f"{JOURNAL}/0"
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a few minutes of work in it, half of it sealed; copied by whoever changes it."""
+    """A directory with a few minutes of work in it, half of it sealed; tests that change it copy it."""
     data = tmp_path_factory.mktemp("told")
     story = JournalBuilder(data)
     rule(story, COPIES, STRICT)
@@ -196,7 +196,7 @@ def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
 def test_a_backfill_beside_the_live_query_gives_the_same_tables(
     spark: SparkSession, data: Path, expected: dict
 ) -> None:
-    """While somebody else fills a table the query leaves it alone, goes on with the others, and brings it up later."""
+    """While another writer fills a table, the query skips it, continues with the others, and catches up later."""
     ingest = ingest_of(spark, data)
     beside = ingest_of(spark, data)
     journal = location.open_one(data)
@@ -300,7 +300,7 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(spark: Spark
     assert stopped < oldest
     with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
         ingest_of(spark, data).backfill()
-    # The same is told before Spark starts, and not of tables that are not there yet.
+    # The same is reported before Spark starts, but not for tables that do not exist yet.
     with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
         check_kept(location.open_one(data), data / "lake", [step.table for step in steps.built_in()])
     check_kept(location.open_one(data), tmp_path / "lake", [step.table for step in steps.built_in()])

@@ -37,7 +37,7 @@ PAUSE_S = 0.05
 WINDOWS = 2
 """Windows of each sensor that are waited for."""
 READINGS = {"sensor-1": [1.0, 2.0, 6.0], "sensor-2": [20.5], "sensor-3": [-4.0, 4.5]}
-"""Told over and over."""
+"""Repeated reports."""
 
 
 def loaded(name: str) -> ModuleType:
@@ -49,7 +49,7 @@ def loaded(name: str) -> ModuleType:
 
 
 async def told(url: str) -> list[dict[str, Any]]:
-    """What the dashboard hears until it knows some windows of each sensor."""
+    """What the dashboard receives until it has some windows of each sensor."""
     sensors, dashboard = loaded("sensors"), loaded("dashboard")
     heard: list[dict[str, Any]] = []
 

@@ -1,4 +1,4 @@
-"""The test kit as users see it: a world that acts only when a test tells it to."""
+"""The test kit as users see it: a world that acts only on request."""
 
 import subprocess
 import sys

@@ -105,7 +105,7 @@ def gerund_modules(sources: Sources) -> Found:
 
 
 def repeated_modules(sources: Sources) -> Found:
-    """A module with the name of one in the folder above, where no folder tells them apart."""
+    """A module with the name of one in the folder above, where no folder distinguishes them."""
     names = {(str(PurePosixPath(path).parent), PurePosixPath(path).stem) for path in modules(sources)}
     for folder, stem in sorted(names):
         if (str(PurePosixPath(folder).parent), stem) in names:
@@ -138,7 +138,7 @@ def _defined(tree: ast.AST) -> Iterator[str]:
 
 
 def silent_defaults(sources: Sources) -> Found:
-    """`case _` arms that do something: what nobody thought of must not purge a queue."""
+    """`case _` arms that do something: an unexpected value must not purge a queue."""
     for path in sorted(sources):
         if path.startswith("src/penstock/") and path.endswith(".py"):
             for number, function in _default_arms(_parsed(sources[path])):
@@ -172,7 +172,7 @@ def _refuses(body: list[ast.stmt]) -> bool:
 
 
 def prefix_dispatch(sources: Sources) -> Found:
-    """Routes told apart by how their names begin."""
+    """Routes distinguished by a prefix of their names."""
     for path in sorted(sources):
         if path.startswith(("src/penstock/server/http/", "src/penstock/server/admin/")):
             for node in ast.walk(_parsed(sources[path])):

@@ -13,7 +13,7 @@ from tests.server_process import ServerProcess
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    """A server that is nobody else's: tokens change it for everybody."""
+    """A server for this test alone, because tokens affect all of its clients."""
     process = ServerProcess(tmp_path_factory.mktemp("tokens"))
     yield process
     process.kill()

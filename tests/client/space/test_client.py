@@ -128,7 +128,7 @@ class TestSending:
                 async with space.envelopes("system/*") as mark:
                     await seat.say("system/presence", {"event": "join", "participant": {"id": "kim"}})
                     await mark.next()
-                assert not sending.done()  # somebody else's envelope is no echo
+                assert not sending.done()  # another participant's envelope is no echo
                 await seat.echo(envelope)
                 assert await sending == envelope["id"]
 
@@ -684,7 +684,7 @@ class TestLosses:
                 await seat.read("chat")
                 await seat.cut()
                 with pytest.raises(PenstockError) as caught:
-                    await waiting  # nobody knows whether it was taken
+                    await waiting  # whether it was accepted is unknown
                 assert caught.value.code == "Unreachable"
                 later = asyncio.ensure_future(space.chat("later"))  # this one was not sent, and waits
                 streams = [{"stream_id": "stream-9", "owner": "sam", "authorized_writers": ["sam"]}]

@@ -555,7 +555,7 @@ class TestAgreeing:
         "keys are agreed on over Courier or a space, and a swapped key is rejected",
     )
     def test_an_answer_of_another_signer_is_rejected(self) -> None:
-        """Whoever carries the answer could put in a key of their own."""
+        """An intermediary could substitute its own key."""
         offer = penstock.StreamOffer("s")
         other = penstock.new_signing_key()
         for swapped in (

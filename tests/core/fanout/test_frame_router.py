@@ -217,7 +217,7 @@ def test_a_route_kept_in_full_reports_each_frame_with_its_numbers() -> None:
     driver.router.flush()
     driver.publish("a", "s", b"z")
     assert driver.kept == [("s", "a", b"x", 11, 2), ("s", "a", b"yy", 12, 2), ("s", "a", b"z", 13, 2)]
-    driver.open("t", "a", "journal")  # nobody keeps these, so nobody is served
+    driver.open("t", "a", "journal")  # not kept, so no member is served
     driver.publish("a", "t", b"x")
     driver.router.flush()
     assert driver.router.routes[b"t"].deliveries == 0

@@ -134,7 +134,7 @@ class TestDuplicates:
         assert [record.seq for record in bench.channel("a").live.values()] == [1]
 
     def test_one_answer_does_not_stand_on_two_commits(self) -> None:
-        """A duplicate of what is being written, beside something new: each could end differently."""
+        """A duplicate of an uncommitted envelope together with a new one: each could end differently."""
         bench = QueueDriver()
         bench.offer("a", record_of("1"))
         assert bench.machine.commit_log.take_batch() is not None

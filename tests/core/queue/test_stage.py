@@ -320,7 +320,7 @@ def test_a_batch_larger_than_the_window_of_ids_is_still_known() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_whatever_is_repeated_and_refused_each_batch_comes_in_once(data: st.DataObject) -> None:
-    """A driver that repeats a batch until it is told that it is in, on a journal with moods."""
+    """A driver that repeats a batch until it is confirmed, on a journal that sometimes rejects."""
     bench = QueueDriver(Policy(max_depth=6, dedup_count=0))
     consumer = bench.subscribe("q", 1_000)
     seen: list[str] = []

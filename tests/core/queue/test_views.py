@@ -211,7 +211,7 @@ def test_a_row_that_went_and_came_back_is_an_update_to_who_knew_it() -> None:
 
 @dataclass
 class Reader:
-    """Somebody who follows at their own pace and notes every mistake."""
+    """A follower with its own pace that records every mistake."""
 
     rows: dict[str, bytes] = field(default_factory=dict)
     at: int | None = None

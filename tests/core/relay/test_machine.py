@@ -461,7 +461,7 @@ def test_a_busy_topic_asks_to_be_counted():
 
 
 class Driven(RuleBasedStateMachine):
-    """A relay beside a model: what each of a topic's subscribers must have heard, and what must be kept."""
+    """A relay compared with a model: what each subscriber must have received, and what must be kept."""
 
     LIMITS = RelayLimits(
         max_pending_per_topic=4,

@@ -37,7 +37,7 @@ def line(**frame: Any) -> bytes:
 
 
 class HandJournal:
-    """A journal that answers when told to, and how it is told to."""
+    """A journal that answers when and how the test says."""
 
     id = "hand"
 

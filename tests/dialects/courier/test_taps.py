@@ -183,7 +183,7 @@ def test_a_tap_that_does_not_read_receives_the_number_it_missed() -> None:
 @settings(max_examples=60)
 @given(st.lists(st.one_of(st.integers(1, 30), st.booleans()), max_size=25))
 def test_every_envelope_is_shown_or_counted_in_order(steps: list[int | bool]) -> None:
-    """Whatever the peer reads and however much comes: copies and losses add up, and a loss is told in its place."""
+    """Whatever the peer reads and however much comes: copies and losses add up, and a loss is reported in its place."""
     broker = Broker(limits=BOUND)
     peer = tap(broker)
     sent = 0

@@ -90,7 +90,7 @@ def test_suppressed_matches_are_reported_even_if_the_next_match_precedes_the_tim
     broker = Broker(triggers=[cooled(trailing=True)])
     producer = broker.control()
     put(broker, "s", "a", "b")
-    broker.us += 1_000_000  # nobody has looked at the timers yet
+    broker.us += 1_000_000  # the timers have not run yet
     producer.send({"type": "enqueue", "to": "s", "env": envelope("c")})
     broker.run()
     assert [one["id"] for one in told(broker)] == ["trg-r-0-a", "trg-r-0-b-summary"]

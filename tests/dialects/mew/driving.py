@@ -46,7 +46,7 @@ def token(name: str) -> str:
 
 
 def participant(name: str, *capabilities: Any, **more: Any) -> ParticipantSettings:
-    """Somebody with a token of that name, who may send everything unless it says otherwise."""
+    """A participant with a token of that name, which may send everything by default."""
     digest = sha256(token(name).encode()).hexdigest()
     return ParticipantSettings((digest,), capabilities or EVERYTHING, **more)
 
@@ -62,7 +62,7 @@ def settings(
 
 
 class KeepingJournal:
-    """A journal that keeps its rows, and answers by itself or when and how it is told to."""
+    """A journal that keeps its rows, and answers at once or when and how the test says."""
 
     id = "kept"
 
@@ -150,7 +150,7 @@ def messages(data: bytes) -> list[Message | bytes | str]:
 
 
 class Client:
-    """One WebSocket of somebody."""
+    """One WebSocket of a client."""
 
     def __init__(self, driver: GatewayDriver, **query: str | None) -> None:
         self.driver = driver
@@ -242,7 +242,7 @@ class GatewayDriver:
     ) -> None:
         self.us = START_US
         self.wall_jump_us = 0
-        """How far somebody has set the clock on the wall."""
+        """The offset of the wall clock."""
         self.scheduler = HandScheduler(lambda: self.now)
         self.machine = make_machine(limits or Limits(), lambda name: Policy(), counting_entropy())
         self.journal = KeepingJournal(self.scheduler.soon)
@@ -289,7 +289,7 @@ class GatewayDriver:
         assert self.failures == []
 
     def advance(self, ms: int, *, is_answering: bool = True) -> None:
-        """Let time pass, a timer at a time; everybody answers pings meanwhile, or nobody does."""
+        """Let time pass, a timer at a time; all clients answer pings meanwhile, or none does."""
         end = self.us + ms * 1000
         self.run()
         while self.scheduler._timers and self.scheduler._timers[0][0] <= end:
@@ -304,7 +304,7 @@ class GatewayDriver:
         return Client(self, **query)
 
     def join(self, name: str, space: str | None = "demo", key: str | None = None) -> Client:
-        """Somebody who has joined and read the welcome."""
+        """A client that has joined and read the welcome."""
         client = self.client()
         heard = client.send(join(name, space, key))
         assert kinds(heard)[:1] == ["system/welcome"], heard
@@ -318,12 +318,12 @@ class GatewayDriver:
         return clients
 
     def welcome(self, name: str, space: str = "demo") -> Message:
-        """What somebody is told when it joins."""
+        """The welcome of a client that joins."""
         client = self.client()
         return only(client.send(join(name, space)), "system/welcome")
 
     def open_stream(self, owner: Client, target: Any = None, **more: Any) -> str:
-        """Have somebody open a stream; everybody has heard of it."""
+        """Open a stream for a client; all participants have received the open."""
         payload = {"direction": "upload", **more} | ({} if target is None else {"target": target})
         heard = owner.say("stream/request", payload, id="r")
         opened = [each["payload"] for each in heard if each["kind"] == "stream/open"]

@@ -39,7 +39,7 @@ class TestGrant:
         update, grant = guest.heard()
         assert (update["kind"], grant["kind"]) == ("system/welcome", "capability/grant")
         assert update["id"].startswith("welcome-update")
-        assert list(update["payload"]) == ["you", "participants"]  # streams are told to joiners only
+        assert list(update["payload"]) == ["you", "participants"]  # only joiners receive the streams
         assert update["payload"]["you"] == {
             "id": "guest",
             "capabilities": [{"kind": "chat"}, {"kind": "mcp/request"}, BASELINE],
@@ -285,7 +285,7 @@ class TestInvite:
         assert len(set(keys)) == 5
 
     def test_the_inviter_sets_the_capabilities_of_newcomers(self) -> None:
-        # Upstream's own scenario has an admin invite somebody who may propose, which the admin itself may not.
+        # In upstream's own scenario an admin invites a participant that may propose, which the admin itself may not.
         driver = GatewayDriver(settings(host=participant("host", {"kind": "space/invite"})))
         (client,) = driver.joined("host")
         payload = {"participant_id": "x", "initial_capabilities": [{"kind": "mcp/proposal"}]}

@@ -236,7 +236,7 @@ def test_inviting_a_kicked_participant_gives_the_inviter_no_more_than_it_has() -
     refused = error(p.say("space/invite", {"participant_id": "admin"}))
     assert refused["error"] == "capability_violation" and driver.rows("invite") == []
     assert "admin" in driver.space.state.kicked and driver.minted == []
-    # Somebody without such powers may come back, and whoever has them all may bring anybody back.
+    # A participant without such powers may return, and an inviter with all powers may invite any participant again.
     p.say("space/kick", {"participant_id": "chatter"})
     assert only(p.say("space/invite", {"participant_id": "chatter"}), "space/invite-ack")["status"] == "created"
     operator = driver.join("operator", key=OPERATOR_TOKEN)
@@ -297,16 +297,16 @@ def test_a_join_that_is_refused_in_its_turn_closes_whatever_came_behind_it(is_ki
     assert p2.wire.closed is not None and p2.connection.closed
 
 
-# Names that are nobody's
+# Names without a participant
 
 
 def alias(driver: GatewayDriver, id_: str, party: str) -> Client:
-    """Somebody under an id of its own."""
+    """A client under its own id."""
     return driver.join(id_, key=token(party))
 
 
 def refused_as(driver: GatewayDriver, id_: str, party: str) -> str:
-    """Why somebody may not have an id."""
+    """Why a client may not use an id."""
     client = driver.client()
     heard = client.send(join(id_, key=token(party)))
     assert client.wire.closed is not None
@@ -367,7 +367,7 @@ def test_grants_of_an_alias_do_not_pass_to_another_participant(kind: str, is_res
     owner, tab = driver.join("p2"), alias(driver, "tab-7", "p1")
     driver.open_stream(owner)
     owner.say(kind, {"stream_id": "stream-1", "participant_id": "tab-7", "new_owner": "tab-7"})
-    if is_restarted:  # as after a crash: nobody said goodbye
+    if is_restarted:  # as after a crash: no client left
         driver = driver.again(settings("p1", "p2", "p3"))
     elif kind == "stream/transfer-ownership":
         tab.gone()

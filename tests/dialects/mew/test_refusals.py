@@ -183,7 +183,7 @@ def test_what_a_journal_short_of_space_kept_is_what_counts(room: tuple[GatewayDr
 
 
 def test_a_stream_whose_close_was_refused_is_closed_later(room: tuple[GatewayDriver, Client, Client]) -> None:
-    """Its owner is gone for good, so nobody else would."""
+    """Its owner is gone for good, so no participant would close it."""
     driver, p1, p2 = room
     p1.gone()
     p2.received()

@@ -250,7 +250,7 @@ class TestWelcome:
         (shown,) = payload["active_streams"]
         assert list(shown)[:4] == ["stream_id", "owner", "authorized_writers", "created"]
         assert (shown["direction"], shown["content_type"]) == ("upload", "application/json")
-        # Whoever reads log files looks for compact JSON.
+        # Readers of log files expect compact JSON.
         assert b'"authorized_writers":["p1"]' in raw and b'"target":["guest"]' in raw
 
     def test_without_streams_the_list_is_empty_and_there(self, driver: GatewayDriver) -> None:

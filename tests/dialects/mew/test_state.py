@@ -201,7 +201,7 @@ OPERATION = st.one_of(
 
 
 class Crowd:
-    """People who do as they are told, as far as the space lets them."""
+    """Clients that do what the test draws, as far as the space allows."""
 
     def __init__(self, driver: GatewayDriver) -> None:
         self.driver = driver

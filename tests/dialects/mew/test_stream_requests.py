@@ -377,7 +377,7 @@ class TestReconnect:
         p2.received()
         old.connection.lost()  # its end arrives late
         driver.run()
-        assert p2.heard() == []  # nobody left
+        assert p2.heard() == []  # no participant left
         assert kinds(new.say("chat", {"text": "x"})) == ["chat"]
         assert kinds(p2.heard()) == ["chat"]
 

@@ -68,7 +68,7 @@ class ModelRelay:
     def resume(self, topic: bytes, mark: bytes | None) -> list[Parts]:
         if mark is None:
             return list(self.kept)
-        # The first of several: behind a copy that somebody sent later, what follows may be missing.
+        # The first of several: after a copy that was sent later, the following messages may be missing.
         for index, parts in enumerate(self.kept):
             if mark_of(parts) == mark:
                 return self.kept[index + 1 :]
@@ -83,7 +83,7 @@ def mark_of(parts: Parts) -> bytes | None:
 
 
 class Attacker:
-    """Somebody on the way. `strength` is how much of what passes it touches."""
+    """An attacker in between. `strength` is the share of messages it touches."""
 
     def __init__(self, dice: random.Random, keys: StreamKeys, strength: float, *, is_mild: bool) -> None:
         self._dice = dice

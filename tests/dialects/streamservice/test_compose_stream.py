@@ -116,7 +116,7 @@ class TestOrder:
         for number in range(10):
             composer.add(0, Token(str(number)))
             if number % 3:
-                continue  # the send failed: nothing is told to the composer
+                continue  # the send failed: the composer is not advanced
             while (parts := composer.next()) is not None:
                 heard += follower.take(0, (TOPIC + parts[0],) if form == "chunk" else parts)
                 composer.sent()

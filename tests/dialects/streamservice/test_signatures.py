@@ -262,7 +262,7 @@ def test_an_envelope_that_is_too_large_is_not_even_read() -> None:
     "a registration needs a trusted signer, a time, a signature, a nonce, claims and a scope",
 )
 def test_what_is_signed_must_be_understood_whole() -> None:
-    """A newer writer's field would count as signed though nobody here reads it."""
+    """A newer writer's field would count as signed although this code does not read it."""
     plain = encode._request(envelope())
     for body in (
         encode.Body(plain.data + (1).to_bytes(8, "little"), *plain.pointers),

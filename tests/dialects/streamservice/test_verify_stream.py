@@ -244,7 +244,7 @@ class TestPatience:
         "Token streams: publisher and reader", "an attacker that can only add messages cannot end a stream"
     )
     def test_one_added_message_ends_no_stream_that_shows_signs_of_life(self) -> None:
-        """Somebody who can only add must keep heartbeats away for longer than their interval."""
+        """An attacker that can only add must suppress heartbeats for longer than their interval."""
         sent = messages([Token("t0"), *[Heartbeat()] * 20, Complete()], "block")
         follower = StreamVerifier(0, KEYS)
         texts(follower, 0, sent[0])

@@ -94,7 +94,7 @@ def test_few_queries_run_at_a_time_and_a_disconnect_frees_a_slot(data):
         loop = asyncio.get_running_loop()
         running = [loop.create_task(asking.sql(question(ENDLESS))) for _ in range(RUNNING_MAX)]
         async with asyncio.timeout(30):
-            while len(answerers(os.getpid(), at_work=True)) < RUNNING_MAX:  # noqa: ASYNC110 - the system says so to nobody
+            while len(answerers(os.getpid(), at_work=True)) < RUNNING_MAX:  # noqa: ASYNC110 - the system sends no event
                 await asyncio.sleep(0)
             refused = await asking.sql(question("select 1 from notes"))
             assert isinstance(refused, Refusal) and refused.code == "RateLimited"

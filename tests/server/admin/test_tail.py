@@ -280,7 +280,7 @@ class Watched(Tail):
 
 def bounded(work):
     async def go():
-        async with asyncio.timeout(15):  # less than anybody here would wait
+        async with asyncio.timeout(15):  # less than any wait of this test
             await work()
 
     asyncio.run(go())

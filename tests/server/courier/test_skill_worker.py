@@ -217,7 +217,7 @@ def test_what_git_does_not_know_is_answered_with_a_code(root: Path, base: str) -
     "`git.diff` is confined: no path outside the root, no option, no program of a repository",
 )
 def test_settings_of_a_repository_start_no_program(tmp_path: Path) -> None:
-    """Whoever may write into a repository still may not make the server run something."""
+    """Write access to a repository must not let a user run a program in the server."""
     one = repository(tmp_path / "one")
     witness = tmp_path / "ran"
     script = tmp_path / "evil"
@@ -341,7 +341,7 @@ def test_no_more_run_at_once_than_allowed(root: Path, tmp_path: Path, monkeypatc
         channel = server.machine.channels[STREAM]
         assert (channel.leased, len(channel.ready)) == (2, 3)
         while len(server.held("agents/sam/inbox")) < 5:
-            descriptor = os.open(gate, os.O_RDWR | os.O_NONBLOCK)  # lets go whoever waits for a writer
+            descriptor = os.open(gate, os.O_RDWR | os.O_NONBLOCK)  # releases a process that waits for a writer
             os.close(descriptor)
             await asyncio.sleep(0)
             assert len(server.workers[0]._tasks) <= 2

@@ -202,7 +202,7 @@ def test_a_drain_leaves_a_gauge_of_what_changed_since_the_last(driver: TickerDri
 
 
 def test_a_journal_far_behind_stops_all_reading_until_it_has_caught_up() -> None:
-    """Settles are never refused, so what bounds them is that nobody is read from."""
+    """Settles are never rejected; the bound is that the server stops reading."""
     limits = Limits(undecided_max=1)
     machine = make_machine(limits, lambda _: Policy(), lambda n: b"\1" * n)
     for id_ in ("1", "2"):
@@ -214,7 +214,7 @@ def test_a_journal_far_behind_stops_all_reading_until_it_has_caught_up() -> None
 
 
 class Refusing(Kept):
-    """A journal whose disk is full while it is told so."""
+    """A journal whose disk is full while the test says so."""
 
     reason: str | None = None
 

@@ -99,7 +99,7 @@ def test_a_cookie_of_another_server_is_not_accepted() -> None:
     ours, others = Sessions(store(), None), Sessions(store(), None)
     signed_in(ours)
     assert known(ours, signed_in(others)) is None
-    assert known(Sessions(store(), None), signed_in(others)) is None  # nobody ever signed in there
+    assert known(Sessions(store(), None), signed_in(others)) is None  # no session was ever opened there
     elsewhere = {"Host": "localhost:9999", "Origin": "http://localhost:9999"}
     cookie = signed_in(ours, headers=elsewhere)
     assert cookie.startswith("penstock-9999=") and known(ours, cookie) is None

@@ -43,7 +43,7 @@ class Stuck(io.StringIO):
 
 
 class Broken(io.StringIO):
-    """A stream that fails until it is mended."""
+    """A stream that fails until it is repaired."""
 
     broken = True
 

@@ -359,7 +359,7 @@ def test_a_strangers_message_never_gives_it_anothers_topic(start: Start) -> None
     for _ in range(5):  # by the time these are greeted, what the others sent has come
         _connected(run, b"nothing")
     released.set()
-    # A socket subscribes again when somebody looks at it.
+    # A socket subscribes again when it is polled.
     run.wait(
         lambda: (
             [socket.poll(0) for socket in subscribers] and all(topic.subscribers for topic in run.relay.topics.values())
@@ -529,7 +529,7 @@ def test_curve_accepts_only_listed_keys(start: Start) -> None:
     assert run.relay.topics[topic].seq == 1
 
 
-# What it tells, and how it ends
+# Its reports, and how it ends
 
 
 @pytest.mark.promise("Relay", "a stop drains and reports undelivered messages (flaw 23)")

@@ -110,11 +110,11 @@ def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(start: Sta
             turns = await asyncio.to_thread(Turns, run)
             stack.callback(turns.close)
             stranger.send(b"\x07what")
-            stranger.send(b"\x01" + peers.make_topic())  # whose this is, nobody can tell behind that
+            stranger.send(b"\x01" + peers.make_topic())  # its sender is then unknown
             stranger.close(1_000)
             turns.release()
             await asyncio.to_thread(run.wait, lambda: run.refused("mixed"))
-            turns.hold()  # so that they have all come back, and asked, before anybody is heard
+            turns.hold()  # so that all have reconnected and asked before any is handled
             await asyncio.to_thread(run.wait, lambda: all(stream.counts.asked for stream in streams))
             turns.release()
             for publisher in publishers:

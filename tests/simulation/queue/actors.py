@@ -34,12 +34,12 @@ RECENT = 30
 
 
 def named(name: str) -> Principal:
-    """Somebody with the rights of an anonymous peer and a name of their own."""
+    """A client with the rights of an anonymous peer and its own name."""
     return Principal(name, scopes=ANONYMOUS.scopes)
 
 
 class Actor:
-    """Somebody who does something every now and then."""
+    """A client that acts at random times."""
 
     pace_ms = 60
 

@@ -145,7 +145,7 @@ def the_view_is_right(machine: QueueMachine, history: History) -> None:
 
 
 def copies_are_right(world: CheckedWorld) -> None:
-    """A follower that has heard of the newest version has the newest rows."""
+    """A follower at the newest version has the newest rows."""
     view = world.machine.views.latest
     there = {addr: entry.data for addr, entry in view.rows.items()}
     for copy in world.copies:

@@ -67,7 +67,7 @@ class Consumer(Caller):
                 ids = [one["id"] for one in self.held[:4]]
                 del self.held[:4]
                 self.past += ids
-                # Without reqId, these are one run; nobody is told unless it fails.
+                # Without reqId, these are one run; only a failure is answered.
                 line.send_line(*[{"type": "ack", "id": id_} for id_ in ids])
             case _ if self.held:
                 self.settle(line, self.held.pop(self.dice.randrange(len(self.held))))
@@ -75,7 +75,7 @@ class Consumer(Caller):
             line.pipe.resume()
 
     def strangers(self) -> str:
-        """The id of somebody's envelope."""
+        """The id of any envelope."""
         place = self.dice.randint(1, 40)
         return f"{self.dice.choice(('p1', 'p2'))}-{place}"
 

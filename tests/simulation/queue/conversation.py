@@ -46,7 +46,7 @@ class Conversation:
         """What was delivered here: id, stream, number."""
         self.messages = 0
         self.awaited: list[Awaited] = []
-        """A socket's settles, in order: they have no number to be told apart by."""
+        """A socket's settles, in order: they have no number."""
 
     def place(self, id_: str) -> Place | None:
         """The record an id means here; None when it could be one of several."""

@@ -71,7 +71,7 @@ class TriggerChecks:
             self._missing[row.id] = None
 
     def _once(self, row: Row) -> None:
-        """No source is told of more often than it came."""
+        """No source is reported more often than it arrived."""
         assert row.id is not None
         source = row.id.removeprefix(f"trg-{AUDIT}-0-")
         self._letters[source] = told = self._letters.get(source, 0) + 1
@@ -81,7 +81,7 @@ class TriggerChecks:
     def _bounded(self, row: Row, headers: dict[str, object]) -> None:
         hops = headers.get(_HOPS, 0)
         chain = str(headers.get(_RULES, "")).split(",")
-        named = _RULE.findall(row.id or "")  # ids are made of one another, so they tell the whole way too
+        named = _RULE.findall(row.id or "")  # ids are derived from one another, so they show the whole path too
         is_twice = len(chain) != len(set(chain)) or len(named) != len(set(named))
         if not isinstance(hops, int) or hops > self._limits.trigger_hops_max or is_twice:
             raise Broken(checks.TRIGGERS, f"`{row.id}` ran in a circle: {headers}")

@@ -21,7 +21,7 @@ class ViewCopy:
         self.version: int | None = None
         """The version of its last message."""
         self.is_resumed = False
-        """It went on from a version: what it was not told then may come as a change of a row it does not have."""
+        """It resumed from a version: a change may concern a row that it does not have."""
         self.deltas = 0
         self.snapshots = 0
 

@@ -29,7 +29,7 @@ class Witness:
         self.history = history
         self._policy_for = policy_for
         self.acknowledged: dict[tuple[str, str], int] = {}
-        """Enqueues that were answered: stream and id, and the number that was told."""
+        """Enqueues that were answered: stream and id, and the number in the answer."""
         self.confirmed: dict[Place, str] = {}
         """Final settles that were confirmed."""
         self.brought_back = 0
@@ -225,7 +225,7 @@ class Witness:
         attempt: int,
         lease_id: str,
     ) -> None:
-        """Somebody was told of a lease; of a pull's perhaps late, because its answer waited for others."""
+        """A client received a lease; a pull's may be late, because its answer waited for others."""
         id_ = env["id"]
         place = (stream, seq)
         self.deliveries += 1

@@ -21,7 +21,7 @@ FRAME_SIZES = (0, 5, 40, 130, 700)
 
 
 class Participant(Actor):
-    """Somebody in a space, who comes back when its connection is lost."""
+    """A participant of a space that reconnects when its connection is lost."""
 
     def __init__(self, world: CheckedWorld, name: str, space: str) -> None:
         super().__init__(world, f"{space}/{name}", [space])
@@ -37,7 +37,7 @@ class Participant(Actor):
         return token_of(self.who)
 
     def id(self) -> str:
-        """The id to join as: its own, or now and then another that nobody has."""
+        """The id to join as: its own, or sometimes an unused one."""
         return self.who if self.dice.random() < 0.85 else f"{self.who}-alias"
 
     def wire(self) -> SpaceClient:
@@ -48,7 +48,7 @@ class Participant(Actor):
         return self.client
 
     def heard(self, envelope: Frame) -> None:
-        """The gateway, or somebody through it, said something."""
+        """A message of the gateway or of another participant arrived."""
 
     def data(self) -> bytes:
         """What no other frame carries, marks and odd bytes included."""
@@ -154,7 +154,7 @@ class Participant(Actor):
 
 
 class Boss(Participant):
-    """Somebody who may everything: grants, takes back, invites and puts out."""
+    """A participant with every capability: it grants, revokes, invites and kicks."""
 
     pace_ms = 120
 
@@ -201,7 +201,7 @@ class Boss(Participant):
 
 
 class Guest(Participant):
-    """Somebody who comes by invitation, under whatever token the boss heard of last."""
+    """A participant that joins by invitation, with the latest token that the boss received."""
 
     pace_ms = 90
 
@@ -219,7 +219,7 @@ class Guest(Participant):
 
 
 class Liar(Participant):
-    """Somebody with a right to be here who lies about everything else."""
+    """A participant with a valid token that sends false data otherwise."""
 
     pace_ms = 80
 

@@ -135,9 +135,9 @@ def after_restart(world: CheckedWorld) -> None:
 
 
 def nobody_is_a_ghost(world: CheckedWorld, space: SpaceMachine, welcome: dict[str, Any] | None) -> None:
-    """Who is here, by the welcome of somebody who just came: exactly those with an open connection, and the virtual ones.
+    """The participants in the welcome of a new client: exactly those with an open connection, and the virtual ones.
 
-    Somebody who is not welcomed finds the space full of them.
+    A client without a welcome finds the space full of them.
     """
     you = None if welcome is None else welcome["you"]["id"]
     talks = [each for each in world.space_witness.talks.values() if each.space == space.id and each.is_welcome]

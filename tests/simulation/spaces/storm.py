@@ -90,9 +90,9 @@ def space_storm(seed: int) -> CheckedWorld:
 
 
 def calm(world: CheckedWorld) -> None:
-    """Let a storm blow over: some are cut off, nobody acts, everybody reads, the disk is well.
+    """End a storm: some clients are disconnected, none acts, all read, the disk works.
 
-    Then whoever comes in sees who is really there.
+    Then a new client sees the participants that are really present.
     """
     world.is_calm = True
     world.journal.mood = "well"

@@ -33,7 +33,7 @@ ACKS = {
     "stream/ownership-transferred": "stream/transfer-ownership",
 }
 ANSWERS = (*ACKS, "system/error", "space/invite-ack", "stream/open")
-"""What the gateway says to whoever asked."""
+"""Answers of the gateway to the sender."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Sent(msgspec.Struct, frozen=True):
     no: int
     """Its place among what came on that connection."""
     id: str | None
-    """Who its sender had joined as; None for nobody."""
+    """The id its sender had joined as; None before a join."""
     party: str | None
     kind: str = ""
     payload: bytes = b""
@@ -65,7 +65,7 @@ class SpaceTalk:
         self.streams = KnownStreams()
         self.count = 0
         self.open: dict[str, None] = {}
-        """Envelopes of which nobody knows yet what became."""
+        """Envelopes whose outcome is not known yet."""
         self.stays = 0
         """How often it was welcomed."""
         self.behind: list[tuple[bytes, list[tuple[SpaceTalk, int]]]] = []
@@ -76,10 +76,10 @@ class SpaceTalk:
         self.owed: dict[bytes | str, int] = {}
         """Frames and envelopes that are on their way here, since when."""
         self.errors: dict[str, int] = {}
-        """Envelopes whose refusal it must hear of, since when."""
+        """Envelopes whose rejection it must receive, since when."""
         self.missed: dict[str, int] = {}
         self.dropped: dict[str, int] = {}
-        """Frames of each stream that did not come, and those it was told of."""
+        """Missing frames of each stream, and those reported as dropped."""
         self.is_stuck = False
         self.stuck_us = 0
         """Whether it did not keep up when it was last looked at, and when that was last so."""
@@ -90,7 +90,7 @@ class SpaceTalk:
 
 
 class SpaceWitness:
-    """Remembers what participants were told. Raises `Broken` when the server breaks its word."""
+    """Remembers what participants received. Raises `Broken` when the server contradicts it."""
 
     def __init__(self, spaces: Sequence[SpaceSettings]) -> None:
         self.models = {each.id: SpaceModel(each) for each in spaces}
@@ -99,7 +99,7 @@ class SpaceWitness:
         self.envelopes: dict[str, Sent] = {}
         self.delivered = 0
         self.lost = 0
-        """Frames that somebody was told they missed."""
+        """Frames reported as dropped to a participant."""
         self.over: dict[int, int] = {}
         """Connections that are to be let go because they do not read, since when."""
         self.clock: Clock
@@ -109,7 +109,7 @@ class SpaceWitness:
         self.talks[pipe.no] = SpaceTalk(pipe)
 
     def crashed(self) -> None:
-        """Nobody is there any more, and nothing is owed to anybody."""
+        """No participant is present any more, and no message is due."""
         self.over.clear()
         for talk in self.talks.values():
             talk.is_sure = False
@@ -322,7 +322,7 @@ class SpaceWitness:
                 self._known(cause)
 
     def _in_turn(self, talk: SpaceTalk, cause: str, kind: str) -> None:
-        """An answer to somebody's own envelope comes behind everything that it sent before."""
+        """The answer to an envelope comes after everything that its sender sent before."""
         sent = self.envelopes.get(cause)
         if sent is None or sent.pipe_no != talk.pipe.no:
             return

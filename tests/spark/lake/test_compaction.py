@@ -22,7 +22,7 @@ DAY_S = 86_400
 
 
 class Clock:
-    """Time that only moves when it is told to."""
+    """Time that moves only on request."""
 
     def __init__(self) -> None:
         self.now = time.time()

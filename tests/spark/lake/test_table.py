@@ -98,7 +98,7 @@ def test_executors_stage_and_the_driver_commits_once(tmp_path):
     table = LakeTable(tmp_path, NOTES)
     on_executor = pickle.loads(pickle.dumps(table))
     files = on_executor.stage(notes(0, 10).to_batches(max_chunksize=3))
-    assert table.delta() is None  # staged rows are nobody's
+    assert table.delta() is None  # staged rows belong to no table
     sent = pickle.loads(pickle.dumps(files))
     assert table.append(sent, {APP: Progress(0, 10)})
     again = on_executor.stage(notes(0, 10).to_batches())

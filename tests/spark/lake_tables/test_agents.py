@@ -31,7 +31,7 @@ def test_an_agent_is_known_by_what_it_sends_and_what_it_settles(spark: SparkSess
     bench.advance(1_500)
     assert not hung.leases
     bench.send("agents/ann/inbox", "4")
-    bench.term(bench.subscribe("agents/ann/inbox", 1), "4")  # by the operator, who is nobody's agent
+    bench.term(bench.subscribe("agents/ann/inbox", 1), "4")  # by the operator, which is no agent
     bench.send("agents/bob/inbox", "5")
     unnamed = bench.connect(holder("anonymous"))
     bench.ack(bench.subscribe("agents/bob/inbox", 1, link=unnamed), "5")

@@ -109,7 +109,7 @@ def test_a_minute_holds_what_happened_in_it(spark: SparkSession, history: Journa
 def test_what_has_no_row_is_taken_from_the_gauges_once(spark: SparkSession, history: Journaled) -> None:
     rows = minutes_of(spark, history.rows)
     out = sum(row["delivered"] for (channel, _), row in rows.items() if channel == "jobs")
-    # Deliveries of a run that did not live to tell are lost with it; what it had told is not told again.
+    # Unreported deliveries of a crashed run are lost with it; reported ones are not reported again.
     assert out == 3 + 1
     quiet = rows["other", 1]
     assert picked(quiet, "enqueued", "ready", "wait_p50_ms", "total_p95_ms") == (1, 1, None, None)

@@ -62,7 +62,7 @@ def test_a_minute_holds_what_each_trigger_did_in_it(spark: SparkSession) -> None
     rule(bench, COPY, HALF, SUMMARY)
     bench.send("jobs/a", "1", "kim")
     bench.send("jobs/b", "own", OWN_SENDER)
-    bench.send("jobs/b", "2", "kim")  # both copies are suppressed, which is told of when the cooldown is over
+    bench.send("jobs/b", "2", "kim")  # both copies are suppressed, which is reported when the cooldown ends
     bench.ack(bench.subscribe("jobs/b", 2), "own", "2")  # the second ack is in the summary
     bench.wait(50)
     rule(bench, COPY | {"hook": "on_ack"}, HALF)

@@ -355,7 +355,7 @@ class TestResuming:
         put(broker, SAM, "2")
         put(broker, JEN, "3")
         changes = Follower(broker, since=watermark).heard()
-        # What it has is not known for certain, so it is told as if it had all of it.
+        # It is uncertain which rows it has, so send removals as if it had all of them.
         assert told(changes) == [("update", SAM, "2"), ("update", JEN, "3")]
         assert changes[0]["delta"]["prev"] == watermark
         assert Follower(broker, since=changes[1]["delta"]["version"]).heard() == []

@@ -126,7 +126,7 @@ def test_a_place_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_very_many_streams_are_added_up_in_turns() -> None:
-    """Between two slices the loop serves others: nobody waits for the sum over all streams."""
+    """Between two slices the loop serves other clients: none waits for the sum over all streams."""
     broker = Broker()
     filled(broker, "s0", "a")
     channel = broker.machine.channels["s0"]
