@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -20,22 +19,18 @@ import msgspec
 import pytest
 
 from penstock.ipc.pipeline import (
-    EXIT_HALTED,
     STATUS_FILE,
     AlertsSection,
     DeadLetterRule,
     PipelineStatus,
     SilenceRule,
 )
-from penstock.spark.java import JavaError
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import ALERTS, ENVELOPES
 from penstock.spark.lake.table import LakeTable
-from penstock.spark.master import MasterError, check_master, is_local
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.ingest import Ingest
-from penstock.spark.pipeline.reporter import Reporter
 from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.source import location
 from tests.integration.serving import Http
@@ -150,6 +145,7 @@ def run(server: ServerProcess, master: str, *words: str) -> subprocess.Popen[byt
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+@pytest.mark.more
 @pytest.mark.promise("Spark: pipeline", "a standalone cluster with a killed worker gives the same tables as local mode")
 def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     cluster: Cluster, server: ServerProcess, spark: SparkSession, tmp_path: Path
@@ -194,6 +190,7 @@ def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     assert len(ids) == len(set(ids)) and told <= set(ids)
 
 
+@pytest.mark.more
 @pytest.mark.promise("Spark: pipeline", "the package is shipped to executors")
 def test_a_zip_of_the_package_serves_source_and_sink_where_it_is_not_installed(
     cluster: Cluster, server: ServerProcess, tmp_path: Path
@@ -244,38 +241,3 @@ def bare_python(folder: Path) -> str:
     found = subprocess.run([python, "-c", "import pyspark, penstock"], env=bare, capture_output=True, check=False)
     assert b"No module named 'penstock'" in found.stderr
     return str(python)
-
-
-def test_a_master_that_is_not_there_is_named_at_once(server: ServerProcess) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        master = f"spark://127.0.0.1:{nobody.getsockname()[1]}"
-        driver = run(server, master)
-        output, _ = driver.communicate(timeout=PATIENCE_S)
-    assert driver.returncode == 1
-    assert f"no Spark master answers at `{master}`: connection refused" in output.decode()
-    assert "hint: start the master, or correct its address" in output.decode()
-
-
-def test_of_several_masters_one_is_enough_and_a_wrong_address_is_explained() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as somebody, socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        there, absent = (f"127.0.0.1:{one.getsockname()[1]}" for one in (somebody, nobody))
-        check_master(f"spark://{absent},{there}")
-        with pytest.raises(MasterError, match=f"`spark://{absent}`: connection refused"):
-            check_master(f"spark://{absent}")
-    check_master("local[2]")
-    check_master("yarn")
-    with pytest.raises(MasterError, match="not the address") as caught:
-        check_master("spark://cluster:main")
-    assert caught.value.hint == "write `spark://host:7077`"
-    asked = ["local[2]", "spark://127.0.0.1:1", "spark://localhost", "spark://127.0.0.1,far:1", "yarn"]
-    assert [is_local(master) for master in asked] == [True, True, True, False, False]
-
-
-def test_a_failure_in_java_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
-    class Py4JJavaError(Exception):
-        """Named as the one that Spark raises."""
-
-    assert Reporter(tmp_path).fail(Py4JJavaError("the executor went away")) == 1
-    assert Reporter(tmp_path).fail(JavaError("none was found")) == EXIT_HALTED

@@ -88,3 +88,11 @@ def test_a_master_that_does_not_answer_may_come_back(tmp_path: Path) -> None:
     assert reporter.fail(MasterError("no master", "start the master")) == 1
     written = msgspec.json.decode((tmp_path / "run" / STATUS_FILE).read_bytes(), type=PipelineStatus)
     assert (written.state, written.hint) == ("failed", "start the master")
+
+
+def test_a_failure_in_java_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
+    class Py4JJavaError(Exception):
+        """Named as the one that Spark raises."""
+
+    assert Reporter(tmp_path).fail(Py4JJavaError("the executor went away")) == 1
+    assert Reporter(tmp_path).fail(JavaError("none was found")) == EXIT_HALTED
