@@ -18,12 +18,12 @@ CONSOLE_SOURCES := $(shell find console -path console/node_modules -prune -o -pa
 CONSOLE         := $(if $(filter true,$(NODE)),$(CONSOLE_PAGE),nodeless)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test lint bench lock clean system nodeless
+.PHONY: help setup up demo test test-more checks lint bench lock clean system nodeless
 # The targets build on one another, so running them side by side gains nothing and mixes their output.
 .NOTPARALLEL:
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) $(CONSOLE) ## install everything into .venv; does nothing when it is up to date
 
@@ -61,15 +61,22 @@ up: setup ## set up, then run the broker until Ctrl-C (options: ARGS="--http loc
 demo: setup ## the same with sample traffic on every door
 	@exec $(BIN)/penstock up --demo $(ARGS)
 
-CHECKS = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && \
-  { test ! -d console/node_modules || (cd console && npm run --silent check); }
-
 test: system setup ## set up, then check style, types and layers and run every test (some: ARGS=tests/core)
-	$(CHECKS)
+	$(if $(strip $(ARGS)),@$(MAKE) --no-print-directory checks)
 	$(BIN)/python -m $(if $(strip $(ARGS)),pytest $(ARGS),tests.parts)
 
-lint: setup ## check style, types and layers only
-	$(CHECKS)
+test-more: setup ## the tests that need minutes for their environment, such as a Spark cluster
+	$(BIN)/python -m pytest -m more $(ARGS)
+
+lint: setup checks ## check style, types and layers only
+
+# `make test` runs these side by side with the tests.
+checks:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@test ! -d console/node_modules || { cd console && npm run --silent check; }
 
 bench: setup ## run the benchmarks (choose with BENCHES="queue http")
 	@set -e; for bench in $(BENCHES); do $(BIN)/penstock bench $$bench $(ARGS); done

@@ -2,12 +2,14 @@
 
     python -m tests.parts
 
-A part is a pytest run of its own. Spark's parts wait for a JVM much of the time, so two of them and the others share two cores well.
-While the parts run, one line says how far each is; at the end each part's output follows, the failed ones last.
+A part is a pytest run of its own, or a command such as the checks of style and types. The longest part starts first and is the least
+nice, because the others fill the time that it waits for a JVM. While the parts run, one line says how far each is; at the end each part's
+output follows, the failed ones last.
 """
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -28,19 +30,27 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOp
 
 
 class Part(NamedTuple):
-    """One pytest run. `nice` lets the longest part have its turn first."""
+    """A pytest run of these paths, or a command. `nice` lets the longest part have its turn first."""
 
     name: str
-    paths: tuple[str, ...]
+    paths: tuple[str, ...] = ()
     nice: int = 0
     is_rest: bool = False
+    command: tuple[str, ...] = ()
 
 
 PARTS = (
     Part("spark", ("tests/spark", "tests/docs/test_pipeline_documents.py")),
     Part("servers", ("tests/integration", "tests/client", "tests/cli", "tests/kernel", "tests/docs"), 4),
     Part("rest", (), 8, is_rest=True),
+    Part("checks", (), 8, command=("make", "--no-print-directory", "checks")),
 )
+
+
+def command(part: Part) -> list[str]:
+    """The command that a part runs."""
+    words = part.command or (sys.executable, "-m", "pytest", "-p", "tests.parts", *arguments(part))
+    return ["nice", "-n", str(part.nice), *words]
 
 
 def arguments(part: Part) -> list[str]:
@@ -62,17 +72,7 @@ class Run:
         self.progress.touch()
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                [
-                    "nice",
-                    "-n",
-                    str(part.nice),
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    "-p",
-                    "tests.parts",
-                    *arguments(part),
-                ],
+                command(part),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | {PROGRESS: str(self.progress), "JAVA_TOOL_OPTIONS": QUICK_JAVA},
@@ -82,12 +82,14 @@ class Run:
         """How far it is, in a few words."""
         done, _, rest = self.progress.read_text().partition("/")
         total, _, failed = rest.partition("/")
-        text = f"{self.part.name} {done or 0}/{total or '?'}"
-        return (
-            text
-            + (f" ({failed} failed)" if failed.strip("0") else "")
-            + ("" if self.process.poll() is None else " done")
-        )
+        words = [self.part.name]
+        if not self.part.command:
+            words.append(f"{done or 0}/{total or '?'}")
+        if failed.strip("0"):
+            words.append(f"({failed} failed)")
+        if self.process.poll() is not None:
+            words.append("FAILED" if self.process.returncode else "done")
+        return " ".join(words)
 
 
 def main() -> int:
@@ -111,7 +113,9 @@ def main() -> int:
         for run in sorted(runs, key=lambda run: run.process.returncode):
             print(f"\n==> {run.part.name}: {'passed' if run.process.returncode == 0 else 'FAILED'}", flush=True)
             sys.stdout.write(run.log.read_text(errors="replace"))
-        print(f"\n==> all parts took {time.monotonic() - started:.0f} s")
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = used.ru_utime + used.ru_stime
+        print(f"\n==> all parts took {time.monotonic() - started:.0f} s, and {cpu_s:.0f} s of CPU")
         return 0 if all(run.process.returncode == 0 for run in runs) else 1
 
 

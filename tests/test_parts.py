@@ -5,6 +5,8 @@ from tests.paths import ROOT
 
 
 def runs(part: parts.Part, path: str) -> bool:
+    if part.command:
+        return False
     words = parts.arguments(part)
     left_out = [word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")]
     wanted = [word for word in words if not word.startswith("--")] or ["tests"]
@@ -24,3 +26,8 @@ def test_every_test_file_is_in_one_part() -> None:
 
 def test_the_paths_of_the_parts_exist() -> None:
     assert [path for part in parts.PARTS for path in part.paths if not (ROOT / path).exists()] == []
+
+
+def test_the_commands_of_the_parts_are_targets_of_the_makefile() -> None:
+    targets = [line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines()]
+    assert [part.name for part in parts.PARTS if part.command and part.command[-1] not in targets] == []

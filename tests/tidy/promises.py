@@ -52,7 +52,7 @@ SECTIONS = (
 
 HEAD = """# Promises and their tests
 
-Each row is a promise and the tests that fail when it is broken. `make test` runs all of them.
+Each row is a promise and the tests that fail when it is broken. `make test` and `make test-more` run them.
 This page is printed from the `promise` markers on the tests; CONTRIBUTING.md has the command.
 """
 
