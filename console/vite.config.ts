@@ -1,7 +1,7 @@
 import { defineConfig } from "vite";
 
-// The server answers flat names under /console/ and lets the page load nothing else, so everything is a file of its own with its digest in
-// its name, and nothing is written into the page.
+// The server serves flat names under /console/, and its content security policy forbids inline code, so every asset is a separate file with
+// a digest in its name.
 export default defineConfig({
   base: "/console/",
   build: {

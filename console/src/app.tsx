@@ -1,26 +1,26 @@
-// The frame of the console: navigation, the line to the server, and the page that the address names.
+// The frame of the console: navigation, connection banner, and the page of the current route.
 
 import { useEffect, useRef } from "preact/hooks";
 
 import { type PageEntry, pages } from "./pages.ts";
-import { LinkBanner, Notices } from "./parts/banner.tsx";
+import { ConnectionBanner, Notices } from "./parts/banner.tsx";
 import { Button } from "./parts/button.tsx";
 import { Help } from "./parts/help.tsx";
 import { Icon } from "./parts/icon.tsx";
 import { Empty, PageHead } from "./parts/panel.tsx";
 import { SignIn } from "./parts/signin.tsx";
-import { href, place } from "./place.ts";
+import { href, route } from "./router.ts";
 import { session, signOut } from "./session.ts";
 import { isHelpShown } from "./shortcuts.ts";
 import { nextTheme, theme } from "./theme.ts";
 
 export function App() {
   const { state } = session.value;
-  if (state === "asking") return <main class="sign-in" aria-busy="true" />;
+  if (state === "loading") return <main class="sign-in" aria-busy="true" />;
   if (state === "out") {
     return (
       <>
-        <LinkBanner />
+        <ConnectionBanner />
         <SignIn failure={session.value.failure} />
       </>
     );
@@ -29,33 +29,33 @@ export function App() {
 }
 
 function Frame({ version }: { version: string }) {
-  const [first = "", ...rest] = place.value.path;
+  const [first = "", ...rest] = route.value.path;
   const page = pages.find(({ path }) => path === first);
   const main = useRef<HTMLElement>(null);
   const isFirst = useRef(true);
-  // Who goes to another page with the keyboard or a screen reader goes on reading there.
+  // Move the focus to the heading of the new page, so keyboard and screen reader users continue there.
   useEffect(() => {
     document.title = page === undefined ? "Penstock" : `${page.title} – Penstock`;
     if (!isFirst.current) main.current?.querySelector("h1")?.focus({ preventScroll: true });
     if (!isFirst.current) window.scrollTo(0, 0);
     isFirst.current = false;
-  }, [place.value.path.join("/")]);
+  }, [route.value.path.join("/")]);
   return (
     <div class="frame">
       <a
         class="skip"
         href="#content"
         onClick={(event) => {
-          // The fragment is the address of the page, so the jump is made by hand.
+          // The fragment holds the route, so the browser's own jump would change the page.
           event.preventDefault();
           main.current?.focus();
         }}
       >
-        Skip to the content
+        Skip to content
       </a>
       <Navigation current={page} version={version} />
       <main id="content" ref={main} tabIndex={-1}>
-        <LinkBanner />
+        <ConnectionBanner />
         {page === undefined ? <Unknown /> : <page.Page rest={rest} />}
       </main>
       <Notices />
@@ -102,9 +102,9 @@ function Navigation({ current, version }: { current: PageEntry | undefined; vers
 function Unknown() {
   return (
     <>
-      <PageHead title="There is no such page" />
-      <Empty title="The address names nothing that the console has.">
-        <a href={href([])}>To the overview</a>
+      <PageHead title="Page not found" />
+      <Empty title="The console has no page at this address.">
+        <a href={href([])}>Go to Overview</a>
       </Empty>
     </>
   );

@@ -1,7 +1,7 @@
-// What an operator should know of without looking for it: worked out from the metrics, beside the alerts that the pipeline finds in the tables.
+// Conditions that need the operator's attention, derived from the metrics. The pipeline's alerts come from the tables and are separate.
 
 import { type Scrape, valueOf } from "./exposition.ts";
-import { count, plural } from "./words.ts";
+import { count, plural } from "./format.ts";
 
 export interface Condition {
   readonly key: string;
@@ -9,7 +9,7 @@ export interface Condition {
   readonly text: string;
   /** What to do about it. */
   readonly hint: string;
-  /** Where to look, after `#/`. */
+  /** The page to open, after `#/`. */
   readonly path: readonly string[];
 }
 
@@ -27,74 +27,74 @@ interface Growth {
   readonly path?: readonly string[];
 }
 
-/** Counters that should stand still. */
+/** Counters that do not grow on a healthy server. */
 const GROWTHS: readonly Growth[] = [
   {
     metric: "penstock_records_refused_total",
     severity: "critical",
-    text: (many) => `The journal refused ${plural(many, "envelope")} in the last minute`,
-    hint: "is the disk full or slow? `penstock doctor` measures it",
+    text: (many) => `The journal rejected ${plural(many, "envelope")} in the last minute`,
+    hint: "check whether the disk is full or slow: `penstock doctor` measures it",
   },
   {
     metric: "penstock_settles_refused_total",
     severity: "critical",
-    text: (many) => `The journal refused ${plural(many, "settle")} in the last minute`,
-    hint: "those envelopes come again when their leases end; look at the disk",
+    text: (many) => `The journal rejected ${plural(many, "settlement")} in the last minute`,
+    hint: "those envelopes are redelivered when their leases expire; check the disk",
   },
   {
     metric: "penstock_q_dead_total",
     severity: "warning",
-    text: (many) => `${plural(many, "envelope")} went to the dead letters in the last minute`,
-    hint: "look at the last error of each, mend its cause, then redrive",
+    text: (many) => `${plural(many, "envelope")} moved to dead letters in the last minute`,
+    hint: "check the last error of each, fix its cause, then redrive",
     path: ["queues"],
   },
   {
     metric: "penstock_dead_letters_blocked_total",
     severity: "warning",
-    text: (many) => `A stream of dead letters was full ${plural(many, "time")} in the last minute`,
-    hint: "redrive or purge it, or raise its bound",
+    text: (many) => `A dead-letter stream was full ${plural(many, "time")} in the last minute`,
+    hint: "redrive or purge it, or raise its limit",
     path: ["queues"],
   },
   {
     metric: "penstock_q_drop_total",
     severity: "warning",
-    text: (many) => `${plural(many, "envelope")} ${many === 1 ? "was" : "were"} dropped at a bound in the last minute`,
-    hint: "a stream is full; consume faster or raise its bound",
+    text: (many) => `${plural(many, "envelope")} ${many === 1 ? "was" : "were"} dropped at a limit in the last minute`,
+    hint: "a stream is full; consume faster or raise its limit",
     path: ["queues"],
   },
   {
     metric: "penstock_q_reject_total",
     severity: "warning",
-    text: (many) => `${plural(many, "envelope")} ${many === 1 ? "was" : "were"} refused at a bound in the last minute`,
-    hint: "a stream is full; consume faster or raise its bound",
+    text: (many) => `${plural(many, "envelope")} ${many === 1 ? "was" : "were"} rejected at a limit in the last minute`,
+    hint: "a stream is full; consume faster or raise its limit",
     path: ["queues"],
   },
   {
     metric: "penstock_slow_peers_cut_total",
     severity: "warning",
-    text: (many) => `${plural(many, "connection")} ${many === 1 ? "was" : "were"} cut off in the last minute for not reading`,
-    hint: "a consumer is too slow for the credit it grants",
+    text: (many) => `${plural(many, "connection")} ${many === 1 ? "was" : "were"} closed in the last minute for not reading`,
+    hint: "a consumer is too slow for the credit that it grants",
     path: ["queues"],
   },
   {
     metric: "penstock_observations_dropped_total",
     severity: "warning",
-    text: (many) => `${plural(many, "observation")} did not reach the journal in the last minute`,
-    hint: "the disk is slower than the traffic; facts are never dropped",
+    text: (many) => `${plural(many, "observation")} ${many === 1 ? "was" : "were"} not written to the journal in the last minute`,
+    hint: "the disk is slower than the traffic; only observations are dropped, never facts",
   },
 ];
 
 export function conditionsOf(scrape: Scrape, minute: ReadonlyMap<string, number>, health: Health | undefined): Condition[] {
   const found: Condition[] = [];
-  const trouble = health?.journal?.ok === false ? (health.journal.trouble ?? "it cannot write") : undefined;
+  const trouble = health?.journal?.ok === false ? (health.journal.trouble ?? "write failed") : undefined;
   if (trouble !== undefined) {
-    found.push(critical("journal", `The journal is in trouble: ${trouble}`, "nothing new is accepted until it can write again; look at the disk"));
+    found.push(critical("journal", `Journal error: ${trouble}`, "the server accepts no new envelopes until the journal can write again; check the disk"));
   }
   if (valueOf(scrape, "penstock_relay_up") === 0) {
-    found.push(critical("relay", "The relay of token streams is down", "it is started again by itself; the server's log says why it ended"));
+    found.push(critical("relay", "The token stream relay is down", "the server restarts it; the server log contains the reason"));
   }
   if (valueOf(scrape, "penstock_pipeline_halted") === 1) {
-    found.push(critical("pipeline", "The pipeline has halted and waits for a person", "`penstock pipeline status` says why and what to do", ["pipeline"]));
+    found.push(critical("pipeline", "The pipeline is halted and needs manual action", "`penstock pipeline status` shows the reason and what to do", ["pipeline"]));
   }
   for (const { metric, severity, text, hint, path = [] } of GROWTHS) {
     const many = minute.get(metric) ?? 0;
@@ -107,36 +107,36 @@ function critical(key: string, text: string, hint: string, path: readonly string
   return { key, severity: "critical", text, hint, path };
 }
 
-export interface Door {
+export interface Service {
   readonly name: string;
   readonly state: "up" | "down" | "off" | "starting" | "halted";
-  /** How many are there, in words. */
-  readonly who: string;
+  /** What is connected or pending, as text. */
+  readonly detail: string;
 }
 
-/** How each door stands, as far as the metrics tell. */
-export function doorsOf(scrape: Scrape, spaces: number, pipeline: string | undefined): Door[] {
+/** The state of each service, as far as the metrics show it. */
+export function servicesOf(scrape: Scrape, spaces: number, pipeline: string | undefined): Service[] {
   const some = (name: string): number => scrape.get(name)?.reduce((sum, { value }) => sum + value, 0) ?? 0;
   const relay = valueOf(scrape, "penstock_relay_up");
   const lag = valueOf(scrape, "penstock_pipeline_lag_rows");
   return [
-    { name: "Queues", state: "up", who: `${plural(some("penstock_links"), "connection")}, ${plural(some("penstock_streams"), "stream")}` },
+    { name: "Queues", state: "up", detail: `${plural(some("penstock_links"), "connection")}, ${plural(some("penstock_streams"), "stream")}` },
     {
       name: "Spaces",
       state: spaces > 0 ? "up" : "off",
-      who: spaces > 0 ? `${plural(some("penstock_space_participants"), "participant")} in ${plural(spaces, "space")}` : "none is configured",
+      detail: spaces > 0 ? `${plural(some("penstock_space_participants"), "participant")} in ${plural(spaces, "space")}` : "no space configured",
     },
     {
       name: "Token streams",
       state: relay === undefined ? "off" : relay === 1 ? "up" : "down",
-      who: relay === undefined ? "the relay is off" : plural(some("penstock_relay_topics"), "topic"),
+      detail: relay === undefined ? "relay is off" : plural(some("penstock_relay_topics"), "topic"),
     },
-    { name: "Pipeline", state: pipelineState(scrape, pipeline), who: lag === undefined ? "no tables are written" : `${count(lag)} rows behind` },
+    { name: "Pipeline", state: pipelineState(scrape, pipeline), detail: lag === undefined ? "writes no tables" : `${count(lag)} rows behind` },
   ];
 }
 
-function pipelineState(scrape: Scrape, told: string | undefined): Door["state"] {
-  if (told === "starting" || told === "halted" || told === "off") return told;
+function pipelineState(scrape: Scrape, reported: string | undefined): Service["state"] {
+  if (reported === "starting" || reported === "halted" || reported === "off") return reported;
   const isUp = valueOf(scrape, "penstock_pipeline_up");
   if (isUp === undefined) return "off";
   if (valueOf(scrape, "penstock_pipeline_halted") === 1) return "halted";

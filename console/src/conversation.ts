@@ -1,7 +1,7 @@
-// The envelopes of one conversation as a tree: who answered whom, how long each waited and how long it was worked on.
+// The envelopes of one conversation as a tree: replies below requests, with wait and processing times.
 //
-// An envelope hangs under the one it refers to (the last of its `refs`, or of a space its `correlation_id`), else under the one that the
-// conversation is named after. What refers to nothing that is known is a root, and so is whatever would close a circle.
+// The parent of an envelope is the last known envelope in its `refs` (in a space: `correlation_id`), otherwise the envelope whose id is the
+// correlation id. An envelope without a known parent is a root, and so is one whose parent would close a cycle.
 
 import { instant, type Row } from "./rows.ts";
 
@@ -12,7 +12,7 @@ export interface Step {
   readonly channel: string;
   readonly kind: string;
   readonly sender: string;
-  /** Milliseconds since 1970; nothing of the outcome is known while it is under way. */
+  /** Milliseconds since 1970; the later times are undefined while the envelope is pending. */
   readonly sentAt: number;
   readonly firstAt: number | undefined;
   readonly settledAt: number | undefined;
@@ -84,7 +84,7 @@ function arranged(drafts: ReadonlyMap<string, Draft>, keys: ReadonlyMap<string, 
   return { branches, startedAt: Number.isFinite(least) ? least : 0, endedAt: Number.isFinite(most) ? most : 0 };
 }
 
-/** Whether one is the other or one of those above it: hanging it there would close a circle. */
+/** Whether `key` is `candidate` or one of its ancestors, so that the link would close a cycle. */
 function isAbove(parents: ReadonlyMap<string, string | undefined>, key: string, candidate: string): boolean {
   for (let at: string | undefined = candidate; at !== undefined; at = parents.get(at)) if (at === key) return true;
   return false;
@@ -117,7 +117,7 @@ function continued(step: Step, row: Row): Step {
   return { ...step, firstAt, attempts, reason, settledAt: at, outcome: row.event };
 }
 
-/** The ids that an envelope says it answers. The body may be cut short, so it is read by its letters where it is no whole JSON. */
+/** The ids that an envelope refers to. A truncated body is not valid JSON, so it is searched with a regular expression. */
 function refsOf(row: Row): readonly string[] {
   if (row.body === undefined) return [];
   try {

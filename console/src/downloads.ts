@@ -1,4 +1,4 @@
-// Rows as files: JSON lines, or CSV for spreadsheets.
+// Exports rows as files: JSON lines, or CSV for spreadsheets.
 
 import type { Row } from "./rows.ts";
 
@@ -16,7 +16,7 @@ export function csv(rows: readonly Row[]): string {
   return [COLUMNS.join(","), ...lines].map((line) => `${line}\r\n`).join("");
 }
 
-/** A quoted cell. One that a spreadsheet would take for a formula is told to be text: what senders write must not run there. */
+/** A quoted cell. A leading `'` marks what a spreadsheet would run as a formula as text, because senders control the content. */
 function cell(value: unknown): string {
   if (value === undefined || value === null) return "";
   if (typeof value === "number") return String(value);
@@ -25,7 +25,7 @@ function cell(value: unknown): string {
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
-/** Have the browser keep a text as a file. */
+/** Save a text as a file. */
 export function download(name: string, type: string, text: string): void {
   const address = URL.createObjectURL(new Blob([text], { type }));
   const anchor = document.createElement("a");

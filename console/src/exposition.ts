@@ -1,5 +1,4 @@
-// The text that `/metrics` answers, read into numbers. The page shows these and nothing it worked out elsewhere, so that what an operator
-// sees here and in Prometheus is the same to the digit.
+// Parses the text of `/metrics`. The page shows these values unchanged, so they equal those in Prometheus to the digit.
 
 export interface Sample {
   readonly labels: Readonly<Record<string, string>>;
@@ -25,13 +24,13 @@ export function parseExposition(text: string): Scrape {
   return scrape;
 }
 
-/** The value of a metric: of the sample with these labels, or of the only one; undefined where the server does not tell it. */
+/** The value of the first sample with these labels; undefined if the server does not report it. */
 export function valueOf(scrape: Scrape, name: string, labels: Readonly<Record<string, string>> = {}): number | undefined {
   const wanted = Object.entries(labels);
   return scrape.get(name)?.find((sample) => wanted.every(([key, value]) => sample.labels[key] === value))?.value;
 }
 
-/** The sum over all labels; undefined where the server does not tell the metric. */
+/** The sum over all labels; undefined if the server does not report the metric. */
 export function sumOf(scrape: Scrape, name: string): number | undefined {
   const samples = scrape.get(name);
   return samples?.reduce((sum, sample) => sum + sample.value, 0);

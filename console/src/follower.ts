@@ -1,38 +1,38 @@
-// Follows the journal for a list on the page: asks for what is new, waits where there is nothing, and keeps the newest. However fast rows
-// come, the page hears of them once a frame. While the list is paused, what comes is kept aside and counted.
+// Follows the journal for a list on the page: long-polls for new rows and keeps the newest. The page is redrawn at most once per animation
+// frame. While the list is paused, new rows are buffered and counted.
 
 import { signal } from "@preact/signals";
 
-import { addMissed, reachable } from "./link.ts";
-import { ask, asFailure, type Failure, isAbort, withQuery } from "./request.ts";
+import { addMissed, reachable } from "./connection.ts";
+import { fetchJson, asFailure, type Failure, isAbort, withQuery } from "./request.ts";
 import { visible } from "./resource.ts";
 import { type Answer, Entries, type Entry, type Filters, rowsIn } from "./rows.ts";
 
-/** Entries that a list keeps, and the same again while it is paused. */
+/** Entries that a list keeps; the buffer of a paused list has the same limit. */
 export const ENTRIES_MAX = 50_000;
-/** Characters of bodies that it keeps: one body may have two thousand. */
+/** Characters of bodies that a list keeps; one body has up to two thousand. */
 export const CHARACTERS_MAX = 32_000_000;
 const ANSWER_MAX = 2_000;
 const WAIT_MS = 15_000;
 const RETRY_MS = 3_000;
 
 export interface Start {
-  /** Begin with this row; else that many before the end. */
+  /** Start after this offset, otherwise `back` rows before the end. */
   readonly after?: number;
   readonly back?: number;
-  /** Whether to go on at the end when too far behind. */
+  /** Whether to skip to the end when too far behind. */
   readonly canSkip: boolean;
 }
 
 export class Follower {
   readonly entries = new Entries(ENTRIES_MAX, CHARACTERS_MAX);
-  /** Grows whenever `entries` changed. */
+  /** Incremented whenever `entries` changes. */
   readonly version = signal(0);
   readonly failure = signal<Failure | undefined>(undefined);
   readonly isPaused = signal(false);
-  /** What came while the list was paused. */
+  /** Number of rows buffered while paused. */
   readonly waiting = signal(0);
-  /** How far the journal was searched, and how far it goes. */
+  /** The next offset to read, and the end of the journal. */
   readonly reach = signal<{ readonly next: number; readonly end: number } | undefined>(undefined);
   private readonly aside = new Entries(ENTRIES_MAX, CHARACTERS_MAX);
   private isDrawn = true;
@@ -43,7 +43,7 @@ export class Follower {
     private readonly start: Start,
   ) {}
 
-  /** Begin; what comes back ends it. */
+  /** Start; the returned function stops it. */
   run(): () => void {
     this.stop = new AbortController();
     void this.follow(this.stop.signal);
@@ -74,7 +74,7 @@ export class Follower {
       await Promise.all([reachable(), visible()]);
       if (stop.aborted) return;
       try {
-        const answer = await ask<Answer>(this.address(after), { signal: stop });
+        const answer = await fetchJson<Answer>(this.address(after), { signal: stop });
         if (stop.aborted) return;
         this.take(answer);
         if (wasAway && answer.missed > 0) addMissed(answer.missed);
@@ -96,7 +96,7 @@ export class Follower {
       after,
       back: after === undefined ? this.start.back : undefined,
       max: ANSWER_MAX,
-      // Only who has seen all there is waits for more: else a list with nothing in it would not know that for a long time.
+      // Long-poll only at the end of the journal. Otherwise an empty list would not be known to be empty until the poll times out.
       wait_ms: this.isAtEnd ? WAIT_MS : 0,
       skip: this.start.canSkip ? 1 : undefined,
     });
@@ -116,7 +116,7 @@ export class Follower {
     this.draw();
   }
 
-  /** What came while the list was paused. Where some of it went, a mark takes the place of the oldest, for which there is room then. */
+  /** The rows buffered while paused. If the buffer dropped some, a gap replaces its oldest entry, so the limit still holds. */
   private kept(): Entry[] {
     const [first, ...others] = this.aside.slice(0, this.aside.length);
     if (first === undefined) return [];

@@ -1,5 +1,5 @@
-// What plots are drawn from: a row of figures for each second of the last ten minutes, and one for each ten seconds of the two hours before
-// that. A figure that was not known at a time is a gap there, never a zero.
+// The data of the plots: one row per second for the last ten minutes, one per ten seconds for the two hours before. An unknown value is a
+// gap, not zero.
 
 export const FINE_MAX = 600;
 export const FOLD = 10;
@@ -8,7 +8,7 @@ export const COARSE_MAX = 720;
 export type Figure = number | null;
 
 export interface Track {
-  /** Seconds since 1970, growing. */
+  /** Seconds since 1970, ascending. */
   readonly times: readonly number[];
   readonly columns: readonly (readonly Figure[])[];
 }
@@ -33,7 +33,7 @@ export class History {
     }
   }
 
-  /** These columns over the last so many seconds before the newest row. */
+  /** These columns over the last `seconds` before the newest row. */
   track(names: readonly string[], seconds: number): Track {
     const rows = [...this.coarse, ...this.fine];
     const from = (rows.at(-1)?.at ?? 0) - seconds;
@@ -54,7 +54,7 @@ export class History {
   }
 }
 
-/** Several rows as one: the mean of what is known, at the time of the last. */
+/** Merge rows into one: the mean of the known values, at the time of the last row. */
 function folded(rows: readonly Row[]): Row {
   const sums = new Map<string, [sum: number, count: number]>();
   for (const row of rows) {

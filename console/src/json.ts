@@ -1,4 +1,4 @@
-// JSON as people read and type it, to the digit: integers that a number of the browser's would round keep the digits they came with.
+// JSON without loss of digits: integers beyond 2^53, which JavaScript would round, keep their text.
 
 /** An integer beyond 2^53. */
 export class Digits {
@@ -13,7 +13,7 @@ export class Digits {
   }
 }
 
-/** Tells digits from text while both are text. Nobody else can write it: it is another one each time the page is loaded. */
+/** Marks integers that are encoded as strings. It is random per page load, so no sender can forge it. */
 const MARK = `digits ${Math.random()} `;
 const MARKED = new RegExp(`"${MARK}(-?\\d+)"`, "g");
 const LONG = /\d{16}/;
@@ -23,7 +23,7 @@ const INTEGER = /^-?\d+$/;
 /** The value of a JSON text, with `Digits` where numbers would round. */
 export function parseExact(text: string): unknown {
   if (!LONG.test(text)) return JSON.parse(text) as unknown;
-  JSON.parse(text); // what is no JSON does not become some by what follows
+  JSON.parse(text); // rejects invalid JSON before the replacement below could make it valid
   const marked = text.replace(STRING_OR_NUMBER, (token) =>
     INTEGER.test(token) && !Number.isSafeInteger(Number(token)) ? `"${MARK}${token}"` : token,
   );
@@ -32,13 +32,13 @@ export function parseExact(text: string): unknown {
   ) as unknown;
 }
 
-/** A value as JSON, `Digits` as the numbers they are. */
+/** A value as JSON, with `Digits` as numbers. */
 export function written(value: unknown, indent?: number): string {
   const text = JSON.stringify(value, null, indent) as string | undefined;
   return text === undefined ? String(value) : text.replace(MARKED, "$1");
 }
 
-/** A value, or a text that is JSON, with indents; any other text as it is. */
+/** A value, or a text that is JSON, indented; any other text unchanged. */
 export function pretty(value: unknown): string {
   if (typeof value !== "string") return written(value, 2);
   const start = value.trimStart()[0];
@@ -52,16 +52,16 @@ export function pretty(value: unknown): string {
 
 export type Parsed = { readonly value: unknown; readonly error?: undefined } | { readonly error: string };
 
-/** What was typed, or what is wrong with it and in which line. */
+/** The parsed input, or an error with its position. */
 export function parseTyped(text: string): Parsed {
-  if (text.trim() === "") return { error: "type a JSON value, such as {}" };
+  if (text.trim() === "") return { error: "enter a JSON value, such as {}" };
   try {
     return { value: parseExact(text) };
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
     const position = /position (\d+)/.exec(message)?.[1];
-    if (position === undefined) return { error: `not JSON: ${message}` };
+    if (position === undefined) return { error: `invalid JSON: ${message}` };
     const before = text.slice(0, Number(position)).split("\n");
-    return { error: `not JSON at line ${before.length}, column ${(before.at(-1)?.length ?? 0) + 1}` };
+    return { error: `invalid JSON at line ${before.length}, column ${(before.at(-1)?.length ?? 0) + 1}` };
   }
 }

@@ -1,4 +1,4 @@
-// Where the console starts.
+// The entry point of the console.
 
 import { render } from "preact";
 
@@ -12,8 +12,8 @@ import "./styles/tokens.css";
 import "./styles/pipeline.css";
 
 import { App } from "./app.tsx";
-import { watchLink } from "./link.ts";
-import { watchPlace } from "./place.ts";
+import { watchConnection } from "./connection.ts";
+import { watchRoute } from "./router.ts";
 import { resume } from "./session.ts";
 import { watchShortcuts } from "./shortcuts.ts";
 import { watchTelemetry } from "./telemetry.ts";
@@ -22,8 +22,8 @@ import { watchLinks } from "./tokens/browser.ts";
 
 watchTheme();
 watchLinks();
-watchPlace();
-watchLink();
+watchRoute();
+watchConnection();
 watchShortcuts();
 watchTelemetry();
 void resume();

@@ -1,4 +1,4 @@
-// Short words about what was just done. They are read out by screen readers and go by themselves; refusals stay until they are closed.
+// Notifications about completed actions. They disappear after a few seconds; errors stay until dismissed. Screen readers read them.
 
 import { signal } from "@preact/signals";
 
@@ -12,7 +12,7 @@ export interface Notice {
 }
 
 const STAY_MS = 6_000;
-/** More than this at once is noise; the oldest goes. */
+/** Notices shown at once; beyond that the oldest is removed. */
 const NOTICES_MAX = 4;
 
 export const notices = signal<readonly Notice[]>([]);
@@ -23,7 +23,7 @@ export function notify(text: string): void {
   setTimeout(() => dismiss(key), STAY_MS);
 }
 
-export function complain(failure: Failure): void {
+export function notifyFailure(failure: Failure): void {
   add(failure.message, failure.hint, "bad");
 }
 

@@ -1,4 +1,4 @@
-// The order of rows in a table. Rows that are equal keep the order they came in, and what is not known comes last either way.
+// The sort order of table rows. The sort is stable, and unknown values come last in both directions.
 
 export type Key = string | number | null | undefined;
 

@@ -1,4 +1,4 @@
-// The pages of the console in the order of the navigation. To add one: write a component under `pages/` and name it here.
+// The pages of the console, in navigation order. To add one, write a component in `pages/` and list it here.
 
 import type { ComponentType } from "preact";
 
@@ -11,15 +11,15 @@ import { TokensPage } from "./pages/tokens.tsx";
 import type { IconName } from "./parts/icon.tsx";
 
 export interface PageEntry {
-  /** The first piece of the address after `#/`; empty for where one starts. */
+  /** The first path segment after `#/`; empty for the start page. */
   readonly path: string;
   readonly title: string;
-  /** What the navigation says on a phone, where there is little room. */
+  /** The title in the navigation on a phone. */
   readonly short: string;
-  /** `g` and this goes there. */
+  /** The keyboard shortcut: `g`, then this letter. */
   readonly letter: string;
   readonly icon: IconName;
-  /** Gets the pieces of the address after its own. */
+  /** Receives the remaining path segments. */
   readonly Page: ComponentType<{ rest: readonly string[] }>;
 }
 

@@ -1,11 +1,11 @@
-// How fast counters grow, over the last few seconds or a minute. A counter that fell was started again from nought with its server.
+// The rate at which counters grow over a time window. A counter that decreased was reset by a restart of the server.
 
 interface Reading {
   readonly at: number;
   readonly counts: ReadonlyMap<string, number>;
 }
 
-/** What a counter grew by between two readings. */
+/** The increase of a counter between two readings. */
 export function growth(before: number, after: number): number {
   return after >= before ? after - before : after;
 }
@@ -14,16 +14,16 @@ export class Rates {
   private readings: Reading[] = [];
 
   constructor(
-    /** Over how long a rate is taken. */
+    /** The length of the window in seconds. */
     private readonly windowS: number,
   ) {}
 
-  /** Over how long the latest rates were really taken: less at the start, more after a pause. */
+  /** The actual length of the window: shorter at the start, longer after a pause. */
   get seconds(): number {
     return (this.readings.at(-1)?.at ?? 0) - (this.readings[0]?.at ?? 0);
   }
 
-  /** Take a reading and answer the growth of each counter per second; a counter without an earlier reading has none. */
+  /** Add a reading and return the rate per second of each counter that has an earlier reading. */
   take(at: number, counts: ReadonlyMap<string, number>): ReadonlyMap<string, number> {
     const last = this.readings.at(-1);
     if (last !== undefined && at <= last.at) return new Map();

@@ -1,8 +1,8 @@
-// Asking the server. Every answer that is no success becomes a `Failure` with the server's own words; who is not signed in any more and a
-// server that cannot be reached are told to those who watch for it.
+// HTTP requests to the server. An unsuccessful response becomes a `Failure` with the server's message. Watchers are notified when the
+// session has ended and when the server cannot be reached.
 
 import { parseExact, written } from "./json.ts";
-import { learnSkew } from "./skew.ts";
+import { updateSkew } from "./skew.ts";
 
 export class Failure extends Error {
   constructor(
@@ -15,7 +15,7 @@ export class Failure extends Error {
     this.name = "Failure";
   }
 
-  /** Whether the request did not reach a server at all. */
+  /** Whether the request did not reach a server. */
   get isUnreachable(): boolean {
     return this.status === 0;
   }
@@ -27,41 +27,41 @@ export interface Options {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** How long one request may take before the server counts as gone; long polls wait at most 20 s. */
+/** Request timeout, after which the server counts as unreachable. Long polls wait at most 20 s. */
 const PATIENCE_MS = 30_000;
 
 type Listener = (failure: Failure) => void;
 const watchers: Listener[] = [];
 
-/** Be told of every request that failed for want of a session or of a server. */
+/** Watch requests that fail because there is no session or no server. */
 export function onFailure(listener: Listener): void {
   watchers.push(listener);
 }
 
-/** The JSON of an answer; `undefined` where it is empty. */
-export async function ask<T>(path: string, options: Options = {}): Promise<T> {
+/** The JSON of a response; `undefined` if it is empty. */
+export async function fetchJson<T>(path: string, options: Options = {}): Promise<T> {
   const response = await send(path, options);
   const text = await body(response);
   return (text === "" ? undefined : JSON.parse(text)) as T;
 }
 
-/** The same where the numbers are somebody else's, and may be longer than ours can be. */
-export async function askExact<T>(path: string, options: Options = {}): Promise<T> {
+/** The JSON of a response whose numbers may exceed 2^53. */
+export async function fetchExact<T>(path: string, options: Options = {}): Promise<T> {
   return parseExact(await body(await send(path, options))) as T;
 }
 
-/** The text of an answer. */
-export async function askText(path: string, options: Options = {}): Promise<string> {
+/** The text of a response. */
+export async function fetchText(path: string, options: Options = {}): Promise<string> {
   return body(await send(path, options));
 }
 
-/** A path with its query; what is empty or undefined is left out. */
+/** A path with its query; empty and undefined values are omitted. */
 export function withQuery(path: string, query: Readonly<Record<string, string | number | undefined>>): string {
   const kept = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
   return kept.length > 0 ? `${path}?${new URLSearchParams(kept.map(([key, value]) => [key, String(value)]))}` : path;
 }
 
-/** Whether an error is one's own giving up, which nobody needs to hear about. */
+/** Whether the page itself aborted the request, which is not an error to show. */
 export function isAbort(error: unknown): boolean {
   return error instanceof DOMException && error.name === "AbortError";
 }
@@ -89,8 +89,8 @@ async function send(path: string, options: Options): Promise<Response> {
   } catch (error) {
     throw unreached(error);
   }
-  learnSkew(response.headers.get("Date"));
-  if (!response.ok) throw told(await refusal(response));
+  updateSkew(response.headers.get("Date"));
+  if (!response.ok) throw notified(await refusal(response));
   return response;
 }
 
@@ -104,10 +104,10 @@ async function body(response: Response): Promise<string> {
 
 function unreached(error: unknown): unknown {
   if (isAbort(error)) return error;
-  return told(new Failure("Unreachable", "the server cannot be reached", 0, "is `penstock up` still running?"));
+  return notified(new Failure("Unreachable", "server unreachable", 0, "check that `penstock up` is running"));
 }
 
-function told(failure: Failure): Failure {
+function notified(failure: Failure): Failure {
   if (failure.isUnreachable || failure.status === 401) for (const watcher of watchers) watcher(failure);
   return failure;
 }
@@ -117,6 +117,6 @@ async function refusal(response: Response): Promise<Failure> {
     const { error } = (await response.json()) as { error: { code: string; message: string; hint?: string } };
     return new Failure(error.code, error.message, response.status, error.hint);
   } catch {
-    return new Failure("Unreadable", `the server answered ${response.status} ${response.statusText}`, response.status);
+    return new Failure("Unreadable", `the server responded with ${response.status} ${response.statusText}`, response.status);
   }
 }

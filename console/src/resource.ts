@@ -1,19 +1,18 @@
-// Something of the server that is asked for again and again while somebody looks at it. One poller per name, however many look; it rests
-// while the tab is hidden or the server is away, and a slow answer makes it slower, so that the console never takes more than a sixth of a
-// server's time.
+// Server data that is polled while a component shows it. All components share one poller per name. It pauses while the tab is hidden or the
+// server is unreachable, and slows down with the response time, so one poller takes at most a sixth of the server's time.
 
 import { signal, type ReadonlySignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 
-import { reachable } from "./link.ts";
+import { reachable } from "./connection.ts";
 import { asFailure, type Failure, isAbort } from "./request.ts";
 
 export interface Resource<T> {
-  /** The latest answer; it stays while newer ones fail. */
+  /** The latest successful response; kept when later requests fail. */
   readonly data: ReadonlySignal<T | undefined>;
-  /** Why the latest attempt failed, if it did. */
+  /** The error of the latest request, if it failed. */
   readonly failure: ReadonlySignal<Failure | undefined>;
-  /** Ask now instead of when it is due. */
+  /** Request now instead of at the next interval. */
   readonly refresh: () => void;
 }
 
@@ -41,7 +40,7 @@ export class Poller<T> implements Resource<T> {
 
   readonly refresh = (): void => this.wake();
 
-  /** Begin to use it; what comes back ends that. */
+  /** Start using it; the returned function stops. */
   use(): () => void {
     this.users += 1;
     if (this.users === 1) {
@@ -69,7 +68,7 @@ export class Poller<T> implements Resource<T> {
         if (isAbort(error) || stop.aborted) return;
         const failure = asFailure(error);
         this.failure.value = failure;
-        // What this server does not have it will hardly have in a second.
+        // A route that this server does not have will not appear within a second.
         if (failure.code === "UnknownRoute") everyMs = ABSENT_MS;
       }
       await this.rest(restMs(performance.now() - began, everyMs), stop);
@@ -80,7 +79,7 @@ export class Poller<T> implements Resource<T> {
     return new Promise((resolve) => {
       const wake = (): void => {
         clearTimeout(timer);
-        stop.removeEventListener("abort", wake); // a page may stay open for weeks
+        stop.removeEventListener("abort", wake); // or listeners pile up while the page stays open
         resolve();
       };
       const timer = setTimeout(wake, ms);
@@ -90,12 +89,12 @@ export class Poller<T> implements Resource<T> {
   }
 }
 
-/** How long to wait after an answer that took so long. */
+/** How long to wait after a response that took `tookMs`. */
 export function restMs(tookMs: number, everyMs: number): number {
   return Math.max(everyMs - tookMs, SLOWNESS * tookMs);
 }
 
-/** Resolves once somebody can see the page. */
+/** Resolves when the page is visible. */
 export function visible(): Promise<void> {
   if (document.visibilityState === "visible") return Promise.resolve();
   return new Promise((resolve) => {
@@ -110,7 +109,7 @@ export function visible(): Promise<void> {
 
 const pollers = new Map<string, Poller<unknown>>();
 
-/** A resource for as long as the component is shown. The name says what is loaded: two of one name must load the same. */
+/** A resource while the component is mounted. Two uses with one name share a poller, so both must load the same data. */
 export function useResource<T>(name: string, load: Load<T>, everyMs: number = EVERY_MS): Resource<T> {
   const poller = useMemo(() => {
     const known = (pollers.get(name) as Poller<T> | undefined) ?? new Poller(load, everyMs);

@@ -1,7 +1,7 @@
-// Rows of the journal as `/v1/tail` answers them, and what a list keeps of them.
+// Journal rows as `/v1/tail` returns them, and the bounded list that holds them.
 
 import { parseExact, written } from "./json.ts";
-import { span } from "./words.ts";
+import { span } from "./format.ts";
 
 export interface Row {
   readonly offset: number;
@@ -27,10 +27,10 @@ export interface Row {
   readonly body_cut?: boolean;
 }
 
-/** Rows that are not in the list: they came and went faster than they could be shown, or are no longer kept. */
+/** Rows missing from the list: too many arrived at once, or the journal no longer holds them. */
 export interface Gap {
   readonly missed: number;
-  /** The offset behind the gap, which tells gaps apart. */
+  /** The offset after the gap, which identifies it. */
   readonly before: number;
 }
 
@@ -49,22 +49,22 @@ export interface Answer {
   readonly missed: number;
 }
 
-/** What narrows a tail; by the names of the query. */
+/** The filters of a tail, by query name. */
 export const FILTERS = ["door", "event", "channel", "kind", "from", "corr", "id", "text"] as const;
 export type FilterName = (typeof FILTERS)[number];
 export type Filters = Readonly<Partial<Record<FilterName, string>>>;
 
-/** The filters among the words of an address. */
+/** The filters in a query. */
 export function filtersOf(query: Readonly<Record<string, string>>): Filters {
   return Object.fromEntries(FILTERS.flatMap((name) => (query[name] ? [[name, query[name]]] : [])));
 }
 
-/** Entries in the order they came: at most so many, and at most so many characters of bodies; the oldest go. */
+/** Entries in order of arrival, bounded by number and by characters of bodies. The oldest are dropped first. */
 export class Entries {
   private items: (Entry | undefined)[] = [];
   private head = 0;
   private characters = 0;
-  /** How many have gone since the start, and how many rows those stood for. */
+  /** Entries dropped since the start, and the number of rows they represent. */
   dropped = 0;
   lost = 0;
 
@@ -91,7 +91,7 @@ export class Entries {
       this.characters += weight(entry);
     }
     while (this.length > this.entriesMax || (this.characters > this.charactersMax && this.length > 1)) this.shift();
-    // What went leaves a hole at the front; it is closed now and then, which costs each entry one move in the long run.
+    // Dropped entries leave unused slots at the front. They are removed in bulk, so each entry is moved once on average.
     if (this.head > this.entriesMax) {
       this.items = this.items.slice(this.head);
       this.head = 0;
@@ -118,7 +118,7 @@ export class Entries {
   }
 }
 
-/** The rows that an entry stands for. */
+/** The number of rows that an entry represents. */
 export function rowsIn(entry: Entry): number {
   return isGap(entry) ? entry.missed : 1;
 }
@@ -129,13 +129,13 @@ function weight(entry: Entry): number {
 
 const FRACTION = /\.(\d+)/;
 
-/** A time of the journal in milliseconds since 1970, with its microseconds, which a date of the browser's would cut off. */
+/** A journal time in milliseconds since 1970, with the microseconds that `Date` would truncate. */
 export function instant(text: string): number {
   const digits = FRACTION.exec(text)?.[1] ?? "";
   return Date.parse(text.replace(FRACTION, "")) + (digits === "" ? 0 : Number(`0.${digits}`) * 1_000);
 }
 
-/** A line about a row: why and how long it took, else the payload, else what else there is. */
+/** One line for a row: reason and timings, otherwise the payload, otherwise the metadata. */
 export function summary(row: Row): string {
   const times = timings(row);
   if (row.reason !== undefined) return times === undefined ? row.reason : `${row.reason} (${times})`;
@@ -144,23 +144,23 @@ export function summary(row: Row): string {
   return row.meta === undefined ? "" : JSON.stringify(row.meta);
 }
 
-/** How long a settled envelope waited and was worked on, which its row holds all by itself. */
+/** How long a settled envelope waited and was processed. */
 export function timings(row: Row): string | undefined {
   if (row.ref_at === undefined) return undefined;
   const sent = instant(row.ref_at);
   const settled = instant(row.recorded_at);
-  if (row.first_at === undefined) return `${span(settled - sent)} after it was sent`;
+  if (row.first_at === undefined) return `${span(settled - sent)} after sending`;
   const first = instant(row.first_at);
-  return `waited ${span(first - sent)}, worked ${span(settled - first)}`;
+  return `waited ${span(first - sent)}, processed ${span(settled - first)}`;
 }
 
-/** The part of an envelope that its sender wrote; the rest stands in columns of its own. */
+/** The payload of an envelope; its other fields have their own columns. */
 function payload(body: string): string {
   try {
     const { payload: sent } = parseExact(body) as { payload?: unknown };
     if (sent !== undefined) return written(sent).slice(0, 240);
   } catch {
-    // It is cut short, or no JSON: its letters have to do.
+    // Truncated or not JSON: use the raw text.
   }
   const found = /"payload"\s*:\s*/.exec(body);
   const text = found === null ? body : body.slice(found.index + found[0].length);

@@ -1,9 +1,9 @@
-// Who sits before the page. The token is traded for a cookie that no script can read, so nothing of it is kept here.
+// The session of the signed-in user. The token is exchanged for a cookie that scripts cannot read, so the page does not store it.
 
 import { computed, signal } from "@preact/signals";
 
-import { decoded } from "./place.ts";
-import { ask, asFailure, Failure, onFailure } from "./request.ts";
+import { decoded } from "./router.ts";
+import { fetchJson, asFailure, Failure, onFailure } from "./request.ts";
 
 export interface Who {
   readonly name: string;
@@ -15,16 +15,16 @@ export interface Who {
 }
 
 export type Session =
-  | { readonly state: "asking" }
+  | { readonly state: "loading" }
   | { readonly state: "out"; readonly failure?: Failure }
   | { readonly state: "in"; readonly who: Who };
 
-export const session = signal<Session>({ state: "asking" });
+export const session = signal<Session>({ state: "loading" });
 
-/** The version that this page was loaded from; files of another may speak of other things. */
+/** The server version that this page was loaded from. */
 let loadedVersion: string | undefined;
 
-/** Whether the server was updated under the page. */
+/** Whether the server was updated since the page was loaded. */
 export const isOutdated = computed(() => {
   if (session.value.state !== "in") return false;
   loadedVersion ??= session.value.who.version;
@@ -33,17 +33,17 @@ export const isOutdated = computed(() => {
 
 const TOKEN = /^#token=([^&]+)/;
 
-/** Sign in by the address, else by the cookie of an earlier visit. The token leaves the address at once, and the history with it. */
+/** Sign in with the token in the URL, otherwise with the cookie. The token is removed from the URL and the history at once. */
 export async function resume(): Promise<void> {
   onFailure((failure) => {
     if (failure.status === 401 && session.value.state === "in") session.value = { state: "out" };
   });
-  // The link may also be opened where the page is open already, as on the form that asks for the token.
+  // The sign-in link may be opened in a tab that already shows the console.
   window.addEventListener("hashchange", () => void byLink());
-  if (!(await byLink())) await look();
+  if (!(await byLink())) await refreshSession();
 }
 
-/** Whether the address held a token, with which one was signed in or refused. */
+/** Sign in with the token in the URL; false if there is none. */
 async function byLink(): Promise<boolean> {
   const found = TOKEN.exec(window.location.hash);
   if (found?.[1] === undefined) return false;
@@ -53,20 +53,20 @@ async function byLink(): Promise<boolean> {
   return true;
 }
 
-/** Ask who is signed in. While the server is away this leaves things as they are. */
-export async function look(): Promise<void> {
+/** Load the session. If the server is unreachable, an existing session stays. */
+export async function refreshSession(): Promise<void> {
   try {
-    session.value = { state: "in", who: await ask<Who>("/console/session") };
+    session.value = { state: "in", who: await fetchJson<Who>("/console/session") };
   } catch (error) {
     const failure = asFailure(error);
     if (failure.status === 401) session.value = { state: "out" };
-    else if (session.value.state === "asking") session.value = { state: "out", failure };
+    else if (session.value.state === "loading") session.value = { state: "out", failure };
   }
 }
 
 export async function signIn(token: string): Promise<void> {
   try {
-    const who = await ask<Who>("/console/session", { method: "POST", body: { token } });
+    const who = await fetchJson<Who>("/console/session", { method: "POST", body: { token } });
     session.value = { state: "in", who };
   } catch (error) {
     session.value = { state: "out", failure: asFailure(error) };
@@ -75,7 +75,7 @@ export async function signIn(token: string): Promise<void> {
 
 export async function signOut(): Promise<void> {
   try {
-    await ask<undefined>("/console/session", { method: "DELETE" });
+    await fetchJson<undefined>("/console/session", { method: "DELETE" });
   } finally {
     session.value = { state: "out" };
   }

@@ -1,13 +1,13 @@
-// The keyboard: `g` and a letter goes to a page, `/` to the filter of the page, `?` shows what there is. Keys typed into fields are left alone.
+// Keyboard shortcuts: `g` and a letter opens a page, `/` focuses the filter, `?` lists the shortcuts. Keys typed into fields are ignored.
 
 import { signal } from "@preact/signals";
 
 import { pages } from "./pages.ts";
-import { go } from "./place.ts";
+import { navigate } from "./router.ts";
 
 export const isHelpShown = signal(false);
 
-/** How long after `g` its letter may come. */
+/** The time limit between `g` and the letter. */
 const CHORD_MS = 1_500;
 
 export function watchShortcuts(): void {
@@ -17,7 +17,7 @@ export function watchShortcuts(): void {
     const isChord = event.timeStamp - chordAt < CHORD_MS;
     chordAt = -Infinity;
     const page = isChord ? pages.find(({ letter }) => letter === event.key) : undefined;
-    if (page !== undefined) go(page.path === "" ? [] : [page.path]);
+    if (page !== undefined) navigate(page.path === "" ? [] : [page.path]);
     else if (event.key === "g") chordAt = event.timeStamp;
     else if (event.key === "?") isHelpShown.value = !isHelpShown.value;
     else if (event.key === "/") focusFilter();

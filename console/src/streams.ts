@@ -1,6 +1,6 @@
-// Streams of queues as `/v1/metrics`, `/v1/peek` and `/v1/streams/…/explain` tell of them.
+// Queue streams as `/v1/metrics`, `/v1/peek` and `/v1/streams/…/explain` return them.
 
-import { ask, askExact, withQuery } from "./request.ts";
+import { fetchJson, fetchExact, withQuery } from "./request.ts";
 import { type Resource, useResource } from "./resource.ts";
 
 export interface StreamFigures {
@@ -32,7 +32,7 @@ export interface Envelope {
   readonly corr?: string;
   readonly payload?: unknown;
   readonly headers?: {
-    /** What the broker wrote on a dead letter. */
+    /** What the server adds to a dead letter. */
     readonly "x-courier"?: { readonly reason?: string; readonly lastError?: string; readonly attempts?: number };
   };
 }
@@ -75,24 +75,24 @@ export interface Explanation {
   readonly consumers: readonly Consumer[];
 }
 
-/** Rows of a peek. */
+/** Maximum rows of a peek. */
 export const PEEK_MAX = 100;
 
 export function useStreams(): Resource<readonly StreamFigures[]> {
   return useResource("/v1/metrics", async (stop) => {
-    const { streams } = await ask<{ streams: readonly StreamFigures[] }>("/v1/metrics", { signal: stop });
+    const { streams } = await fetchJson<{ streams: readonly StreamFigures[] }>("/v1/metrics", { signal: stop });
     return streams;
   });
 }
 
 export function useExplanation(stream: string): Resource<Explanation> {
   const path = `/v1/streams/${encodeURIComponent(stream)}/explain`;
-  return useResource(path, (stop) => ask<Explanation>(path, { signal: stop }));
+  return useResource(path, (stop) => fetchJson<Explanation>(path, { signal: stop }));
 }
 
 export function usePeek(stream: string, state: PeekState): Resource<readonly Peeked[]> {
   const path = withQuery("/v1/peek", { stream, state, max: PEEK_MAX });
-  return useResource(path, async (stop) => (await askExact<{ rows: readonly Peeked[] }>(path, { signal: stop })).rows);
+  return useResource(path, async (stop) => (await fetchExact<{ rows: readonly Peeked[] }>(path, { signal: stop })).rows);
 }
 
 const DEAD = /^(t\/[^/]+\/)?dlq\//;
@@ -101,7 +101,7 @@ export function isDeadLetters(stream: string): boolean {
   return DEAD.test(stream);
 }
 
-/** The stream that the dead letters of a stream go to; that of a stream of dead letters is itself. */
+/** The dead-letter stream of a stream; a dead-letter stream is its own. */
 export function deadNameOf(stream: string): string {
   if (isDeadLetters(stream)) return stream;
   return stream.replace(/^(t\/[^/]+\/)?/, "$1dlq/");
@@ -109,7 +109,7 @@ export function deadNameOf(stream: string): string {
 
 export type Standing = "working" | "waiting" | "starved" | "slow";
 
-/** How a consumer stands: one without credit gets nothing while others are served. */
+/** The state of a consumer. One without credit receives nothing. */
 export function standing(consumer: Consumer): Standing {
   if (!consumer.writable) return "slow";
   if (consumer.inflight > 0) return "working";

@@ -1,12 +1,12 @@
-// The server's metrics while somebody is signed in: the latest, how fast they grow, and how they were. Asked for from any page, so that the
-// plots already reach back when one comes to them.
+// The server's metrics: latest values, rates and history. They are polled on every page while signed in, so the plots have history when
+// you open them.
 
 import { effect, signal } from "@preact/signals";
 
 import { parseExposition, type Scrape, sumOf, valueOf } from "./exposition.ts";
 import { History } from "./history.ts";
 import { Rates } from "./rates.ts";
-import { askText } from "./request.ts";
+import { fetchText } from "./request.ts";
 import { Poller } from "./resource.ts";
 import { session } from "./session.ts";
 
@@ -14,20 +14,20 @@ export interface Reading {
   /** Seconds since 1970. */
   readonly at: number;
   readonly scrape: Scrape;
-  /** Growth per second of every counter by its name, all its labels together. */
+  /** Rate per second of every counter, summed over its labels. */
   readonly rates: ReadonlyMap<string, number>;
-  /** What every counter grew by in the last minute, or since the page was opened. */
+  /** Increase of every counter in the last minute, or since the page was opened. */
   readonly minute: ReadonlyMap<string, number>;
 }
 
 export const reading = signal<Reading | undefined>(undefined);
 export const history = new History();
 
-// Sums over all streams, also where the config asks for figures of each.
-const poller = new Poller((stop) => askText("/metrics?streams=0", { signal: stop }), 1_000);
+// Only sums over all streams, even if the config exports each stream.
+const poller = new Poller((stop) => fetchText("/metrics?streams=0", { signal: stop }), 1_000);
 export const metricsFailure = poller.failure;
 
-/** What plots are drawn from, by the name of the column. */
+/** The values of the plots, by column name. */
 function columns({ scrape, rates }: Reading): Record<string, number | undefined> {
   const quantile = (text: string): number | undefined => valueOf(scrape, "penstock_q_lat_ms", { quantile: text });
   return {

@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it. Kept in this browser.
+// The colour theme: light, dark, or the system's. Stored in this browser.
 
 import { effect, signal } from "@preact/signals";
 
@@ -8,7 +8,7 @@ const KEY = "penstock-theme";
 const ORDER: readonly Theme[] = ["auto", "light", "dark"];
 
 export const theme = signal<Theme>("auto");
-/** Whether it is dark right now, for what is drawn on a canvas. */
+/** Whether the theme is dark now, for drawing on a canvas. */
 export const isDark = signal(false);
 
 export function watchTheme(): void {

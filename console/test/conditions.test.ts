@@ -1,20 +1,20 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { conditionsOf, doorsOf } from "../src/conditions.ts";
+import { conditionsOf, servicesOf } from "../src/conditions.ts";
 import { parseExposition } from "../src/exposition.ts";
-import { backoffMs } from "../src/link.ts";
+import { backoffMs } from "../src/connection.ts";
 import { restMs } from "../src/resource.ts";
 import { deadNameOf, isDeadLetters, standing } from "../src/streams.ts";
 
 const WELL = "penstock_relay_up 1.0\npenstock_pipeline_up 1.0\npenstock_pipeline_halted 0.0\npenstock_pipeline_lag_rows 12.0\n";
 
-test("a server that is well needs nobody", () => {
+test("a healthy server has no conditions", () => {
   const minute = new Map([["penstock_q_in_total", 1_000], ["penstock_q_dead_total", 0]]);
   assert.deepEqual(conditionsOf(parseExposition(WELL), minute, { status: "ok", uptime: 1, journal: { ok: true, trouble: null } }), []);
 });
 
-test("what is down, halted or growing is told, the worst first, each with what to do", () => {
+test("failed services and growing error counters are reported, critical first, each with a hint", () => {
   const scrape = parseExposition("penstock_relay_up 0.0\npenstock_pipeline_halted 1.0\n");
   const minute = new Map([["penstock_q_dead_total", 1], ["penstock_records_refused_total", 3]]);
   const found = conditionsOf(scrape, minute, { status: "ok", uptime: 1, journal: { ok: false, trouble: "disk full" } });
@@ -23,32 +23,32 @@ test("what is down, halted or growing is told, the worst first, each with what t
     ["journal", "relay", "pipeline", "penstock_records_refused_total", "penstock_q_dead_total"],
   );
   assert.ok(found.every(({ hint }) => hint !== ""));
-  assert.match(found.at(-1)?.text ?? "", /^1 envelope went/);
+  assert.match(found.at(-1)?.text ?? "", /^1 envelope moved/);
 });
 
-test("doors that are not there are off, not down", () => {
-  const off = doorsOf(parseExposition("penstock_links 5.0\npenstock_streams 1.0\n"), 0, undefined);
+test("services that are not configured are off, not down", () => {
+  const off = servicesOf(parseExposition("penstock_links 5.0\npenstock_streams 1.0\n"), 0, undefined);
   assert.deepEqual(off.map(({ state }) => state), ["up", "off", "off", "off"]);
-  assert.equal(off[0]?.who, "5 connections, 1 stream");
-  const all = doorsOf(parseExposition(`${WELL}penstock_space_participants{space="a"} 2.0\npenstock_relay_topics 4.0\n`), 1, "running");
+  assert.equal(off[0]?.detail, "5 connections, 1 stream");
+  const all = servicesOf(parseExposition(`${WELL}penstock_space_participants{space="a"} 2.0\npenstock_relay_topics 4.0\n`), 1, "running");
   assert.deepEqual(all.map(({ state }) => state), ["up", "up", "up", "up"]);
-  assert.equal(all[3]?.who, "12 rows behind");
-  assert.equal(doorsOf(parseExposition(WELL), 0, "starting")[3]?.state, "starting");
+  assert.equal(all[3]?.detail, "12 rows behind");
+  assert.equal(servicesOf(parseExposition(WELL), 0, "starting")[3]?.state, "starting");
 });
 
-test("attempts to connect come ever more slowly, up to a bound, and not all at once", () => {
+test("reconnect attempts back off up to a limit, with jitter", () => {
   const waits = Array.from({ length: 12 }, (_, index) => backoffMs(index + 1, 0));
   assert.deepEqual(waits.slice(0, 6), [500, 1_000, 2_000, 4_000, 8_000, 10_000]);
   assert.equal(waits.at(-1), 10_000);
   assert.equal(backoffMs(3, 1), 1_500);
 });
 
-test("a slow server is asked more rarely", () => {
+test("a slow server is polled less often", () => {
   assert.equal(restMs(20, 1_000), 980);
   assert.equal(restMs(400, 1_000), 2_000);
 });
 
-test("dead letters are known by their names, those of tenants too", () => {
+test("dead-letter streams are recognised by name, with and without a tenant", () => {
   assert.equal(deadNameOf("demo/jobs"), "dlq/demo/jobs");
   assert.equal(deadNameOf("t/acme/jobs"), "t/acme/dlq/jobs");
   assert.equal(deadNameOf("dlq/demo/jobs"), "dlq/demo/jobs");

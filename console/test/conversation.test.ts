@@ -23,28 +23,28 @@ function shape(rows: readonly Row[], corr = "root"): string[] {
   return conversationOf(rows, corr).branches.map(({ step, depth }) => `${" ".repeat(depth)}${step.id}`);
 }
 
-test("each hangs under the one it answers, siblings by time, whatever order the rows came in", () => {
+test("a reply is below its request, siblings are ordered by time, in any order of rows", () => {
   const rows = [sent(0, "root", 0), sent(1, "reply", 5, ["root"]), sent(2, "late", 30, ["reply"]), sent(3, "early", 20, ["reply"])];
   assert.deepEqual(shape(rows), ["root", " reply", "  early", "  late"]);
   assert.deepEqual(shape([...rows].reverse()), ["root", " reply", "  early", "  late"]);
 });
 
-test("what refers to nothing known hangs under the one the conversation is named after, else stands alone", () => {
+test("an envelope with unknown refs is below the first envelope of the conversation, otherwise a root", () => {
   assert.deepEqual(shape([sent(0, "root", 0), sent(1, "a", 1, ["gone"]), sent(2, "b", 2)]), ["root", " a", " b"]);
   assert.deepEqual(shape([sent(1, "a", 1, ["gone"]), sent(2, "b", 2)]), ["a", "b"]);
 });
 
-test("circles do not hang the page, and nobody is lost in them", () => {
+test("cycles of refs terminate and lose no envelope", () => {
   const rows = [sent(0, "a", 0, ["b"]), sent(1, "b", 1, ["a"]), sent(2, "c", 2, ["c"])];
   assert.deepEqual([...shape(rows, "none")].map((line) => line.trim()).sort(), ["a", "b", "c"]);
 });
 
-test("a body that is cut short still tells what it answers", () => {
+test("refs are found in a truncated body", () => {
   const cut = { body: '{"id":"x","refs":["root"],"payload":{"text":"and so' };
   assert.deepEqual(shape([sent(0, "root", 0), sent(1, "x", 1, [], cut)]), ["root", " x"]);
 });
 
-test("envelopes of spaces hang by their correlation id", () => {
+test("envelopes of spaces are linked by correlation id", () => {
   const body = JSON.stringify({ id: "m2", correlation_id: ["m1"] });
   const rows = [
     sent(0, "m1", 0, [], { door: "mew", event: "envelope", channel: "room" }),
@@ -53,7 +53,7 @@ test("envelopes of spaces hang by their correlation id", () => {
   assert.deepEqual(shape(rows, "m1"), ["m1", " m2"]);
 });
 
-test("timings come from the settle, after as many attempts as it took", () => {
+test("timings come from the settlement, with the number of attempts", () => {
   const rows = [sent(0, "root", 0), settled(1, "root", "nack", 0, 10, 15), settled(2, "root", "ack", 0, 10, 40, 2)];
   const { branches, startedAt, endedAt } = conversationOf(rows, "root");
   const step = branches[0]?.step;
@@ -64,15 +64,15 @@ test("timings come from the settle, after as many attempts as it took", () => {
   assert.equal(endedAt - startedAt, 40);
 });
 
-test("a dead letter is a step of its own, and what is under way has no outcome", () => {
+test("a dead letter is a separate step, and a pending envelope has no outcome", () => {
   const rows = [
     sent(0, "root", 0), settled(1, "root", "dead", 0, 5, 9), sent(2, "root", 9, [], { channel: "dlq/q" }), sent(3, "x", 10, ["root"]),
   ];
   const { branches } = conversationOf(rows, "root");
-  const outcomes = branches.map(({ step }) => `${step.id} in ${step.channel}: ${step.outcome ?? "under way"}`);
-  assert.deepEqual(outcomes.sort(), ["root in dlq/q: under way", "root in q: dead", "x in q: under way"]);
+  const outcomes = branches.map(({ step }) => `${step.id} in ${step.channel}: ${step.outcome ?? "pending"}`);
+  assert.deepEqual(outcomes.sort(), ["root in dlq/q: pending", "root in q: dead", "x in q: pending"]);
 });
 
-test("nothing is no conversation", () => {
+test("no rows give an empty conversation", () => {
   assert.deepEqual(conversationOf([], "x"), { branches: [], startedAt: 0, endedAt: 0 });
 });

@@ -15,20 +15,20 @@ penstock_odd +Inf
 not a line
 `;
 
-test("numbers are those of the text to the digit", () => {
+test("values equal those of the text to the digit", () => {
   const scrape = parseExposition(TEXT);
   assert.equal(valueOf(scrape, "penstock_q_in_total"), Number.MAX_SAFE_INTEGER);
   assert.equal(valueOf(scrape, "penstock_q_lat_ms", { quantile: "0.99" }), 106.495);
   assert.equal(valueOf(scrape, "penstock_odd"), Infinity);
 });
 
-test("labels are told apart, unescaped and added up", () => {
+test("labels are distinguished, unescaped and summed", () => {
   const scrape = parseExposition(TEXT);
   assert.equal(valueOf(scrape, "penstock_space_frames_total", { space: 'b "quoted", with {braces} \\ and\nlines' }), 4);
   assert.equal(sumOf(scrape, "penstock_space_frames_total"), 7);
 });
 
-test("what the server does not tell is not known, which is not nought", () => {
+test("a metric that the server does not report is undefined, not zero", () => {
   const scrape = parseExposition(TEXT);
   assert.equal(valueOf(scrape, "penstock_relay_up"), undefined);
   assert.equal(sumOf(scrape, "penstock_relay_up"), undefined);

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, test } from "node:test";
 import { CHARACTERS_MAX, ENTRIES_MAX, Follower } from "../src/follower.ts";
 import { Entries, isGap, type Row } from "../src/rows.ts";
 
-// A journal in memory behind the browser's `fetch`, with the rules of `/v1/tail`.
+// An in-memory journal behind `fetch` that implements `/v1/tail`.
 let journal: Row[] = [];
 let keptFrom = 0;
 let asked: URLSearchParams[] = [];
@@ -37,7 +37,7 @@ async function fetchTail(address: string, init: RequestInit): Promise<Response> 
   if (after >= journal.length && query.get("wait_ms") !== "0") {
     await new Promise<void>((resolve, reject) => {
       wakeTail = resolve;
-      init.signal?.addEventListener("abort", () => reject(new DOMException("given up", "AbortError")));
+      init.signal?.addEventListener("abort", () => reject(new DOMException("aborted", "AbortError")));
     });
   }
   const from = Math.max(after, keptFrom);
@@ -64,14 +64,14 @@ afterEach(() => {
 
 async function until(what: () => boolean): Promise<void> {
   for (let turn = 0; turn < 10_000 && !what(); turn += 1) await new Promise((resolve) => setImmediate(resolve));
-  assert.ok(what(), "it never came to that");
+  assert.ok(what(), "the condition was never met");
 }
 
 function offsets(follower: Follower): number[] {
   return follower.entries.slice(0, follower.entries.length).map((entry) => (isGap(entry) ? -entry.missed : entry.offset));
 }
 
-test("what is there comes at once, what is written later as it is written, each row once", async () => {
+test("existing rows arrive at once, new rows as they are written, each row once", async () => {
   write(20);
   const follower = new Follower({}, { back: 5, canSkip: true });
   const end = follower.run();
@@ -80,10 +80,10 @@ test("what is there comes at once, what is written later as it is written, each 
   await until(() => follower.entries.length === 3_005);
   end();
   assert.deepEqual(offsets(follower), Array.from({ length: 3_005 }, (_, index) => index + 15));
-  assert.equal(asked[0]?.get("wait_ms"), "0", "who has seen nothing yet does not wait");
+  assert.equal(asked[0]?.get("wait_ms"), "0", "the first request does not wait");
 });
 
-test("a paused list stays as it is, counts what comes, and has all of it afterwards", async () => {
+test("a paused list does not change, counts new rows, and shows them when resumed", async () => {
   write(3);
   const follower = new Follower({}, { back: 100, canSkip: true });
   const end = follower.run();
@@ -98,7 +98,7 @@ test("a paused list stays as it is, counts what comes, and has all of it afterwa
   assert.deepEqual(offsets(follower), Array.from({ length: 126 }, (_, index) => index));
 });
 
-test("a list that is paused for long says what it could not keep", async () => {
+test("a list paused for long reports the rows it dropped", async () => {
   const follower = new Follower({}, { back: 1, canSkip: true });
   const end = follower.run();
   await until(() => follower.reach.value !== undefined);
@@ -110,11 +110,11 @@ test("a list that is paused for long says what it could not keep", async () => {
   assert.equal(follower.entries.length, ENTRIES_MAX);
   assert.equal(offsets(follower).at(-1), ENTRIES_MAX + 499);
   const mark = follower.entries.at(0);
-  assert.ok(mark !== undefined && isGap(mark), "the list begins with what it could not keep");
+  assert.ok(mark !== undefined && isGap(mark), "the list starts with a gap for the dropped rows");
   assert.equal(mark.missed + follower.entries.length - 1, ENTRIES_MAX + 500);
 });
 
-test("what is kept aside is bounded in characters too, and marks that go count for what they stood for", async () => {
+test("the pause buffer is bounded in characters, and dropped gaps count their rows", async () => {
   const entries = new Entries(1_000, 100);
   entries.push([{ missed: 70, before: 70 }, ...journalOf(30, "x".repeat(10))]);
   assert.equal(entries.length, 10);
@@ -132,7 +132,7 @@ test("what is kept aside is bounded in characters too, and marks that go count f
   assert.deepEqual(offsets(follower), [-6, 6, 7, 8, 9]);
 });
 
-test("rows that are gone leave a mark that says how many", async () => {
+test("deleted rows leave a gap with their number", async () => {
   write(10);
   const follower = new Follower({}, { after: 2, canSkip: true });
   keptFrom = 6;
@@ -142,7 +142,7 @@ test("rows that are gone leave a mark that says how many", async () => {
   assert.deepEqual(offsets(follower), [-4, 6, 7, 8, 9]);
 });
 
-test("a refusal is shown in the server's words, and the list asks again", async (context) => {
+test("a failure shows the server's message, and the list retries", async (context) => {
   context.mock.timers.enable({ apis: ["setTimeout"] });
   write(2);
   refusal = new Response(JSON.stringify({ error: { code: "UnknownRoute", message: "no journal", hint: "keep one" } }), { status: 404 });

@@ -1,22 +1,22 @@
-// Questions to the tables and what surrounds them.
+// SQL queries and their results.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { webAddress } from "../src/lake/progress.ts";
-import { cellText, isNumeric, PAST_MAX, quoted, remembered, sample, toCsv } from "../src/lake/question.ts";
-import { inSight } from "../src/lake/window.ts";
+import { cellText, isNumeric, RECENT_MAX, quoted, addRecent, sample, toCsv } from "../src/lake/sql.ts";
+import { visibleRows } from "../src/lake/window.ts";
 
-test("the rows in sight, and as much space as the others would take", () => {
+test("the visible rows, with spacers for the others", () => {
   for (const rows of [0, 1, 10, 1_000]) {
     for (const scrolled of [-50, 0, 1, 290, 14_000, 29_000, 10 ** 9]) {
-      const { from, to, above, below } = inSight(scrolled, 480, 29, rows);
+      const { from, to, above, below } = visibleRows(scrolled, 480, 29, rows);
       assert.ok(from >= 0 && from <= to && to <= rows);
       assert.equal(above + (to - from) * 29 + below, rows * 29);
       assert.ok(to - from <= 480 / 29 + 26);
     }
   }
-  const { from, to } = inSight(14_500, 480, 29, 1_000);
+  const { from, to } = visibleRows(14_500, 480, 29, 1_000);
   assert.ok(from <= 500 && to >= 517);
 });
 
@@ -28,21 +28,21 @@ test("only web addresses become links", () => {
   assert.equal(webAddress(null), undefined);
 });
 
-test("names of tables are quoted", () => {
+test("table names are quoted", () => {
   assert.equal(sample("events"), 'select * from "events" limit 50');
   assert.equal(quoted('a"b'), '"a""b"');
 });
 
-test("questions are remembered once each, the newest first, within a bound", () => {
+test("recent queries are kept without duplicates, newest first, up to a limit", () => {
   let past: readonly string[] = [];
-  for (let index = 0; index < PAST_MAX + 10; index += 1) past = remembered(past, `select ${index}`);
-  assert.equal(past.length, PAST_MAX);
-  past = remembered(past, past.at(-1) ?? "");
-  assert.equal(past.length, PAST_MAX);
-  assert.equal(new Set(past).size, PAST_MAX);
+  for (let index = 0; index < RECENT_MAX + 10; index += 1) past = addRecent(past, `select ${index}`);
+  assert.equal(past.length, RECENT_MAX);
+  past = addRecent(past, past.at(-1) ?? "");
+  assert.equal(past.length, RECENT_MAX);
+  assert.equal(new Set(past).size, RECENT_MAX);
 });
 
-test("values as text, and answers as CSV that no spreadsheet runs", () => {
+test("values as text, and results as CSV without formulas", () => {
   assert.equal(cellText(null), "null");
   assert.equal(cellText(["a", 1]), '["a",1]');
   assert.ok(isNumeric("int64") && isNumeric("double") && !isNumeric("string") && !isNumeric(undefined));

@@ -1,20 +1,20 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 
-import { link, reachable, watchLink } from "../src/link.ts";
-import { ask, Failure } from "../src/request.ts";
+import { connection, reachable, watchConnection } from "../src/connection.ts";
+import { fetchJson, Failure } from "../src/request.ts";
 import { Poller } from "../src/resource.ts";
 
 const browser = globalThis as unknown as Record<string, unknown>;
 const original = globalThis.fetch;
 let listeners: (() => void)[] = [];
-let page: { visibilityState: string; addEventListener: (_: string, heard: () => void) => void; removeEventListener: () => void };
+let page: { visibilityState: string; addEventListener: (_: string, listener: () => void) => void; removeEventListener: () => void };
 
 beforeEach(() => {
   listeners = [];
   page = {
     visibilityState: "visible",
-    addEventListener: (_, heard) => listeners.push(heard),
+    addEventListener: (_, listener) => listeners.push(listener),
     removeEventListener: () => undefined,
   };
   browser["document"] = page;
@@ -25,15 +25,15 @@ afterEach(() => {
   delete browser["document"];
 });
 
-function linkState(): string {
-  return link.value.state;
+function connectionState(): string {
+  return connection.value.state;
 }
 
 async function turns(count = 20): Promise<void> {
   for (let turn = 0; turn < count; turn += 1) await new Promise((resolve) => setImmediate(resolve));
 }
 
-test("one poller serves many, stops with the last, and keeps its answer while newer ones fail", async () => {
+test("one poller serves all users, stops with the last, and keeps its data when requests fail", async () => {
   let asked = 0;
   let fails = false;
   const poller = new Poller(async () => {
@@ -62,7 +62,7 @@ test("one poller serves many, stops with the last, and keeps its answer while ne
   assert.ok(!poller.isUsed);
 });
 
-test("a poller that runs for weeks holds on to nothing of its past", async (context) => {
+test("a poller does not accumulate abort listeners", async (context) => {
   let listening = 0;
   for (const [method, change] of [["addEventListener", 1], ["removeEventListener", -1]] as const) {
     const real = AbortSignal.prototype[method];
@@ -84,7 +84,7 @@ test("a poller that runs for weeks holds on to nothing of its past", async (cont
   end();
 });
 
-test("nothing is asked while nobody can see the page", async () => {
+test("a hidden page sends no requests", async () => {
   page.visibilityState = "hidden";
   let asked = 0;
   const poller = new Poller(async () => (asked += 1), 60_000);
@@ -92,15 +92,15 @@ test("nothing is asked while nobody can see the page", async () => {
   await turns();
   assert.equal(asked, 0);
   page.visibilityState = "visible";
-  for (const heard of listeners) heard();
+  for (const listener of listeners) listener();
   await turns();
   assert.equal(asked, 1);
   end();
 });
 
-test("a server that is away is asked by one probe, and everybody goes on when it is back", async (context) => {
+test("one probe checks an unreachable server, and all waiters continue when it is back", async (context) => {
   context.mock.timers.enable({ apis: ["setTimeout"] });
-  watchLink();
+  watchConnection();
   let isUp = false;
   const paths: string[] = [];
   browser["fetch"] = async (path: string) => {
@@ -108,9 +108,9 @@ test("a server that is away is asked by one probe, and everybody goes on when it
     if (!isUp) throw new TypeError("failed to fetch");
     return new Response("{}");
   };
-  await assert.rejects(ask("/v1/metrics"), (error) => error instanceof Failure && error.isUnreachable);
-  await assert.rejects(ask("/v1/peek"));
-  assert.equal(linkState(), "down");
+  await assert.rejects(fetchJson("/v1/metrics"), (error) => error instanceof Failure && error.isUnreachable);
+  await assert.rejects(fetchJson("/v1/peek"));
+  assert.equal(connectionState(), "down");
   let isBack = false;
   void reachable().then(() => (isBack = true));
   for (let second = 0; second < 5; second += 1) {
@@ -124,15 +124,15 @@ test("a server that is away is asked by one probe, and everybody goes on when it
   context.mock.timers.tick(10_000);
   await turns();
   assert.ok(isBack);
-  assert.equal(linkState(), "back");
+  assert.equal(connectionState(), "back");
   context.mock.timers.tick(10_000);
-  assert.equal(linkState(), "up");
+  assert.equal(connectionState(), "up");
 });
 
-test("what the server refuses is told in its own words", async () => {
-  const refusal = { error: { code: "Unauthorized", message: "nobody is signed in", hint: "give the token" } };
+test("a failure has the server's code, message and hint", async () => {
+  const refusal = { error: { code: "Unauthorized", message: "not signed in", hint: "give the token" } };
   browser["fetch"] = async () => new Response(JSON.stringify(refusal), { status: 403 });
-  await assert.rejects(ask("/v1/purge"), (error) => error instanceof Failure && error.code === "Unauthorized" && error.hint === "give the token");
+  await assert.rejects(fetchJson("/v1/purge"), (error) => error instanceof Failure && error.code === "Unauthorized" && error.hint === "give the token");
   browser["fetch"] = async () => new Response("<h1>proxy</h1>", { status: 502, statusText: "Bad Gateway" });
-  await assert.rejects(ask("/v1/purge"), /502 Bad Gateway/);
+  await assert.rejects(fetchJson("/v1/purge"), /502 Bad Gateway/);
 });

@@ -8,7 +8,7 @@ export function row(offset: number, more: Partial<Row> = {}): Row {
   return { offset, recorded_at: "2026-01-01T00:00:00.000000Z", door: "courier", event: "enqueue", ...more };
 }
 
-test("the newest entries are kept, in the order they came", () => {
+test("the newest entries are kept, in order of arrival", () => {
   const entries = new Entries(100, 1_000_000);
   for (let offset = 0; offset < 1_000; offset += 7) {
     entries.push(Array.from({ length: 7 }, (_, index) => row(offset + index)));
@@ -20,7 +20,7 @@ test("the newest entries are kept, in the order they came", () => {
   assert.equal(entries.at(0), entries.slice(0, 1)[0]);
 });
 
-test("long bodies make room sooner, and the newest stays whatever its length", () => {
+test("long bodies are evicted sooner, and the newest entry stays at any length", () => {
   const entries = new Entries(100, 1_000);
   entries.push([row(0, { body: "x".repeat(600) }), row(1, { body: "x".repeat(600) })]);
   assert.equal(entries.length, 1);
@@ -28,25 +28,25 @@ test("long bodies make room sooner, and the newest stays whatever its length", (
   assert.deepEqual(entries.slice(0, 9).map((entry) => !isGap(entry) && entry.offset), [2]);
 });
 
-test("microseconds count", () => {
+test("times keep microseconds", () => {
   const before = instant("2026-01-01T00:00:00.000100Z");
   assert.ok(Math.abs(instant("2026-01-01T00:00:00.000350Z") - before - 0.25) < 1e-3);
   assert.equal(instant("2026-01-01T00:00:01Z"), Date.parse("2026-01-01T00:00:01Z"));
 });
 
-test("a line about a row says what matters of it", () => {
+test("the summary of a row contains reason, timings or payload", () => {
   assert.equal(summary(row(1, { body: '{"id":"a","payload":{"x":[1, 2]},"corr":"c"}' })), '{"x":[1,2]}');
   assert.equal(summary(row(1, { body: '{"id":"a","payload": {"x":"cut sho' })), '{"x":"cut sho');
   const settled = { ref_at: "2026-01-01T00:00:00.000000Z", first_at: "2026-01-01T00:00:00.500000Z", recorded_at: "2026-01-01T00:00:02.500000Z" };
-  assert.equal(summary(row(1, { event: "ack", ...settled })), "waited 500 ms, worked 2 s");
+  assert.equal(summary(row(1, { event: "ack", ...settled })), "waited 500 ms, processed 2 s");
   assert.match(summary(row(1, { event: "nack", reason: "no ground", ...settled })), /^no ground \(waited/);
 });
 
-test("only what narrows is taken from an address", () => {
+test("only filters are taken from a query", () => {
   assert.deepEqual(filtersOf({ door: "mew", text: "", state: "dead", corr: "x" }), { door: "mew", corr: "x" });
 });
 
-test("a download holds every row, and nothing that a spreadsheet would run", () => {
+test("a download contains every row and no formulas", () => {
   const rows = [row(1, { id: "=cmd()", body: 'say "hi",\nthen', meta: { a: 1 } }), row(2, { bytes: -1 })];
   assert.deepEqual(jsonLines(rows).trimEnd().split("\n").map((line) => JSON.parse(line) as unknown), rows);
   const [head = "", ...rest] = csv(rows).split("\r\n");

@@ -1,15 +1,15 @@
-// The picture of a space, and what is worked out of what the server tells.
+// The layout of the stream graph, and values derived from `/v1/spaces`.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { EDGES_MAX, picture, shortened } from "../src/spaces/picture.ts";
-import { SEATS_MAX, Seating } from "../src/spaces/seating.ts";
+import { EDGES_MAX, layoutGraph, shortened } from "../src/spaces/layout.ts";
+import { NODES_MAX, Slots } from "../src/spaces/slots.ts";
 import { capabilityText, Measuring, type Participant, saving, type Space, type Stream } from "../src/spaces/survey.ts";
 
 const SIZE = { width: 640, height: 420 };
 
-function person(id: string, connected = true, type: string | null = "websocket"): Participant {
+function participant(id: string, connected = true, type: string | null = "websocket"): Participant {
   return { id, as: id, connected, type: connected ? type : null, capabilities: [{ kind: "chat" }] };
 }
 
@@ -36,37 +36,37 @@ function space(participants: readonly Participant[], streams: readonly Stream[],
   return { id: "demo", name: null, participants, streams, invited: [], kicked: [], counts };
 }
 
-const drawn = (shown: Space, seats: readonly (string | undefined)[]) => picture(shown, seats, SIZE, () => 1);
+const drawn = (shown: Space, slots: readonly (string | undefined)[]) => layoutGraph(shown, slots, SIZE, () => 1);
 
-test("seats stay while people come and go", () => {
-  const seating = new Seating();
-  assert.deepEqual(seating.take(["a", "b", "c"]), ["a", "b", "c"]);
-  assert.deepEqual(seating.take(["c", "a", "b"]), ["a", "b", "c"]);
-  assert.deepEqual(seating.take(["a", "c"]), ["a", undefined, "c"]);
-  assert.deepEqual(seating.take(["a", "c", "d"]), ["a", "d", "c"]);
-  assert.deepEqual(seating.take(["a", "b", "c", "d"]), ["a", "d", "c", "b"]);
+test("participants keep their slots while others join and leave", () => {
+  const slots = new Slots();
+  assert.deepEqual(slots.assign(["a", "b", "c"]), ["a", "b", "c"]);
+  assert.deepEqual(slots.assign(["c", "a", "b"]), ["a", "b", "c"]);
+  assert.deepEqual(slots.assign(["a", "c"]), ["a", undefined, "c"]);
+  assert.deepEqual(slots.assign(["a", "c", "d"]), ["a", "d", "c"]);
+  assert.deepEqual(slots.assign(["a", "b", "c", "d"]), ["a", "d", "c", "b"]);
 });
 
-test("no more seats than can be drawn, and the rest is told", () => {
-  const ids = Array.from({ length: SEATS_MAX + 15 }, (_, index) => `p${index}`);
-  const seats = new Seating().take(ids);
-  assert.equal(seats.length, SEATS_MAX);
-  assert.equal(drawn(space(ids.map((id) => person(id)), []), seats).hiddenNodes, 15);
+test("the number of slots is bounded, and the rest is counted", () => {
+  const ids = Array.from({ length: NODES_MAX + 15 }, (_, index) => `p${index}`);
+  const slots = new Slots().assign(ids);
+  assert.equal(slots.length, NODES_MAX);
+  assert.equal(drawn(space(ids.map((id) => participant(id)), []), slots).hiddenNodes, 15);
 });
 
-test("nobody is drawn outside the picture, or on somebody else", () => {
+test("nodes are inside the graph and do not overlap", () => {
   for (const many of [1, 2, 3, 8, 20, 21, 60]) {
-    const people = Array.from({ length: many }, (_, index) => person(`person-${index}`));
-    const { nodes } = drawn(space(people, []), people.map(({ id }) => id));
+    const participants = Array.from({ length: many }, (_, index) => participant(`participant-${index}`));
+    const { nodes } = drawn(space(participants, []), participants.map(({ id }) => id));
     assert.equal(nodes.length, many);
     assert.equal(new Set(nodes.map(({ x, y }) => `${Math.round(x)} ${Math.round(y)}`)).size, many);
     for (const { x, y } of nodes) assert.ok(x > 0 && x < SIZE.width && y > 0 && y < SIZE.height);
   }
 });
 
-test("aimed edges go to their targets, others to everybody but their owner", () => {
-  const people = ["a", "b", "c"].map((id) => person(id));
-  const { edges } = drawn(space(people, [stream("a", ["b"], ["b"]), stream("c", ["a", "b", "c"])]), ["a", "b", "c"]);
+test("targeted edges go to their targets, broadcast edges to all but the owner", () => {
+  const participants = ["a", "b", "c"].map((id) => participant(id));
+  const { edges } = drawn(space(participants, [stream("a", ["b"], ["b"]), stream("c", ["a", "b", "c"])]), ["a", "b", "c"]);
   assert.deepEqual(
     edges.map(({ from, to, isTargeted }) => [from, to, isTargeted]),
     [
@@ -79,33 +79,33 @@ test("aimed edges go to their targets, others to everybody but their owner", () 
   assert.ok(!edges[1]?.head.endsWith("Z"));
 });
 
-test("streams between the same two are one edge with the sum of their rates", () => {
-  const people = [person("a"), person("b", false)];
+test("streams between the same two participants are one edge with the sum of their rates", () => {
+  const participants = [participant("a"), participant("b", false)];
   const streams = [stream("a", [], ["b"]), { ...stream("a", [], ["b"]), stream_id: "second" }];
-  const { edges } = drawn(space(people, streams), ["a", "b"]);
+  const { edges } = drawn(space(participants, streams), ["a", "b"]);
   assert.equal(edges.length, 1);
   assert.deepEqual([edges[0]?.rate, edges[0]?.streams, edges[0]?.isReached], [2, 2, false]);
 });
 
-test("two directions do not cover each other", () => {
-  const people = [person("a"), person("b")];
-  const { edges } = drawn(space(people, [stream("a", ["b"], ["b"]), stream("b", ["a"], ["a"])]), ["a", "b"]);
+test("edges in opposite directions do not overlap", () => {
+  const participants = [participant("a"), participant("b")];
+  const { edges } = drawn(space(participants, [stream("a", ["b"], ["b"]), stream("b", ["a"], ["a"])]), ["a", "b"]);
   const [one, other] = edges;
   assert.ok(one !== undefined && other !== undefined);
   assert.ok(Math.hypot(one.labelX - other.labelX, one.labelY - other.labelY) > 10);
 });
 
-test("edges are bounded, the aimed ones first", () => {
-  const people = Array.from({ length: 30 }, (_, index) => person(`p${index}`));
-  const ids = people.map(({ id }) => id);
+test("the number of edges is bounded, targeted ones first", () => {
+  const participants = Array.from({ length: 30 }, (_, index) => participant(`p${index}`));
+  const ids = participants.map(({ id }) => id);
   const streams = [...ids.map((id) => stream(id, ids)), stream("p1", ["p2"], ["p2"])];
-  const { edges, hiddenEdges } = drawn(space(people, streams), ids);
+  const { edges, hiddenEdges } = drawn(space(participants, streams), ids);
   assert.equal(edges.length, EDGES_MAX);
   assert.equal(edges[0]?.isTargeted, true);
   assert.equal(hiddenEdges, 30 * 29 + 1 - EDGES_MAX);
 });
 
-test("rates are differences between two answers, and a server that starts again does not make them negative", () => {
+test("rates are differences between responses, and a restart does not make them negative", () => {
   const measuring = new Measuring();
   const at = (frames: number) => space([], [stream("a", ["b"], ["b"], frames)], { frames });
   const rate = (seconds: number, frames: number): number | undefined => {
@@ -120,12 +120,12 @@ test("rates are differences between two answers, and a server that starts again 
   assert.ok((rate(4, 10) ?? -1) >= 0);
 });
 
-test("what aiming saves", () => {
+test("deliveries saved by targeting", () => {
   assert.deepEqual(saving(space([], [], { deliveries: 25, broadcast: 100 })), { deliveries: 25, broadcast: 100, part: 0.75 });
   assert.equal(saving(space([], [])).part, 0);
 });
 
-test("capabilities and long names in few words", () => {
+test("capabilities and long names are shortened", () => {
   assert.equal(capabilityText({ kind: "chat", id: "c-1" }), "chat");
   assert.equal(capabilityText({ kind: "mcp/request", payload: { method: "tools/*" } }), 'mcp/request where payload {"method":"tools/*"}');
   assert.equal(shortened("walker-in-the-woods-17", 11), "walke…ds-17");

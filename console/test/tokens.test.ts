@@ -1,17 +1,17 @@
-// Token streams over a socket that breaks, with a clock that the tests turn.
+// Token streams over an unreliable socket, with a simulated clock.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { toHex } from "../src/tokens/chain.ts";
-import { offered } from "../src/tokens/link.ts";
-import { Listener, misfit, type Socket, type Surroundings } from "../src/tokens/listener.ts";
+import { parseLink } from "../src/tokens/link.ts";
+import { Listener, validate, type Socket, type Environment } from "../src/tokens/listener.ts";
 import { CHARACTERS_MAX, Transcript } from "../src/tokens/transcript.ts";
 import { verdict } from "../src/tokens/verdict.ts";
-import { KEY, press, TOPIC } from "./press.ts";
+import { KEY, encodeStream, TOPIC } from "./encoder.ts";
 
 const WANTED = { topic: TOPIC, key: toHex(KEY), suite: "sha256" } as const;
-const STORY = press([[{ token: "Once" }], [{ token: " upon" }, { token: " a" }], [{ heartbeat: true }], [{ token: " time" }], [{ complete: 4 }]]);
+const STORY = encodeStream([[{ token: "Once" }], [{ token: " upon" }, { token: " a" }], [{ heartbeat: true }], [{ token: " time" }], [{ complete: 4 }]]);
 const MACS = STORY.map((message) => toHex(message.slice(-16)));
 
 class Wire implements Socket {
@@ -35,7 +35,7 @@ class Wire implements Socket {
   }
 }
 
-class World implements Surroundings {
+class World implements Environment {
   readonly wires: Wire[] = [];
   private ms = 0;
   private ticking: (() => void) | undefined;
@@ -61,7 +61,7 @@ class World implements Surroundings {
     for (let gone = 0; gone < ms; gone += 100) {
       this.ms += 100;
       this.ticking?.();
-      // Whatever is opened meanwhile is open at once, and silent.
+      // A new socket opens at once and receives nothing.
       const last = this.wires.at(-1);
       if (last !== undefined && !last.isClosed && last.sent.length === 0) last.onopen?.();
     }
@@ -81,18 +81,18 @@ function begin(): { world: World; listener: Listener } {
   return { world, listener };
 }
 
-test("a stream that nobody touched is shown whole and ends complete", () => {
+test("an intact stream is shown in full and completes", () => {
   const { world, listener } = begin();
   assert.equal(verdict(listener).label, "Waiting");
   world.wire.deliver(...STORY);
   assert.equal(listener.transcript.plain(), "Once upon a time");
   assert.equal(listener.transcript.tokens, 4);
-  assert.equal(listener.follower.counts.accepted, 5);
+  assert.equal(listener.verifier.counts.accepted, 5);
   assert.equal(verdict(listener).label, "Complete");
   assert.ok(world.wire.isClosed);
 });
 
-test("a lost socket goes on from the last mark", () => {
+test("a lost connection resumes after the last verified MAC", () => {
   const { world, listener } = begin();
   world.wire.deliver(...STORY.slice(0, 2));
   world.wire.onclose?.();
@@ -102,11 +102,11 @@ test("a lost socket goes on from the last mark", () => {
   assert.deepEqual(JSON.parse(world.wire.sent[0] ?? ""), { topic: TOPIC, resume: MACS[1] });
   world.wire.deliver(...STORY);
   assert.equal(listener.transcript.plain(), "Once upon a time");
-  assert.equal(listener.follower.counts.duplicates, 2);
-  assert.equal(listener.losses, 1);
+  assert.equal(listener.verifier.counts.duplicates, 2);
+  assert.equal(listener.disconnects, 1);
 });
 
-test("a server that stays away is asked less and less often", () => {
+test("reconnects to an unreachable server back off", () => {
   const { world } = begin();
   for (let lost = 0; lost < 40; lost += 1) {
     world.wires.at(-1)?.onclose?.();
@@ -115,12 +115,12 @@ test("a server that stays away is asked less and less often", () => {
   assert.ok(world.wires.length < 12, String(world.wires.length));
 });
 
-test("what is missing is asked for, and given up with a gap", () => {
+test("missing messages are requested, and end the stream with a gap if they do not arrive", () => {
   const { world, listener } = begin();
   world.wire.deliver(...STORY.slice(0, 2), ...STORY.slice(3));
   assert.equal(listener.transcript.plain(), "Once upon a");
-  assert.equal(verdict(listener).label, "Asking again");
-  assert.equal(listener.follower.doubtful, 2);
+  assert.equal(verdict(listener).label, "Retrying");
+  assert.equal(listener.verifier.doubtful, 2);
   world.pass(200);
   assert.deepEqual(JSON.parse(world.wire.sent[0] ?? ""), { topic: TOPIC, resume: MACS[1] });
   world.wire.deliver(JSON.stringify({ gone: MACS[1] }));
@@ -130,7 +130,7 @@ test("what is missing is asked for, and given up with a gap", () => {
   assert.equal(listener.transcript.plain(), "Once upon a");
 });
 
-test("who chooses so goes on behind a gap, and sees where it was", () => {
+test("skipping continues after a gap and marks it", () => {
   const { world, listener } = begin();
   world.wire.deliver(...STORY.slice(0, 1), ...STORY.slice(3));
   world.pass(29_000);
@@ -143,13 +143,13 @@ test("who chooses so goes on behind a gap, and sees where it was", () => {
   assert.equal(verdict(listener).label, "Complete");
 });
 
-test("who keeps listening reads the next stream, and no stream twice", () => {
+test("continuing reads the next stream, and no stream twice", () => {
   const { world, listener } = begin();
-  const second = press([[{ token: "Again" }], [{ complete: 1 }]]);
-  const third = press([[{ token: "More" }], [{ token: "…" }]]);
+  const second = encodeStream([[{ token: "Again" }], [{ complete: 1 }]]);
+  const third = encodeStream([[{ token: "More" }], [{ token: "…" }]]);
   world.wire.deliver(...STORY);
   assert.deepEqual(verdict(listener).offers, ["next"]);
-  listener.keepOn();
+  listener.continueWithNext();
   world.pass(100);
   assert.deepEqual(JSON.parse(world.wire.sent[0] ?? ""), { topic: TOPIC });
   world.wire.deliver(...STORY);
@@ -160,7 +160,7 @@ test("who keeps listening reads the next stream, and no stream twice", () => {
   assert.equal(world.wires.length, 2);
 });
 
-test("a late reader is told soon that the beginning is missing", () => {
+test("a late reader soon reports that the beginning is missing", () => {
   const { world, listener } = begin();
   world.wire.deliver(...STORY.slice(2, 4));
   world.pass(3_000);
@@ -168,29 +168,29 @@ test("a late reader is told soon that the beginning is missing", () => {
   assert.equal(listener.transcript.plain(), "");
 });
 
-test("what another key made is never shown", () => {
+test("messages made with another key are never shown", () => {
   const { world, listener } = begin();
-  world.wire.deliver(...press([[{ token: "lies" }], [{ complete: 1 }]], KEY.toReversed()));
+  world.wire.deliver(...encodeStream([[{ token: "lies" }], [{ complete: 1 }]], KEY.toReversed()));
   world.pass(5_000);
   assert.equal(listener.transcript.plain(), "");
   assert.equal(verdict(listener).label, "Not verified");
 });
 
-test("tampering is told while it lasts, and counted afterwards", () => {
+test("tampering is reported while it lasts, and counted afterwards", () => {
   const { world, listener } = begin();
-  const forged = press([[{ token: "Once" }], [{ token: " lies" }]], KEY.toReversed())[1]?.slice() ?? new Uint8Array();
+  const forged = encodeStream([[{ token: "Once" }], [{ token: " lies" }]], KEY.toReversed())[1]?.slice() ?? new Uint8Array();
   const mark = STORY[0]?.slice(-16) ?? new Uint8Array();
-  forged.set(mark, 32); // it names our last MAC as the one before it
+  forged.set(mark, 32); // declares our last MAC as its previous one
   world.wire.deliver(STORY[0] ?? "", forged);
   assert.equal(verdict(listener).label, "Tampered with");
-  assert.equal(verdict(listener).gravity, "bad");
+  assert.equal(verdict(listener).severity, "bad");
   world.wire.deliver(...STORY.slice(1, 3));
   assert.equal(verdict(listener).label, "Live");
   assert.match(verdict(listener).text, /1 message that the publisher did not make was dropped/);
   assert.equal(listener.transcript.plain(), "Once upon a");
 });
 
-test("a changed byte is never shown, and does not stop what follows", () => {
+test("a changed byte is never shown, and does not stop later messages", () => {
   const { world, listener } = begin();
   for (let at = 0; at < (STORY[1]?.length ?? 0); at += 1) {
     const changed = STORY[1]?.slice() ?? new Uint8Array();
@@ -202,19 +202,19 @@ test("a changed byte is never shown, and does not stop what follows", () => {
     assert.equal(fresh.listener.transcript.plain(), "Once upon a time", `byte ${at}`);
   }
   world.wire.deliver(...STORY);
-  assert.equal(listener.follower.doubtful, 0);
+  assert.equal(listener.verifier.doubtful, 0);
 });
 
-test("silence without an end is an end of its own", () => {
+test("silence without an end message truncates the stream", () => {
   const { world, listener } = begin();
   world.pass(60_000);
   assert.equal(verdict(listener).label, "Waiting");
   world.wire.deliver(...STORY.slice(0, 3));
   world.pass(31_000);
-  assert.equal(verdict(listener).label, "Cut off");
+  assert.equal(verdict(listener).label, "Truncated");
 });
 
-test("a refusal is told in the server's words, and is not tried again", () => {
+test("a rejection shows the server's message and is not retried", () => {
   const { world, listener } = begin();
   world.wire.deliver(JSON.stringify({ error: { code: "Forbidden", message: "not for you", hint: "sign in", retryable: false } }));
   world.wire.onclose?.();
@@ -223,7 +223,7 @@ test("a refusal is told in the server's words, and is not tried again", () => {
   assert.equal(verdict(listener).text, "not for you sign in");
 });
 
-test("the key is in nothing that is sent", () => {
+test("no sent message contains the key", () => {
   const { world } = begin();
   world.wire.deliver(...STORY.slice(0, 1), ...STORY.slice(2));
   world.pass(40_000);
@@ -231,17 +231,17 @@ test("the key is in nothing that is sent", () => {
   for (const text of world.wires.flatMap(({ sent }) => sent)) assert.ok(!text.includes(WANTED.key), text);
 });
 
-test("a link names topic, key and suite", () => {
-  assert.deepEqual(offered(`#/tokens?topic=${TOPIC.toUpperCase()}&key=${WANTED.key}&suite=blake3`), { ...WANTED, suite: "blake3" });
-  assert.equal(offered("#/tokens"), undefined);
-  assert.equal(offered(`#/spaces?topic=${TOPIC}&key=${WANTED.key}`), undefined);
-  assert.equal(misfit(WANTED), undefined);
-  assert.match(misfit({ ...WANTED, topic: "ab" })?.message ?? "", /64/);
-  assert.match(misfit({ ...WANTED, key: "zz".repeat(32) })?.message ?? "", /64/);
-  assert.match(misfit({ ...WANTED, key: "00".repeat(32) })?.message ?? "", /zeros/);
+test("a link contains topic, key and suite", () => {
+  assert.deepEqual(parseLink(`#/tokens?topic=${TOPIC.toUpperCase()}&key=${WANTED.key}&suite=blake3`), { ...WANTED, suite: "blake3" });
+  assert.equal(parseLink("#/tokens"), undefined);
+  assert.equal(parseLink(`#/spaces?topic=${TOPIC}&key=${WANTED.key}`), undefined);
+  assert.equal(validate(WANTED), undefined);
+  assert.match(validate({ ...WANTED, topic: "ab" })?.message ?? "", /64/);
+  assert.match(validate({ ...WANTED, key: "zz".repeat(32) })?.message ?? "", /64/);
+  assert.match(validate({ ...WANTED, key: "00".repeat(32) })?.message ?? "", /zeros/);
 });
 
-test("a text without an end is kept within bounds, and says what was let go", () => {
+test("an endless text is bounded, and dropped characters are counted", () => {
   const transcript = new Transcript();
   const piece = "x".repeat(1_000);
   for (let index = 0; index < 1_000; index += 1) transcript.add([{ kind: "token", text: piece }]);

@@ -27,7 +27,7 @@ CHROMES = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 )
-"""Where a browser that Playwright can drive may be, most likely first."""
+"""Names and paths of browsers that Playwright can drive, most likely first."""
 QUIET = (
     "--no-sandbox",
     "--disable-gpu",
@@ -37,9 +37,9 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
 )
-"""The tests may run as root, and the browser must not contact other hosts."""
+"""Flags: the tests may run as root, and the browser must not contact other hosts."""
 PATIENCE_MS = 60_000
-"""How long a page may take on a busy machine."""
+"""Timeout for a page on a busy machine."""
 
 
 def find_chrome() -> str | None:
@@ -48,14 +48,14 @@ def find_chrome() -> str | None:
 
 
 def require(thing: object, problem: str) -> None:
-    """Leave a browser test out where its machine lacks something, and fail instead where CI runs it."""
+    """Skip a browser test if something is missing; fail if `CI=true`."""
     if not thing:
         if os.environ.get("CI") == "true":
             pytest.fail(problem)
         pytest.skip(problem)
 
 
-# Playwright runs a loop in this thread as long as it is open, and many tests elsewhere run one of their own.
+# Module scope: Playwright runs an event loop in this thread while open, and other test modules run their own.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     chrome = find_chrome()
@@ -68,28 +68,28 @@ def browser() -> Iterator[Browser]:
 
 
 class Visit:
-    """A user of the console: a page, and the errors on it."""
+    """A visit to the console: a page, its errors, and its requests to other origins."""
 
     def __init__(self, page: Page, server: ServerProcess) -> None:
         self.page = page
         self.server = server
-        self.complaints: list[str] = []
+        self.errors: list[str] = []
         self.foreign: list[str] = []
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", self._said)
-        page.on("request", self._asked)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", self._logged)
+        page.on("request", self._requested)
 
-    def _said(self, message: Any) -> None:
-        # A browser complains of every request that fails; those are shown on the page and are no mistake of it.
+    def _logged(self, message: Any) -> None:
+        # The browser logs every failed request as an error; the page shows those itself.
         if message.type == "error" and "Failed to load resource" not in message.text:
-            self.complaints.append(message.text)
+            self.errors.append(message.text)
 
-    def _asked(self, request: Any) -> None:
+    def _requested(self, request: Any) -> None:
         if not request.url.startswith((self.server.http, "data:", "blob:")):
             self.foreign.append(request.url)
 
     def sign_in(self, path: str = "") -> Page:
-        """Open the link that `penstock up` prints, then the page that is wanted."""
+        """Open the link that `penstock up` prints, then the page at `path`."""
         token = (self.server.data / "run" / "operator.token").read_text().strip()
         self.page.goto(f"{self.server.http}/#token={token}")
         self.page.get_by_role("navigation").first.wait_for()
@@ -98,14 +98,14 @@ class Visit:
         return self.page
 
     def open(self, path: str) -> Page:
-        """Go to a page of the console, without loading it anew."""
+        """Open a page of the console without a reload."""
         self.page.evaluate("path => { location.hash = path }", path)
         return self.page
 
 
 @pytest.fixture
 def visit(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
-    """Makes visitors; at the end none of their pages has an error or a request to another host."""
+    """Makes visits; at the end asserts that no page had errors or requests to other origins."""
     contexts: list[BrowserContext] = []
     visits: list[Visit] = []
 
@@ -119,5 +119,5 @@ def visit(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Visit]]:
     yield make
     for context in contexts:
         context.close()
-    assert [each.complaints for each in visits if each.complaints] == []
+    assert [each.errors for each in visits if each.errors] == []
     assert [each.foreign for each in visits if each.foreign] == []

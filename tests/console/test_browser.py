@@ -42,7 +42,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One with spaces and a relay, and something in its queues."""
+    """A server with a space, a relay, and envelopes in a queue."""
     process = ServerProcess(tmp_path_factory.mktemp("console"), "--relay", config=SPACE)
     Http(process.http).enqueue("looked/at", "one", "two", "three")
     yield process
@@ -83,15 +83,13 @@ def test_a_first_visit_signs_in_by_the_link_and_leaves_no_token_behind(server: S
     "Console",
     "a first visit signs in by the link and leaves no token behind; without a link the form asks for one",
 )
-def test_without_the_link_one_is_asked_for_the_token_and_comes_to_the_page_one_wanted(
-    server: ServerProcess, visit: Visiting
-) -> None:
+def test_sign_in_form_opens_the_requested_page(server: ServerProcess, visit: Visiting) -> None:
     page = visit(server).page
     page.goto(f"{server.http}/#/queues")
     heading(page, "Sign in")
     page.get_by_label("Token").fill("not the token")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_text("no token of an operator")).to_be_visible()
+    expect(page.get_by_text("this is not an operator's token")).to_be_visible()
     page.get_by_label("Token").fill((server.data / "run" / "operator.token").read_text().strip())
     page.get_by_role("button", name="Sign in").click()
     heading(page, "Queues")
@@ -127,10 +125,10 @@ def test_every_page_is_reached_by_the_keyboard(server: ServerProcess, visit: Vis
     "Console",
     "in a browser: numbers equal `/metrics`; a message is sent and shown; a lease expires; a purge needs confirmation",
 )
-def test_the_numbers_are_those_of_the_metrics(server: ServerProcess, visit: Visiting, http: Http) -> None:
+def test_the_numbers_equal_those_of_the_metrics(server: ServerProcess, visit: Visiting, http: Http) -> None:
     http.enqueue("counted", *(f"counted-{number}" for number in range(1_234)))
     page = visit(server).sign_in()
-    told = dict(re.findall(r"^(penstock_q_\w+) ([0-9.]+)$", http.get("/metrics").body.decode(), re.MULTILINE))
+    metrics = dict(re.findall(r"^(penstock_q_\w+) ([0-9.]+)$", http.get("/metrics").body.decode(), re.MULTILINE))
     for metric in (
         "penstock_q_in_total",
         "penstock_q_out_total",
@@ -138,7 +136,7 @@ def test_the_numbers_are_those_of_the_metrics(server: ServerProcess, visit: Visi
         "penstock_q_depth",
         "penstock_q_if",
     ):
-        expect(page.locator(f"[data-metric='{metric}']").first).to_have_text(f"{float(told[metric]):,.0f}")
+        expect(page.locator(f"[data-metric='{metric}']").first).to_have_text(f"{float(metrics[metric]):,.0f}")
 
 
 # The queues
@@ -159,12 +157,12 @@ def test_a_message_is_sent_and_seen(server: ServerProcess, visit: Visiting) -> N
     expect(dialog.get_by_role("button", name="Send")).to_be_disabled()
     dialog.get_by_label("Payload").fill('{"text": "Good morning, Sam"}')
     dialog.get_by_role("button", name="Send").click()
-    expect(page.get_by_role("log", name="What was done")).to_contain_text("to agents/sam/inbox")
+    expect(page.get_by_role("log", name="Notifications")).to_contain_text("to agents/sam/inbox")
     page.get_by_role("link", name="agents/sam/inbox").first.click()
     heading(page, "agents/sam/inbox")
     expect(page.get_by_text("no consumer is subscribed", exact=False).first).to_be_visible()
     page.get_by_role("link", name="Live tail").last.click()
-    rows = page.get_by_role("grid", name="Rows of the journal")
+    rows = page.get_by_role("grid", name="Journal rows")
     expect(rows).to_contain_text("greeting")
     rows.get_by_role("row").filter(has_text="greeting").click()
     expect(page.get_by_role("dialog")).to_contain_text("Good morning, Sam")
@@ -174,7 +172,7 @@ def test_a_message_is_sent_and_seen(server: ServerProcess, visit: Visiting) -> N
     "Console",
     "in a browser: numbers equal `/metrics`; a message is sent and shown; a lease expires; a purge needs confirmation",
 )
-def test_a_lease_runs_down_and_its_envelope_is_ready_again(server: ServerProcess, visit: Visiting, http: Http) -> None:
+def test_a_lease_expires_and_its_envelope_is_ready_again(server: ServerProcess, visit: Visiting, http: Http) -> None:
     http.enqueue("leased", "borrowed")
     page = visit(server).sign_in("#/queues/leased")
     heading(page, "leased")
@@ -185,7 +183,7 @@ def test_a_lease_runs_down_and_its_envelope_is_ready_again(server: ServerProcess
     left = leases.get_by_role("row").filter(has_text="borrowed").get_by_role("cell").last
     before = left.inner_text()
     expect(left).not_to_have_text(before)
-    expect(page.get_by_text("Nothing is in flight.")).to_be_visible()
+    expect(page.get_by_text("No envelopes in flight")).to_be_visible()
     expect(page.locator("[data-metric='q.depth']").first).to_have_text("1")
     assert http.get("/v1/metrics").status == 200 and http.counters()["leased"]["q.timeout"] == 1
 
@@ -194,7 +192,7 @@ def test_a_lease_runs_down_and_its_envelope_is_ready_again(server: ServerProcess
     "Console",
     "in a browser: numbers equal `/metrics`; a message is sent and shown; a lease expires; a purge needs confirmation",
 )
-def test_a_purge_has_to_be_meant(server: ServerProcess, visit: Visiting, http: Http) -> None:
+def test_a_purge_needs_confirmation(server: ServerProcess, visit: Visiting, http: Http) -> None:
     http.enqueue("purged/away", "a", "b")
     page = visit(server).sign_in("#/queues/purged%2Faway")
     page.get_by_role("button", name="Purge").click()
@@ -202,7 +200,7 @@ def test_a_purge_has_to_be_meant(server: ServerProcess, visit: Visiting, http: H
     expect(dialog.get_by_role("button", name="Purge")).to_be_disabled()
     dialog.get_by_role("textbox").fill("purged/away")
     dialog.get_by_role("button", name="Purge").click()
-    expect(page.get_by_role("log", name="What was done")).to_contain_text("2 envelopes dropped")
+    expect(page.get_by_role("log", name="Notifications")).to_contain_text("2 envelopes dropped")
     assert http.stats("purged/away")["depth"] == 0
 
 
@@ -213,9 +211,9 @@ def test_a_purge_has_to_be_meant(server: ServerProcess, visit: Visiting, http: H
     "Console",
     "the tail pauses, resumes, filters and exports; a conversation is a tree; thousands of rows do not fill the page",
 )
-def test_the_tail_pauses_resumes_and_narrows(server: ServerProcess, visit: Visiting, http: Http) -> None:
+def test_the_tail_pauses_resumes_and_filters(server: ServerProcess, visit: Visiting, http: Http) -> None:
     page = visit(server).sign_in("#/tail?channel=tailed/*")
-    rows = page.get_by_role("grid", name="Rows of the journal")
+    rows = page.get_by_role("grid", name="Journal rows")
     http.enqueue("tailed/one", "before the pause")
     expect(rows).to_contain_text("before the pause")
     page.get_by_role("button", name="Pause").click()
@@ -253,11 +251,11 @@ def test_a_conversation_is_a_tree_with_timings(server: ServerProcess, visit: Vis
     say("answer", "talks/answered", refs=["talk-1"])
     assert http.settle("talk-1", "ack", leaseId=asked["leaseId"]).status == 200
     page = visit(server).sign_in("#/tail/conversation/talk-1")
-    tree = page.get_by_role("list", name="Envelopes, each under the one it answers")
+    tree = page.get_by_role("list", name="Envelopes, replies below requests")
     expect(tree.get_by_role("listitem")).to_have_count(2)
     root, answer = tree.get_by_role("listitem").all()
     expect(root).to_contain_text("talks/asked")
-    expect(root).to_contain_text(re.compile(r"waited [\d.]+ m?s, worked [\d.]+ m?s"))
+    expect(root).to_contain_text(re.compile(r"waited [\d.]+ m?s, processed [\d.]+ m?s"))
     expect(answer).to_contain_text("talks/answered")
     assert [root.get_attribute("aria-level"), answer.get_attribute("aria-level")] == ["1", "2"]
 
@@ -266,11 +264,11 @@ def test_a_conversation_is_a_tree_with_timings(server: ServerProcess, visit: Vis
     "Console",
     "the tail pauses, resumes, filters and exports; a conversation is a tree; thousands of rows do not fill the page",
 )
-def test_thousands_of_rows_do_not_fill_the_page(server: ServerProcess, visit: Visiting, http: Http) -> None:
+def test_only_visible_rows_are_rendered(server: ServerProcess, visit: Visiting, http: Http) -> None:
     page = visit(server).sign_in("#/tail?channel=flood")
-    rows = page.get_by_role("grid", name="Rows of the journal")
-    # Before its first answer the page asks for the latest rows only, which would be some of these.
-    expect(page.get_by_text("Nothing passes the filters yet.")).to_be_visible()
+    rows = page.get_by_role("grid", name="Journal rows")
+    # The first request returns only the latest rows, which could be some of these.
+    expect(page.get_by_text("No rows match the filters")).to_be_visible()
     for burst in range(10):
         http.enqueue("flood", *(f"flood-{burst}-{number}" for number in range(500)))
     expect(rows).to_have_attribute("aria-rowcount", "5001")
@@ -291,16 +289,16 @@ def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(server: 
         stream = sensor.open_stream("collector", description="readings")
         page = visit(server).sign_in("#/spaces")
         heading(page, "Sensors")
-        picture = page.get_by_role("img", name=re.compile("Who streams to whom"))
-        aimed = picture.locator("g", has=page.locator("path.edge.aimed"))
-        expect(aimed).to_have_count(1)
-        expect(aimed.locator("title")).to_have_text(re.compile("^sensor to collector: 1 aimed stream"))
+        graph = page.get_by_role("img", name=re.compile("Stream graph"))
+        targeted = graph.locator("g", has=page.locator("path.edge.targeted"))
+        expect(targeted).to_have_count(1)
+        expect(targeted.locator("title")).to_have_text(re.compile("^sensor to collector: 1 targeted stream"))
         for number in range(20):
             stream.write(f"reading {number}")
         expect(page.get_by_text(re.compile("20 instead of"))).to_be_visible()
-        everybody = sensor.open_stream()
-        expect(picture.locator("path.edge:not(.aimed)")).to_have_count(2)
-        everybody.close()
+        broadcast = sensor.open_stream()
+        expect(graph.locator("path.edge:not(.targeted)")).to_have_count(2)
+        broadcast.close()
 
 
 @pytest.mark.promise("Console", "a targeted stream is drawn to its target only; inviting and kicking work")
@@ -317,7 +315,7 @@ def test_a_guest_is_invited_and_kicked(server: ServerProcess, visit: Visiting) -
         row = page.get_by_role("table", name="Participants").get_by_role("row").filter(has_text="newcomer")
         row.get_by_role("button", name="Kick").click()
         page.get_by_role("dialog").get_by_role("button", name="Kick").click()
-        expect(page.get_by_role("log", name="What was done")).to_contain_text("newcomer")
+        expect(page.get_by_role("log", name="Notifications")).to_contain_text("newcomer")
     with (
         pytest.raises(penstock.PenstockError),
         penstock.SyncSpace(server.http, participant="newcomer", token=token),
@@ -335,7 +333,7 @@ def keys_of(number: int) -> StreamKeys:
 
 
 @pytest.mark.promise("Console", "tokens are verified in the browser, the key stays there, and tampering is flagged")
-def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
+def test_a_token_stream_is_verified_in_the_browser_and_the_key_stays_there(
     server: ServerProcess, visit: Visiting
 ) -> None:
     keys, relay = keys_of(1), penstock.local_relay(server.data)
@@ -365,9 +363,7 @@ def test_a_stream_of_tokens_is_verified_in_the_browser_and_the_key_stays_there(
 
 
 @pytest.mark.promise("Console", "tokens are verified in the browser, the key stays there, and tampering is flagged")
-def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
-    server: ServerProcess, visit: Visiting
-) -> None:
+def test_a_forged_message_is_flagged_and_not_shown(server: ServerProcess, visit: Visiting) -> None:
     keys, relay = keys_of(10), penstock.local_relay(server.data)
     page = visit(server).sign_in(f"#/tokens?topic={keys.topic}&key={keys.mac_key.hex()}")
     with (
@@ -387,7 +383,7 @@ def test_a_stream_that_was_tampered_with_is_flagged_and_nothing_of_it_is_shown(
 
 
 def forge(keys: StreamKeys) -> list[bytes]:
-    """The next block as an attacker makes it who knows everything but the key."""
+    """The next block, made without the key."""
     from penstock.dialects.streamservice import encode
     from penstock.dialects.streamservice.chain import BlockChain
     from penstock.dialects.streamservice.messages import Token
@@ -402,18 +398,16 @@ def forge(keys: StreamKeys) -> list[bytes]:
 
 
 @pytest.mark.promise("Console", "SQL queries read tables and cannot change them")
-def test_a_question_to_the_tables_is_answered_and_one_that_changes_something_refused(
-    server: ServerProcess, visit: Visiting, http: Http
-) -> None:
+def test_a_query_returns_rows_and_a_write_is_rejected(server: ServerProcess, visit: Visiting, http: Http) -> None:
     assert http.post("/v1/journal/seal", None).status == 200
     page = visit(server).sign_in("#/pipeline")
     heading(page, "Pipeline")
-    question = page.get_by_role("textbox", name="Question in SQL")
-    question.fill("select count(*) as looked from events where channel = 'looked/at'")
-    question.press("Control+Enter")
+    query = page.get_by_role("textbox", name="SQL query")
+    query.fill("select count(*) as looked from events where channel = 'looked/at'")
+    query.press("Control+Enter")
     expect(page.get_by_role("columnheader", name=re.compile("looked"))).to_be_visible()
-    question.fill("drop table events")
-    question.press("Control+Enter")
+    query.fill("drop table events")
+    query.press("Control+Enter")
     expect(page.get_by_text(re.compile("only reads")).first).to_be_visible()
 
 
@@ -424,27 +418,27 @@ def test_a_question_to_the_tables_is_answered_and_one_that_changes_something_ref
     "Console",
     "the page survives a restart, supports phones, dark mode and the keyboard, and passes an accessibility scan",
 )
-def test_a_restart_is_survived_and_said(tmp_path: Path, visit: Visiting) -> None:
+def test_the_page_survives_a_restart_and_shows_it(tmp_path: Path, visit: Visiting) -> None:
     first = ServerProcess(tmp_path)
     address = first.http.removeprefix("http://")
     visitor = visit(first)
     page = visitor.sign_in("#/tail")
     Http(first.http).enqueue("restarted", "before")
-    rows = page.get_by_role("grid", name="Rows of the journal")
+    rows = page.get_by_role("grid", name="Journal rows")
     expect(rows).to_contain_text("before")
     first.kill()
     expect(page.get_by_text("Reconnecting…")).to_be_visible()
     second = ServerProcess(tmp_path, "--http", address)
     try:
-        expect(page.get_by_text("Connected again")).to_be_visible()
+        expect(page.get_by_text("Reconnected")).to_be_visible()
         Http(second.http).enqueue("restarted", "after")
         expect(rows).to_contain_text("after")
         expect(rows).to_contain_text("before")
         heading(page, "Live tail")
     finally:
         second.kill()
-    # A browser says of a socket that was cut what it says of any failure; the page's own words are above.
-    visitor.complaints = [each for each in visitor.complaints if "WebSocket connection" not in each]
+    # The browser logs an error for the closed socket, which is expected here.
+    visitor.errors = [each for each in visitor.errors if "WebSocket connection" not in each]
 
 
 @pytest.mark.promise(
@@ -456,7 +450,7 @@ def test_a_phone_needs_no_sideways_scrolling(server: ServerProcess, visit: Visit
     page = visit(server, **PHONE).sign_in(path)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    page.get_by_role("navigation").get_by_role("link").last.click()  # the pages are within reach
+    page.get_by_role("navigation").get_by_role("link").last.click()  # the navigation is reachable
     heading(page, "Pipeline")
 
 
@@ -503,7 +497,7 @@ def test_an_accessibility_scan_finds_nothing_serious(server: ServerProcess, visi
 
 
 def scan(page: Page) -> list[str]:
-    """What is wrong and matters, with the elements that it is wrong with."""
+    """The serious violations, with their elements."""
     report = page.evaluate("async () => (await axe.run()).violations")
     return [
         f"{one['id']}: {one['help']}: {[node['target'] for node in one['nodes']][:3]}"

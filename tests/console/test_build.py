@@ -20,26 +20,26 @@ NAMESPACES = {
 
 needs_build = pytest.mark.skipif(
     not BUILT.is_dir(),
-    reason="the console is not built: `make setup` does that where there is Node 20 or newer",
+    reason="the console is not built: run `make setup` with Node 20 or newer",
 )
 
 
 def built(suffix: str = "") -> list[Path]:
     found = sorted(path for path in BUILT.iterdir() if path.name.endswith(suffix))
-    assert found, f"nothing that ends in `{suffix}` was built: the check would pass by checking nothing"
+    assert found, f"no built file ends in `{suffix}`, so the check would be vacuous"
     return found
 
 
 @pytest.mark.promise("Console", "the page has under 120 kB compressed, in files with digests in their names")
 @needs_build
-def test_all_of_it_compressed_is_below_the_bound() -> None:
+def test_the_compressed_size_is_below_the_limit() -> None:
     total = sum(len(gzip.compress(path.read_bytes(), 9)) for path in built())
     assert total < COMPRESSED_MAX, f"{total} bytes compressed"
 
 
 @pytest.mark.promise("Console", "the page violates no content policy and loads nothing from another origin")
 @needs_build
-def test_the_page_holds_no_script_or_style_and_loads_only_what_was_built() -> None:
+def test_the_page_has_no_inline_code_and_loads_only_built_files() -> None:
     page = (BUILT / "index.html").read_text()
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]*\ssrc=)", page)
     loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
@@ -50,14 +50,14 @@ def test_the_page_holds_no_script_or_style_and_loads_only_what_was_built() -> No
 
 @pytest.mark.promise("Console", "the page has under 120 kB compressed, in files with digests in their names")
 @needs_build
-def test_names_carry_digests_so_that_browsers_may_keep_them() -> None:
+def test_file_names_contain_digests_for_caching() -> None:
     for path in built():
         assert path.name == "index.html" or re.fullmatch(r"[\w-]+-[\w-]{8}\.(js|css|svg)", path.name), path.name
 
 
 @pytest.mark.promise("Console", "the page violates no content policy and loads nothing from another origin")
 @needs_build
-def test_nothing_is_asked_of_another_origin() -> None:
+def test_no_file_names_another_origin() -> None:
     for path in built():
         addresses = set(re.findall(r"(?:https?|wss?)://[\w.-]+[\w./-]*", path.read_text()))
         assert addresses <= NAMESPACES, path.name
@@ -65,10 +65,10 @@ def test_nothing_is_asked_of_another_origin() -> None:
 
 @pytest.mark.promise("Console", "the page violates no content policy and loads nothing from another origin")
 @needs_build
-def test_scripts_write_no_markup_and_make_no_code() -> None:
+def test_scripts_inject_no_markup_and_evaluate_no_code() -> None:
     for path in built(".js"):
         text = path.read_text()
-        # The library contains the word for callers that pass it; this code does not.
+        # The library contains `innerHTML` for an option that the console does not use, so only the sources are checked for it.
         assert not re.search(r"\beval\(|new Function\(|insertAdjacentHTML|document\.write", text)
         assert "sourceMappingURL" not in text
     for path in (ROOT / "console" / "src").rglob("*.ts*"):
@@ -76,7 +76,7 @@ def test_scripts_write_no_markup_and_make_no_code() -> None:
 
 
 @pytest.mark.promise("Console", "every metric it shows is exported by the server")
-def test_every_metric_that_the_console_names_is_one_of_the_servers() -> None:
+def test_every_metric_in_the_console_exists_on_the_server() -> None:
     known = {metric.sample for metric in METRICS}
     sources = (ROOT / "console" / "src").rglob("*.ts*")
     named = {name for path in sources for name in re.findall(r"\bpenstock_[a-z_]+", path.read_text())}
@@ -92,10 +92,10 @@ def test_the_lock_names_no_registry() -> None:
     assert lock.count('"integrity"') > 20
 
 
-def test_modules_of_the_console_stay_small_and_say_what_they_are() -> None:
+def test_console_modules_are_small_and_start_with_a_comment() -> None:
     sources = [*(ROOT / "console" / "src").rglob("*.ts"), *(ROOT / "console" / "src").rglob("*.tsx")]
     assert len(sources) > 20
     for path in sources:
         text = path.read_text()
         assert len(text.splitlines()) <= SOURCE_LINES_MAX, path
-        assert text.startswith("// "), f"{path} does not begin with what it is"
+        assert text.startswith("// "), f"{path} does not start with a comment"

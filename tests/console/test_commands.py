@@ -11,20 +11,20 @@ from penstock.cli import build
 from tests.paths import ROOT
 
 SOURCES = ROOT / "console" / "src"
-TOLD = re.compile(r"""<Command text=(?:"([^"]+)"|\{`([^`]+)`\}|\{'([^']+)'\})""")
+COMMAND = re.compile(r"""<Command text=(?:"([^"]+)"|\{`([^`]+)`\}|\{'([^']+)'\})""")
 
 
-def told() -> list[str]:
-    """What the pages offer for copying, a command a line."""
-    texts = ["".join(found) for file in sorted(SOURCES.rglob("*.tsx")) for found in TOLD.findall(file.read_text())]
+def shown_commands() -> list[str]:
+    """The `penstock` commands in the pages."""
+    texts = ["".join(found) for file in sorted(SOURCES.rglob("*.tsx")) for found in COMMAND.findall(file.read_text())]
     return [
         command.strip() for text in texts for command in text.split("&&") if command.strip().startswith("penstock ")
     ]
 
 
 @pytest.mark.promise("SDK and command line", "every command that the console shows is valid")
-def test_every_command_that_a_page_offers_can_be_typed() -> None:
-    commands = told()
+def test_every_command_in_the_pages_is_valid() -> None:
+    commands = shown_commands()
     assert len(commands) >= 6
     for command in commands:
         words = shlex.split(command)[1:]

@@ -47,11 +47,11 @@ STORY: list[Payload] = [Token("Once"), Token(" upon"), Heartbeat(), Token(" a ti
 END = Complete(tokens=4, finish_reason="stop", generation_ms=120, tokens_per_second=33.5, perplexity=3.25, entropy=0.5)
 
 
-def judge(streams: list[dict[str, Any]], frames: list[bytes] | None = None) -> dict[str, Any]:
-    """What the console makes of these."""
+def verify_in_console(streams: list[dict[str, Any]], frames: list[bytes] | None = None) -> dict[str, Any]:
+    """The results of the console's verifier."""
     cases = {"streams": streams, "frames": [frame.hex() for frame in frames or []]}
     done = subprocess.run(
-        ["node", "--import", "tsx", "test/judge.ts"],
+        ["node", "--import", "tsx", "test/verify_cases.ts"],
         cwd=CONSOLE,
         input=json.dumps(cases).encode(),
         capture_output=True,
@@ -63,7 +63,7 @@ def judge(streams: list[dict[str, Any]], frames: list[bytes] | None = None) -> d
 
 
 def published(keys: StreamKeys, payloads: list[Payload], form: str, size: int = 1) -> list[Parts]:
-    """The messages of a stream as a relay gives them out."""
+    """The messages of a stream as a relay sends them."""
     topic = keys.topic.encode()
     if form == "chunk":
         chunks = ChainedStreamHmac(keys.mac_key, keys.topic, keys.suite)
@@ -81,7 +81,7 @@ def published(keys: StreamKeys, payloads: list[Payload], form: str, size: int = 
 
 
 def on_socket(parts: Parts, topic: bytes) -> str | None:
-    """The WebSocket's message, as the server makes it of what the relay gives out; nothing where it passes nothing on."""
+    """The WebSocket message that the server makes from a relay message; None if it forwards nothing."""
     if not parts or parts[0][:64] != topic:
         return None
     if len(parts) == 2:
@@ -90,7 +90,7 @@ def on_socket(parts: Parts, topic: bytes) -> str | None:
 
 
 def off_socket(message: str, topic: bytes) -> Parts:
-    """The same taken apart for the reader in Python."""
+    """The relay message of a WebSocket message, for the Python reader."""
     if message.startswith("gone:"):
         return (topic, b"\x03" + bytes.fromhex(message[5:]))
     whole = bytes.fromhex(message)
@@ -116,7 +116,7 @@ def stream(keys: StreamKeys, messages: list[str], **more: Any) -> dict[str, Any]
 
 
 def shown(payload: Payload) -> dict[str, Any]:
-    """A payload as the console has it."""
+    """A payload as the console represents it."""
     match payload:
         case Token():
             return {"kind": "token", "text": payload.text}
@@ -145,7 +145,7 @@ def shown(payload: Payload) -> dict[str, Any]:
 
 
 def expected(keys: StreamKeys, messages: list[str]) -> dict[str, Any]:
-    """What the reader in Python makes of a stream."""
+    """The result of the Python reader for a stream."""
     follower = StreamVerifier(0, keys)
     given: list[Payload] = []
     for message in messages:
@@ -159,8 +159,8 @@ def expected(keys: StreamKeys, messages: list[str]) -> dict[str, Any]:
     }
 
 
-def told(answer: dict[str, Any]) -> dict[str, Any]:
-    """The console's answer in the same form."""
+def normalize(answer: dict[str, Any]) -> dict[str, Any]:
+    """The console's result in the same form."""
     ending = answer["ending"]
     if ending is not None and ending["kind"] not in ("complete", "failure"):
         ending = ending["kind"].capitalize()
@@ -184,28 +184,28 @@ def test_the_console_reads_what_python_reads_under_attack() -> None:
         passed: list[Parts] = []
         for at, each in enumerate(parts):
             passed += attacker.pass_on(each, is_to_reader=True)
-            if dice.random() < 0.3:  # the relay sends again
+            if dice.random() < 0.3:  # the relay replays
                 passed += parts[max(0, at - 5) : at + 1]
         messages = [text for each in passed if (text := on_socket(each, topic)) is not None]
         streams.append(stream(keys, messages))
         wanted.append(expected(keys, messages))
-    answers = judge(streams)["streams"]
+    answers = verify_in_console(streams)["streams"]
     for seed, (answer, want) in enumerate(zip(answers, wanted, strict=True)):
-        assert told(answer) == want, seed
+        assert normalize(answer) == want, seed
     endings = {str(want["ending"] and type(want["ending"])) for want in wanted}
-    assert len(endings) == 2  # some streams ended, and some did not
+    assert len(endings) == 2  # some streams ended, others did not
     assert sum(want["counts"]["tampered"] for want in wanted) > 15
     assert sum(want["counts"]["ahead"] for want in wanted) > 50
 
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, dict[str, Any]]:
-    """Streams with one thing wrong in each, by name."""
+    """Streams with one fault each, by name."""
     made: dict[str, dict[str, Any]] = {}
     for suite in ("sha256", "blake3"):
         for form in ("chunk", "block"):
             made.update(damaged(suite, form))  # type: ignore[arg-type]
-    answers = judge(list(made.values()))["streams"]
+    answers = verify_in_console(list(made.values()))["streams"]
     return dict(zip(made, answers, strict=True))
 
 
@@ -234,9 +234,9 @@ def damaged(suite: Suite, form: str) -> dict[str, dict[str, Any]]:
         "replayed": stream(keys, [*good[:3], *good[:3], *good[1:]]),
         "cut short": stream(keys, [*good[:2], good[2][:-2], *good[2:]]),
         "late": stream(keys, good[2:]),
-        "late, and on with what is there": stream(keys, good[2:], skip=True),
-        "a gap, and on behind it": stream(keys, [*good[:2], *good[3:]], skip=True),
-        "on behind nothing with a wrong key": stream(wrong, good, skip=True),
+        "late, then skipping": stream(keys, good[2:], skip=True),
+        "a gap, then skipping": stream(keys, [*good[:2], *good[3:]], skip=True),
+        "wrong key, then skipping": stream(wrong, good, skip=True),
     }
     return {f"{name}, {form}, {suite}": each for name, each in streams.items()}
 
@@ -265,12 +265,12 @@ WHOLE = [shown(payload) for payload in STORY]
         ("replayed", WHOLE, "complete"),
         ("cut short", WHOLE, "complete"),
         ("late", [], None),
-        ("late, and on with what is there", [{"kind": "skipped"}, *WHOLE[2:]], "complete"),
-        ("a gap, and on behind it", [*WHOLE[:2], {"kind": "skipped"}, *WHOLE[3:]], "complete"),
-        ("on behind nothing with a wrong key", [], None),
+        ("late, then skipping", [{"kind": "skipped"}, *WHOLE[2:]], "complete"),
+        ("a gap, then skipping", [*WHOLE[:2], {"kind": "skipped"}, *WHOLE[3:]], "complete"),
+        ("wrong key, then skipping", [], None),
     ],
 )
-def test_only_what_the_chain_proves_is_given_out(
+def test_only_verified_payloads_are_returned(
     cases: dict[str, dict[str, Any]], name: str, given: list[Any], ending: str | None, form: str
 ) -> None:
     answer = cases[f"{name}, {form}"]
@@ -282,7 +282,7 @@ def test_only_what_the_chain_proves_is_given_out(
     "Console",
     "it shows only what the chain proves, in both formats and suites, and reports errors",
 )
-def test_what_is_wrong_is_counted_by_its_kind(cases: dict[str, dict[str, Any]]) -> None:
+def test_faults_are_counted_by_kind(cases: dict[str, dict[str, Any]]) -> None:
     for form in FORMS:
         assert cases[f"replayed, {form}"]["counts"]["duplicates"] == 5
         assert cases[f"tampered, {form}"]["counts"]["tampered"] == 1
@@ -293,10 +293,10 @@ def test_what_is_wrong_is_counted_by_its_kind(cases: dict[str, dict[str, Any]]) 
 
 
 def hostile() -> list[bytes]:
-    """Messages that lead elsewhere, or cost more than they weigh."""
+    """Messages with bad pointers, or with a traversal cost far above their size."""
     block = struct_pointer(0, 0, 2)
     nothing = bytes(8)
-    many = (2**29 - 1 << 2).to_bytes(8, "little")  # so many structs without a size
+    many = (2**29 - 1 << 2).to_bytes(8, "little")  # a huge number of zero-size structs
     return [
         frame_of(block + list_pointer(-3, 2, 8) + nothing),
         frame_of(nothing, block + list_pointer(-4, 2, 8) + nothing),
@@ -325,8 +325,8 @@ def hostile() -> list[bytes]:
     "Console",
     "the console's verifier of token streams agrees with the reader in Python under every attack",
 )
-def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
-    """Messages over several segments, with bits turned over and pieces cut off: the same values, and the same reasons."""
+def test_untrusted_messages_are_decoded_as_in_python() -> None:
+    """Messages in several segments, with flipped bits and truncations: same values, same reasons."""
     dice = random.Random("console frames")
     frames = hostile()
     for _ in range(150):
@@ -345,7 +345,7 @@ def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
             for _ in range(dice.randint(1, 3)):
                 broken[dice.randrange(len(broken))] ^= 1 << dice.randrange(8)
             frames.append(bytes(broken[: dice.choice((len(broken), dice.randrange(len(broken))))]))
-    answers = judge([], frames)["frames"]
+    answers = verify_in_console([], frames)["frames"]
     faults = 0
     for frame, answer in zip(frames, answers, strict=True):
         payload, block, chunk = read_payload(frame), read_block(frame), read_chunk(frame)
@@ -358,7 +358,7 @@ def test_messages_of_strangers_are_read_as_python_reads_them() -> None:
             if isinstance(block, FrameFault)
             else [shown(each) for each in block.payloads]
         )
-        if not isinstance(chunk, FrameFault) and chunk.topic.isascii():  # anything else is no topic
+        if not isinstance(chunk, FrameFault) and chunk.topic.isascii():  # a topic is always ASCII
             assert answer["chunk"] == chunk.data.hex()
         else:
             assert answer["chunk"]["kind"] == "fault"

@@ -11,7 +11,7 @@ CONSOLE = ROOT / "console"
 
 pytestmark = pytest.mark.skipif(
     not (CONSOLE / "node_modules").is_dir() or shutil.which("npm") is None,
-    reason="the console's tools are not installed: `make setup` does that where there is Node 20 or newer",
+    reason="the console's tools are not installed: run `make setup` with Node 20 or newer",
 )
 
 
@@ -29,5 +29,5 @@ def run(script: str) -> None:
     "Console",
     "numbers equal `/metrics` exactly, rates survive restarts, history is bounded, conversations are trees, the tail pauses and counts what it missed, and an unreachable server gets one probe",
 )
-def test_the_pure_parts_of_the_console_keep_their_promises() -> None:
+def test_the_console_unit_tests_pass() -> None:
     run("test")

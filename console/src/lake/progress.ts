@@ -1,4 +1,4 @@
-// What the pipeline says about itself, in words.
+// The pipeline's status as `/v1/pipeline` returns it, with a text for each state.
 
 import type { Tone } from "../parts/panel.tsx";
 
@@ -18,7 +18,7 @@ export interface Pipeline {
   readonly restarts: number;
   readonly queries: Readonly<Record<string, QueryProgress>>;
   readonly behind: Readonly<Record<string, number>>;
-  /** Queries of users' own: `running`, or why not. A server before them does not tell. */
+  /** User-defined queries: `running`, or the error. Missing on older servers. */
   readonly own?: Readonly<Record<string, string>>;
   readonly code?: string | null;
   readonly message?: string | null;
@@ -27,15 +27,15 @@ export interface Pipeline {
 }
 
 export const STATES: Readonly<Record<Pipeline["state"], { readonly tone: Tone; readonly text: string }>> = {
-  off: { tone: "plain", text: "The pipeline is switched off." },
-  starting: { tone: "accent", text: "Spark starts, which takes some seconds." },
-  running: { tone: "good", text: "Whatever the journal records is in the tables a moment later." },
-  stopped: { tone: "plain", text: "The pipeline was stopped." },
-  failed: { tone: "bad", text: "The pipeline failed, and is started again by itself, later each time." },
-  halted: { tone: "bad", text: "The pipeline waits for a person: starting it again would only fail again." },
+  off: { tone: "plain", text: "The pipeline is off." },
+  starting: { tone: "accent", text: "Spark is starting. This takes a few seconds." },
+  running: { tone: "good", text: "New journal rows appear in the tables within seconds." },
+  stopped: { tone: "plain", text: "The pipeline is stopped." },
+  failed: { tone: "bad", text: "The pipeline failed. The server restarts it with increasing delays." },
+  halted: { tone: "bad", text: "The pipeline is halted and needs manual action: a restart would fail again." },
 };
 
-/** An address that is safe to be a link: `javascript:` and the like are none. */
+/** A URL that is safe to link to: HTTP or HTTPS, not `javascript:`. */
 export function webAddress(text: string | null | undefined): string | undefined {
   if (text === null || text === undefined) return undefined;
   try {

@@ -1,4 +1,4 @@
-// The box for questions: Ctrl and Enter runs it, earlier ones are a click away until the page is closed.
+// The SQL query box. Ctrl+Enter runs the query; earlier queries are kept until the page is closed.
 
 import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -7,12 +7,12 @@ import { Button } from "../parts/button.tsx";
 import { Choice } from "../parts/field.tsx";
 import { Panel, Refused } from "../parts/panel.tsx";
 import { asFailure, type Failure, isAbort } from "../request.ts";
-import { type Answer, EXAMPLES, question, remembered, ROWS_MAX } from "./question.ts";
+import { type Answer, EXAMPLES, runQuery, addRecent, ROWS_MAX } from "./sql.ts";
 import { Result } from "./result.tsx";
 
-/** What stands in the box; it stays while one looks at another page. */
+/** The text of the query box, kept across pages. */
 export const draft = signal("");
-const past = signal<readonly string[]>([]);
+const recent = signal<readonly string[]>([]);
 const LIMITS = ["50", "200", String(ROWS_MAX)] as const;
 type Limit = (typeof LIMITS)[number];
 
@@ -30,9 +30,9 @@ export function QueryPanel({ tables }: { tables: readonly string[] }) {
     last.current = stop;
     setRunning(stop);
     fail(undefined);
-    past.value = remembered(past.value, query);
+    recent.value = addRecent(recent.value, query);
     try {
-      setAnswer(await question(query, Number(limit), stop.signal));
+      setAnswer(await runQuery(query, Number(limit), stop.signal));
     } catch (error) {
       if (!isAbort(error)) fail(asFailure(error));
     } finally {
@@ -41,7 +41,7 @@ export function QueryPanel({ tables }: { tables: readonly string[] }) {
   };
   const examples = EXAMPLES.filter(({ table }) => tables.includes(table));
   return (
-    <Panel title="Ask" note="SQL over the tables; it reads, and changes nothing">
+    <Panel title="Query" note="read-only SQL on the tables">
       <form
         class="stack"
         onSubmit={(event) => {
@@ -51,7 +51,7 @@ export function QueryPanel({ tables }: { tables: readonly string[] }) {
       >
         <textarea
           class="query"
-          aria-label="Question in SQL"
+          aria-label="SQL query"
           rows={5}
           spellcheck={false}
           data-filter
@@ -83,19 +83,19 @@ export function QueryPanel({ tables }: { tables: readonly string[] }) {
           <span class="note">
             or <kbd>Ctrl</kbd> <kbd>Enter</kbd>
           </span>
-          <Choice<Limit> label="at most" value={limit} options={LIMITS.map((each) => [each, `${each} rows`] as const)} onChange={setLimit} />
+          <Choice<Limit> label="Limit" value={limit} options={LIMITS.map((each) => [each, `${each} rows`] as const)} onChange={setLimit} />
         </div>
         <Suggestions title="Examples" queries={examples.map(({ title, query }) => [title, query] as const)} onChoose={run} />
-        {past.value.length > 0 && (
+        {recent.value.length > 0 && (
           <details class="past">
-            <summary>Asked before ({past.value.length})</summary>
-            <Suggestions title="Asked before" queries={past.value.map((query) => [query.replace(/\s+/g, " "), query] as const)} onChoose={run} />
+            <summary>Recent queries ({recent.value.length})</summary>
+            <Suggestions title="Recent queries" queries={recent.value.map((query) => [query.replace(/\s+/g, " "), query] as const)} onChoose={run} />
           </details>
         )}
       </form>
       <div class="answer" aria-busy={running !== undefined}>
         <Refused failure={failure} />
-        {failure === undefined && answer !== undefined && <Result answer={answer} title="Answer" />}
+        {failure === undefined && answer !== undefined && <Result answer={answer} title="Result" />}
       </div>
     </Panel>
   );

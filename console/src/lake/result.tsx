@@ -1,13 +1,13 @@
-// The answer to a question as a table of which only the rows in sight are drawn.
+// A query result as a table. Only the visible rows are rendered.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { download } from "../downloads.ts";
 import { Button } from "../parts/button.tsx";
 import { Badge } from "../parts/panel.tsx";
-import { plural, span } from "../words.ts";
-import { type Answer, cellText, cut, isNumeric, toCsv } from "./question.ts";
-import { inSight } from "./window.ts";
+import { plural, span } from "../format.ts";
+import { type Answer, cellText, cut, isNumeric, toCsv } from "./sql.ts";
+import { visibleRows } from "./window.ts";
 
 const ROW_PX = 29;
 
@@ -19,7 +19,7 @@ export function Result({ answer, title }: { answer: Answer; title: string }) {
     scroll(0);
   }, [answer]);
   const { columns, types, rows, truncated, ms } = answer;
-  const { from, to, above, below } = inSight(scrolled, box.current?.clientHeight ?? 480, ROW_PX, rows.length);
+  const { from, to, above, below } = visibleRows(scrolled, box.current?.clientHeight ?? 480, ROW_PX, rows.length);
   const numeric = types.map(isNumeric);
   return (
     <div class="result">
@@ -27,7 +27,7 @@ export function Result({ answer, title }: { answer: Answer; title: string }) {
         <span>
           {plural(rows.length, "row")} in {span(ms)}
         </span>
-        {truncated && <Badge tone="warn">truncated: there are more rows than are shown</Badge>}
+        {truncated && <Badge tone="warn">truncated: the result has more rows</Badge>}
         <Button icon="export" kind="quiet" label="Save as CSV" onPress={() => download("answer.csv", "text/csv", toCsv(answer))}>
           CSV
         </Button>

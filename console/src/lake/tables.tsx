@@ -1,4 +1,4 @@
-// The tables of the lake: how large and how fresh, and what is in one of them.
+// The tables of the lake: size, age, columns and sample rows.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -8,10 +8,10 @@ import { Dialog } from "../parts/dialog.tsx";
 import { Badge, Empty, Panel, Refused } from "../parts/panel.tsx";
 import { Prose } from "../parts/prose.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import { amend, place } from "../place.ts";
+import { updateQuery, route } from "../router.ts";
 import { asFailure, type Failure, isAbort } from "../request.ts";
-import { ago, bytes, count, moment, plural } from "../words.ts";
-import { type Answer, question, sample } from "./question.ts";
+import { ago, bytes, count, moment, plural } from "../format.ts";
+import { type Answer, runQuery, sample } from "./sql.ts";
 import { draft } from "./query.tsx";
 import { Result } from "./result.tsx";
 
@@ -32,20 +32,20 @@ export interface Lake {
 interface TablesProps {
   readonly lake: Lake | undefined;
   readonly failure: Failure | undefined;
-  /** Tables that lag behind their query, and how far they are. */
+  /** Tables that lag behind their query, with the offset they have reached. */
   readonly behind: Readonly<Record<string, number>>;
   readonly end: number | undefined;
 }
 
 export function TablesPanel({ lake, failure, behind, end }: TablesProps) {
   const now = useNow();
-  const open = lake?.tables.find(({ name }) => name === place.value.query["table"]);
+  const open = lake?.tables.find(({ name }) => name === route.value.query["table"]);
   const columns: readonly Column<LakeTable>[] = [
     {
       key: "name",
       title: "Table",
       cell: ({ name }) => (
-        <button class="as-link" type="button" onClick={() => amend({ table: name })}>
+        <button class="as-link" type="button" onClick={() => updateQuery({ table: name })}>
           {name}
         </button>
       ),
@@ -57,13 +57,13 @@ export function TablesPanel({ lake, failure, behind, end }: TablesProps) {
     { key: "version", title: "Version", cell: ({ version }) => count(version), sort: ({ version }) => version, isNumber: true },
     {
       key: "fresh",
-      title: "Fresh",
-      cell: ({ updated_at: at }) => (at === null ? "never written" : <span title={moment(at)}>{ago(at, Math.max(now, Date.parse(at)))}</span>),
+      title: "Updated",
+      cell: ({ updated_at: at }) => (at === null ? "never" : <span title={moment(at)}>{ago(at, Math.max(now, Date.parse(at)))}</span>),
       sort: ({ updated_at: at }) => (at === null ? null : -Date.parse(at)),
     },
     {
       key: "behind",
-      title: "Behind",
+      title: "Lag",
       cell: ({ name }) => {
         const offset = behind[name];
         return offset === undefined ? "–" : <Badge tone="warn">{end === undefined ? `at ${count(offset)}` : plural(Math.max(0, end - offset), "row")}</Badge>;
@@ -81,20 +81,20 @@ export function TablesPanel({ lake, failure, behind, end }: TablesProps) {
           rows={lake.tables}
           keyOf={({ name }) => name}
           empty={
-            <Empty title="There is no table yet.">
-              <p>The pipeline writes the first ones when rows of the journal reach it.</p>
+            <Empty title="No tables yet">
+              <p>The pipeline creates tables when it receives the first journal rows.</p>
             </Empty>
           }
         />
       )}
       {lake === undefined && failure?.status === 404 && (
-        <Empty title="This server keeps no tables.">
+        <Empty title="This server has no tables">
           <p>
             <Prose text={failure.hint ?? failure.message} />
           </p>
         </Empty>
       )}
-      {open !== undefined && <TableDrawer table={open} onClose={() => amend({ table: undefined })} />}
+      {open !== undefined && <TableDrawer table={open} onClose={() => updateQuery({ table: undefined })} />}
     </Panel>
   );
 }
@@ -104,7 +104,7 @@ function TableDrawer({ table, onClose }: { table: LakeTable; onClose: () => void
   const [failure, fail] = useState<Failure | undefined>(undefined);
   useEffect(() => {
     const stop = new AbortController();
-    question(sample(table.name), 50, stop.signal).then(setAnswer, (error: unknown) => {
+    runQuery(sample(table.name), 50, stop.signal).then(setAnswer, (error: unknown) => {
       if (!isAbort(error)) fail(asFailure(error));
     });
     return () => stop.abort();
@@ -121,7 +121,7 @@ function TableDrawer({ table, onClose }: { table: LakeTable; onClose: () => void
             onClose();
           }}
         >
-          Ask about it
+          Query this table
         </Button>
       }
     >
@@ -134,10 +134,10 @@ function TableDrawer({ table, onClose }: { table: LakeTable; onClose: () => void
             </li>
           ))}
         </ul>
-        <h3>Some rows</h3>
+        <h3>Sample rows</h3>
         <Refused failure={failure} />
-        {answer !== undefined && <Result answer={answer} title={`Some rows of ${table.name}`} />}
-        {answer === undefined && failure === undefined && <p class="note">Reading…</p>}
+        {answer !== undefined && <Result answer={answer} title={`Sample rows of ${table.name}`} />}
+        {answer === undefined && failure === undefined && <p class="note">Loading…</p>}
       </div>
     </Dialog>
   );

@@ -1,4 +1,4 @@
-// One conversation as a tree with its timings, which goes on as the conversation does.
+// One conversation as a tree with timings, updated live.
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 
@@ -8,12 +8,12 @@ import { CopyButton } from "../parts/button.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
 import { Badge, Empty, PageHead, Panel, Refused, type Tone } from "../parts/panel.tsx";
 import { RowDetails } from "../parts/rowdetails.tsx";
-import { href } from "../place.ts";
+import { href } from "../router.ts";
 import { isGap, type Row } from "../rows.ts";
-import { clock, count, span } from "../words.ts";
+import { clock, count, span } from "../format.ts";
 
 export function ConversationPage({ corr }: { corr: string }) {
-  // The envelope that a conversation is named after need not carry its own name as a correlation id.
+  // The first envelope of a conversation may have the correlation id only as its own id.
   const parts = useMemo(
     () => [{ corr }, { id: corr }].map((filters) => new Follower(filters, { after: 0, canSkip: false })),
     [corr],
@@ -34,17 +34,17 @@ export function ConversationPage({ corr }: { corr: string }) {
       <PageHead title="Conversation" back={{ href: href(["tail"]), title: "Live tail" }} />
       <div class="row">
         <code>{corr}</code>
-        <CopyButton text={corr} label="Copy the correlation id" />
-        <a href={href(["tail"], { corr })}>its rows in the live tail</a>
+        <CopyButton text={corr} label="Copy correlation id" />
+        <a href={href(["tail"], { corr })}>show in live tail</a>
         <span class="note" role="status">
-          {isSearching ? `searching: row ${count(searched)} of ${count(end)}` : "complete so far; what comes is added"}
+          {isSearching ? `searching: row ${count(searched)} of ${count(end)}` : "complete; new envelopes are added live"}
         </span>
       </div>
       <Refused failure={parts[0]?.failure.value} />
       {conversation.branches.length === 0 ? (
         !isSearching && (
-          <Empty title="No envelope of this conversation is in the journal.">
-            <p>Rows are kept for `journal.retention`; an id that nobody used has no conversation.</p>
+          <Empty title="No envelopes of this conversation in the journal">
+            <p>Check the id. The journal deletes rows older than `journal.retention`.</p>
           </Empty>
         )
       ) : (
@@ -62,12 +62,12 @@ function Tree({ conversation, onOpen }: { conversation: Conversation; onOpen: (r
     <>
       <Figures>
         <Figure label="Envelopes" value={count(branches.length)} />
-        <Figure label="Under way" value={count(unsettled)} tone={unsettled > 0 ? "warn" : "plain"} />
-        <Figure label="Took" value={span(endedAt - startedAt)} />
-        <Figure label="Began" value={clock(startedAt).slice(0, 8)} />
+        <Figure label="Pending" value={count(unsettled)} tone={unsettled > 0 ? "warn" : "plain"} />
+        <Figure label="Duration" value={span(endedAt - startedAt)} />
+        <Figure label="Started" value={clock(startedAt).slice(0, 8)} />
       </Figures>
-      <Panel title="Who answered whom" isFlush note="pale: waiting · full: being worked on">
-        <ol class="tree" aria-label="Envelopes, each under the one it answers">
+      <Panel title="Envelopes" isFlush note="light: waiting · solid: processing">
+        <ol class="tree" aria-label="Envelopes, replies below requests">
           {branches.map((branch) => (
             <BranchLine key={branch.step.key} branch={branch} startedAt={startedAt} spanMs={Math.max(1, endedAt - startedAt)} onOpen={onOpen} />
           ))}
@@ -100,7 +100,7 @@ function BranchLine({ branch: { step, depth }, startedAt, spanMs, onOpen }: Line
           )}
           <b>{step.kind || step.id}</b>
           <span class="note">
-            {step.sender || "somebody"} → {step.channel}
+            {step.sender || "unknown"} → {step.channel}
           </span>
         </span>
         <span class="tree-outcome">
@@ -126,14 +126,14 @@ const OUTCOME_WORDS: Readonly<Record<string, string>> = { ack: "done", dead: "de
 
 function outcomeOf(step: Step): string {
   if (step.outcome !== undefined) return OUTCOME_WORDS[step.outcome] ?? step.outcome;
-  return step.door === "courier" ? "under way" : "told";
+  return step.door === "courier" ? "pending" : "sent";
 }
 
 function timesOf(step: Step): string {
   if (step.settledAt === undefined) return step.door === "courier" ? "" : clock(step.sentAt);
-  if (step.firstAt === undefined) return `${span(step.settledAt - step.sentAt)} in all`;
-  const tries = step.attempts > 1 ? `, ${step.attempts} attempts` : "";
-  return `waited ${span(step.firstAt - step.sentAt)}, worked ${span(step.settledAt - step.firstAt)}${tries}`;
+  if (step.firstAt === undefined) return `${span(step.settledAt - step.sentAt)} total`;
+  const attempts = step.attempts > 1 ? `, ${step.attempts} attempts` : "";
+  return `waited ${span(step.firstAt - step.sentAt)}, processed ${span(step.settledAt - step.firstAt)}${attempts}`;
 }
 
 function rowsOf(parts: readonly Follower[]): Row[] {

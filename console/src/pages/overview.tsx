@@ -1,8 +1,8 @@
-// How the whole server fares: its doors, what needs a person, and the traffic over time.
+// The state of the server: its services, what needs attention, and the traffic over time.
 
 import { useState } from "preact/hooks";
 
-import { type Condition, conditionsOf, type Door, doorsOf, type Health } from "../conditions.ts";
+import { type Condition, conditionsOf, type Service, servicesOf, type Health } from "../conditions.ts";
 import { sumOf, valueOf } from "../exposition.ts";
 import { Command } from "../parts/button.tsx";
 import { Tabs } from "../parts/field.tsx";
@@ -10,32 +10,32 @@ import { Figure, Figures } from "../parts/figure.tsx";
 import { Badge, Empty, PageHead, Panel, Refused, type Tone } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
 import { Prose } from "../parts/prose.tsx";
-import { href } from "../place.ts";
-import { ask } from "../request.ts";
+import { href } from "../router.ts";
+import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
 import { session } from "../session.ts";
 import { history, metricsFailure, type Reading, reading } from "../telemetry.ts";
-import { ago, count, rate, span } from "../words.ts";
+import { ago, count, rate, span } from "../format.ts";
 
 const RANGES = [["120", "2 min"], ["600", "10 min"], ["7200", "2 h"]] as const;
 
 export function OverviewPage() {
   const [range, setRange] = useState<(typeof RANGES)[number][0]>("600");
-  const { data: health } = useResource("/health", (stop) => ask<Health>("/health", { signal: stop }), 3_000);
+  const { data: health } = useResource("/health", (stop) => fetchJson<Health>("/health", { signal: stop }), 3_000);
   const latest = reading.value;
   const uptime = latest === undefined ? undefined : valueOf(latest.scrape, "penstock_uptime_seconds");
   return (
     <div class="stack overview">
       <PageHead
         title="Overview"
-        note={uptime === undefined ? "Loading…" : `up for ${span(Math.floor(uptime) * 1000)}`}
-        actions={<Tabs label="Time shown" value={range} options={RANGES} onChange={setRange} />}
+        note={uptime === undefined ? "Loading…" : `uptime ${span(Math.floor(uptime) * 1000)}`}
+        actions={<Tabs label="Time range" value={range} options={RANGES} onChange={setRange} />}
       />
       <Refused failure={metricsFailure.value?.isUnreachable ? undefined : metricsFailure.value} />
       {latest !== undefined && (
         <>
           <div class="two top">
-            <Doors latest={latest} />
+            <Services latest={latest} />
             <Attention latest={latest} health={health.value} />
           </div>
           <Numbers latest={latest} />
@@ -59,15 +59,15 @@ interface Alert {
 
 function Attention({ latest, health }: { latest: Reading; health: Health | undefined }) {
   const conditions = conditionsOf(latest.scrape, latest.minute, health);
-  // A server without a pipeline has no such alerts; it says so with 404, and that is no trouble.
-  const { data } = useResource("/v1/alerts", (stop) => ask<{ alerts: readonly Alert[] }>("/v1/alerts", { signal: stop }), 5_000);
+  // A server without a pipeline has no alerts and responds with 404, which is not an error.
+  const { data } = useResource("/v1/alerts", (stop) => fetchJson<{ alerts: readonly Alert[] }>("/v1/alerts", { signal: stop }), 5_000);
   const firing = (data.value?.alerts ?? []).filter(({ state }) => state === "firing");
   const total = conditions.length + firing.length;
   return (
-    <Panel title="Needs attention" actions={<Badge tone={total === 0 ? "good" : "warn"}>{total === 0 ? "all well" : count(total)}</Badge>}>
+    <Panel title="Needs attention" actions={<Badge tone={total === 0 ? "good" : "warn"}>{total === 0 ? "healthy" : count(total)}</Badge>}>
       <div role="status">
         {total === 0 ? (
-          <p class="note">Nothing refuses, halts or grows that should not.</p>
+          <p class="note">No errors, halts or full streams.</p>
         ) : (
           <ul class="alerts">
             {conditions.map((condition) => (
@@ -81,7 +81,7 @@ function Attention({ latest, health }: { latest: Reading; health: Health | undef
                     <Prose text={message} />
                   </p>
                   <p class="note">
-                    {rule} on {subject}, since {ago(fired_at)}
+                    {rule} on {subject}, fired {ago(fired_at)}
                   </p>
                 </div>
               </li>
@@ -107,20 +107,20 @@ function ConditionLine({ condition: { severity, text, hint, path } }: { conditio
   );
 }
 
-const DOOR_TONES: Readonly<Record<Door["state"], Tone>> = { up: "good", down: "bad", off: "plain", starting: "accent", halted: "bad" };
-const DOOR_PATHS: Readonly<Record<string, string>> = { Queues: "queues", Spaces: "spaces", "Token streams": "tokens", Pipeline: "pipeline" };
+const SERVICE_TONES: Readonly<Record<Service["state"], Tone>> = { up: "good", down: "bad", off: "plain", starting: "accent", halted: "bad" };
+const SERVICE_PATHS: Readonly<Record<string, string>> = { Queues: "queues", Spaces: "spaces", "Token streams": "tokens", Pipeline: "pipeline" };
 
-function Doors({ latest }: { latest: Reading }) {
-  const { data } = useResource("/v1/pipeline", (stop) => ask<{ state: string }>("/v1/pipeline", { signal: stop }), 3_000);
+function Services({ latest }: { latest: Reading }) {
+  const { data } = useResource("/v1/pipeline", (stop) => fetchJson<{ state: string }>("/v1/pipeline", { signal: stop }), 3_000);
   const spaces = session.value.state === "in" ? session.value.who.spaces.length : 0;
   return (
-    <ul class="doors" aria-label="Doors">
-      {doorsOf(latest.scrape, spaces, data.value?.state).map(({ name, state, who }) => (
+    <ul class="services" aria-label="Services">
+      {servicesOf(latest.scrape, spaces, data.value?.state).map(({ name, state, detail }) => (
         <li key={name}>
           <p>
-            <a href={href([DOOR_PATHS[name] ?? ""])}>{name}</a> <Badge tone={DOOR_TONES[state]}>{state}</Badge>
+            <a href={href([SERVICE_PATHS[name] ?? ""])}>{name}</a> <Badge tone={SERVICE_TONES[state]}>{state}</Badge>
           </p>
-          <p class="note">{who}</p>
+          <p class="note">{detail}</p>
         </li>
       ))}
     </ul>
@@ -145,7 +145,7 @@ function Numbers({ latest: { scrape, rates } }: { latest: Reading }) {
       {counter("Accepted", "penstock_q_in_total")}
       {counter("Delivered", "penstock_q_out_total")}
       {counter("Acknowledged", "penstock_q_ack_total")}
-      {gauge("Ready", "penstock_q_depth", "with dead letters")}
+      {gauge("Ready", "penstock_q_depth", "dead letters included")}
       {gauge("In flight", "penstock_q_if")}
       {gauge("Delayed", "penstock_q_delayed")}
       {quantile("Wait p50", "0.5")}
@@ -162,13 +162,13 @@ function Numbers({ latest: { scrape, rates } }: { latest: Reading }) {
 
 function FirstSteps() {
   return (
-    <Panel title="First steps">
-      <Empty title="Nothing has been sent yet.">
-        <p>Send a message to an agent, and watch it arrive here, in the live tail and in the queue of its inbox:</p>
+    <Panel title="Getting started">
+      <Empty title="No messages yet">
+        <p>Send a message to an agent. It appears here, in the live tail and in the agent's inbox:</p>
         <Command text={`curl ${window.location.origin}/v1/send -d '{"to": "sam", "type": "hello", "payload": {"text": "Good morning"}}'`} />
-        <p>Take it out again, as sam would:</p>
+        <p>Receive and acknowledge it as sam:</p>
         <Command text="penstock inbox --as sam --ack" />
-        <p>Or start the server with sample traffic on every door:</p>
+        <p>Or start the server with sample traffic:</p>
         <Command text="penstock up --demo" />
       </Empty>
     </Panel>
@@ -181,18 +181,18 @@ function Curves({ latest, seconds }: { latest: Reading; seconds: number }) {
   return (
     <div class="grid plots">
       <Plot title="Envelopes per second" track={track("in", "out", "acked")} series={[{ label: "in" }, { label: "out" }, { label: "acknowledged" }]} format={rate} />
-      <Plot title="Wait before delivery" track={track("p50", "p95", "p99")} series={[{ label: "p50" }, { label: "p95" }, { label: "p99" }]} format={span} />
-      <Plot title="In the queues" track={track("depth", "inflight", "delayed")} series={[{ label: "ready" }, { label: "in flight" }, { label: "delayed" }]} format={count} />
+      <Plot title="Wait time" track={track("p50", "p95", "p99")} series={[{ label: "p50" }, { label: "p95" }, { label: "p99" }]} format={span} />
+      <Plot title="Queue depth" track={track("depth", "inflight", "delayed")} series={[{ label: "ready" }, { label: "in flight" }, { label: "delayed" }]} format={count} />
       {scrape.has("penstock_space_frames_total") && (
         <Plot
-          title="Spaces per second"
+          title="Space traffic per second"
           track={track("frames", "deliveries", "envelopes")}
           series={[{ label: "frames" }, { label: "deliveries" }, { label: "envelopes" }]}
           format={rate}
         />
       )}
       {scrape.has("penstock_relay_messages_total") && (
-        <Plot title="Token streams per second" track={track("relayed", "forwarded")} series={[{ label: "taken" }, { label: "forwarded" }]} format={rate} />
+        <Plot title="Relay messages per second" track={track("relayed", "forwarded")} series={[{ label: "received" }, { label: "forwarded" }]} format={rate} />
       )}
       {scrape.has("penstock_pipeline_lag_rows") && (
         <Plot title="Pipeline lag" track={track("lag")} series={[{ label: "rows behind" }]} format={count} />

@@ -1,4 +1,4 @@
-// The pipeline: whether it runs and keeps up, what it has written, and questions to the tables.
+// The pipeline: state, lag, batches, tables and SQL queries.
 
 import { Command } from "../parts/button.tsx";
 import { useNow } from "../parts/banner.tsx";
@@ -10,18 +10,18 @@ import { type Column, Table } from "../parts/table.tsx";
 import { type Pipeline, type QueryProgress, STATES, webAddress } from "../lake/progress.ts";
 import { QueryPanel } from "../lake/query.tsx";
 import { type Lake, TablesPanel } from "../lake/tables.tsx";
-import { ask } from "../request.ts";
+import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
 import { history, reading } from "../telemetry.ts";
-import { ago, count, span } from "../words.ts";
+import { ago, count, span } from "../format.ts";
 
 const PLOT_S = 600;
-/** The log of a table is read again at most this often. */
+/** How often the tables are polled; the server reads a log per table. */
 const LAKE_MS = 2_000;
 
 export function PipelinePage() {
-  const pipeline = useResource<Pipeline>("pipeline", (stop) => ask<Pipeline>("/v1/pipeline", { signal: stop }));
-  const lake = useResource<Lake>("lake", (stop) => ask<Lake>("/v1/lake", { signal: stop }), LAKE_MS);
+  const pipeline = useResource<Pipeline>("pipeline", (stop) => fetchJson<Pipeline>("/v1/pipeline", { signal: stop }));
+  const lake = useResource<Lake>("lake", (stop) => fetchJson<Lake>("/v1/lake", { signal: stop }), LAKE_MS);
   const state = pipeline.data.value;
   const failure = pipeline.failure.value;
   const address = webAddress(state?.ui);
@@ -29,11 +29,11 @@ export function PipelinePage() {
     <div class="stack">
       <PageHead
         title="Pipeline"
-        note="The journal as tables that can be asked"
+        note="The journal as tables for SQL queries"
         actions={
           address !== undefined && (
             <a href={address} target="_blank" rel="noopener noreferrer">
-              Spark’s own page
+              Spark UI
             </a>
           )
         }
@@ -41,7 +41,7 @@ export function PipelinePage() {
       {failure !== undefined && failure.status !== 404 && <Refused failure={failure} />}
       {failure?.status === 404 && (
         <Panel title="No pipeline" isFlush>
-          <Empty title="This server says nothing of a pipeline.">
+          <Empty title="This server has no pipeline">
             <p>
               <Prose text={failure.hint ?? failure.message} />
             </p>
@@ -84,17 +84,17 @@ function State({ pipeline }: { pipeline: Pipeline }) {
 }
 
 function Progress({ pipeline }: { pipeline: Pipeline }) {
-  reading.value; // the plot is drawn again with each reading
+  reading.value; // redraw the plot with each reading
   return (
     <>
       <Figures>
         <Figure label="Lag" value={count(pipeline.lag)} unit="rows" metric="penstock_pipeline_lag_rows" />
-        <Figure label="In every table up to" value={count(pipeline.offset)} />
-        <Figure label="Journal's end" value={count(pipeline.end)} />
+        <Figure label="Committed offset" value={count(pipeline.offset)} />
+        <Figure label="Journal end" value={count(pipeline.end)} />
         <Figure label="Restarts" value={count(pipeline.restarts)} tone={pipeline.restarts > 0 ? "warn" : "plain"} />
       </Figures>
       <div class="two">
-        <Plot title="Lag in rows" track={history.track(["lag"], PLOT_S)} series={[{ label: "lag", colour: 3 }]} format={count} />
+        <Plot title="Pipeline lag" track={history.track(["lag"], PLOT_S)} series={[{ label: "rows", colour: 3 }]} format={count} />
         <Queries queries={pipeline.queries} own={pipeline.own ?? {}} end={pipeline.end} />
       </div>
     </>
@@ -119,7 +119,7 @@ function Queries({ queries, own, end }: QueriesProps) {
       title: "Offset",
       cell: ({ offset }) => (
         <span class="progress">
-          <progress value={Math.min(offset, end)} max={Math.max(end, 1)} aria-label="part of the journal" />
+          <progress value={Math.min(offset, end)} max={Math.max(end, 1)} aria-label="position in the journal" />
           {count(offset)}
         </span>
       ),
@@ -128,14 +128,14 @@ function Queries({ queries, own, end }: QueriesProps) {
     },
     { key: "batches", title: "Batches", cell: ({ batches }) => count(batches), sort: ({ batches }) => batches, isNumber: true },
     { key: "rows", title: "Rows", cell: (row) => count(row.rows), sort: (row) => row.rows, isNumber: true, help: "Journal rows of the latest batch" },
-    { key: "ms", title: "Took", cell: ({ batch_ms: ms }) => span(ms), sort: ({ batch_ms: ms }) => ms, isNumber: true, help: "How long the latest batch took" },
-    { key: "at", title: "When", cell: ({ at_us: us }) => (us === 0 ? "–" : ago(us / 1000, now)), sort: ({ at_us: us }) => -us },
+    { key: "ms", title: "Duration", cell: ({ batch_ms: ms }) => span(ms), sort: ({ batch_ms: ms }) => ms, isNumber: true, help: "Duration of the latest batch" },
+    { key: "at", title: "Updated", cell: ({ at_us: us }) => (us === 0 ? "–" : ago(us / 1000, now)), sort: ({ at_us: us }) => -us },
   ];
   return (
     <Panel title="Batches" isFlush>
-      <Table label="Queries of the pipeline" columns={columns} rows={rows} keyOf={({ name }) => name} empty={<Empty title="No batch has been written yet." />} />
+      <Table label="Pipeline queries" columns={columns} rows={rows} keyOf={({ name }) => name} empty={<Empty title="No batches yet" />} />
       {Object.keys(own).length > 0 && (
-        <ul class="own-queries" aria-label="Queries of your own">
+        <ul class="own-queries" aria-label="User-defined queries">
           {Object.entries(own).map(([name, state]) => (
             <li key={name}>
               <span>{name}</span>

@@ -1,21 +1,21 @@
-// One stream: its figures, why nothing flows, who works on it and who waits, and what is in it.
+// One stream: figures, delivery status, consumers, leases and contents.
 
 import { useMemo, useState } from "preact/hooks";
 
 import { History } from "../history.ts";
-import { complain, notify } from "../notices.ts";
+import { notifyFailure, notify } from "../notices.ts";
 import { Button } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
 import { Empty, PageHead, Refused } from "../parts/panel.tsx";
 import { Contents } from "../parts/contents.tsx";
-import { Consumers, Leases, Why } from "../parts/flow.tsx";
+import { Consumers, DeliveryStatus, Leases } from "../parts/flow.tsx";
 import { Plot } from "../parts/plot.tsx";
 import { SendDialog } from "../parts/send.tsx";
-import { href } from "../place.ts";
-import { ask, asFailure } from "../request.ts";
+import { href } from "../router.ts";
+import { fetchJson, asFailure } from "../request.ts";
 import { deadNameOf, isDeadLetters, type StreamFigures, useStreams } from "../streams.ts";
-import { bytes, count, plural, rate, span } from "../words.ts";
+import { bytes, count, plural, rate, span } from "../format.ts";
 
 export function QueuePage({ stream }: { stream: string }) {
   const { data, failure, refresh } = useStreams();
@@ -31,15 +31,15 @@ export function QueuePage({ stream }: { stream: string }) {
       />
       <Refused failure={failure.value} />
       {data.value !== undefined && figures === undefined && (
-        <Empty title="This stream is not in memory.">
-          <p>Nobody has sent anything to it, or it has been empty and idle for a while. It is there again as soon as something is sent to it.</p>
+        <Empty title="This stream is not active">
+          <p>It has received no messages, or was unloaded after being empty and idle. Sending a message activates it.</p>
         </Empty>
       )}
       {figures !== undefined && (
         <>
           <Numbers figures={figures} dead={dead} />
           <div class="two">
-            <Why stream={stream} />
+            <DeliveryStatus stream={stream} />
             <Consumers stream={stream} />
           </div>
           <Leases stream={stream} />
@@ -60,14 +60,14 @@ function Numbers({ figures: { stats, q, id }, dead }: { figures: StreamFigures; 
       {!isDeadLetters(id) && <Figure label="Dead letters" value={count(dead)} tone={dead > 0 ? "warn" : "plain"} />}
       <Figure label="Accepted" value={count(q["q.in"])} metric="q.in" note={`${rate(stats.rateIn)}/s`} />
       <Figure label="Delivered" value={count(q["q.out"])} metric="q.out" note={`${rate(stats.rateOut)}/s`} />
-      <Figure label="Acknowledged" value={count(q["q.ack"])} metric="q.ack" note={`${count(q["q.nack"])} refused, ${count(q["q.timeout"])} timed out`} />
+      <Figure label="Acknowledged" value={count(q["q.ack"])} metric="q.ack" note={`${count(q["q.nack"])} nacked, ${count(q["q.timeout"])} timed out`} />
       <Figure label="Wait p95" value={span(stats.latP95)} note={`p50 ${span(stats.latP50)}, p99 ${span(stats.latP99)}`} />
       <Figure label="Oldest" value={stats.oldestMs > 0 ? span(stats.oldestMs) : "–"} note={bytes(stats.bytes)} />
     </Figures>
   );
 }
 
-/** How the stream was since the page was opened. */
+/** The history of the stream since the page was opened. */
 function Curves({ figures }: { figures: StreamFigures }) {
   const kept = useMemo(() => new History(), [figures.id]);
   useMemo(() => {
@@ -77,7 +77,7 @@ function Curves({ figures }: { figures: StreamFigures }) {
   return (
     <div class="two">
       <Plot
-        title="In the stream"
+        title="Queue depth"
         track={kept.track(["depth", "inflight", "delayed"], 600)}
         series={[{ label: "ready" }, { label: "in flight" }, { label: "delayed" }]}
         format={count}
@@ -102,16 +102,16 @@ function Verbs({ stream, streams, dead, waiting, refresh }: VerbsProps) {
     refresh();
   };
   const redrive = async (): Promise<void> => {
-    await done(async () => {
+    await report(async () => {
       const body = { stream: deadNameOf(stream), max: Math.min(100_000, Math.max(1, dead)) };
-      const { moved, kept } = await ask<{ moved: number; kept: number }>("/v1/redrive", { method: "POST", body });
-      notify(`${plural(moved, "dead letter")} sent back.${kept > 0 ? ` ${count(kept)} stayed: their streams did not take them.` : ""}`);
+      const { moved, kept } = await fetchJson<{ moved: number; kept: number }>("/v1/redrive", { method: "POST", body });
+      notify(`${plural(moved, "dead letter")} redriven.${kept > 0 ? ` ${count(kept)} kept: their streams did not accept them.` : ""}`);
     });
     close();
   };
   const purge = async (): Promise<void> => {
-    await done(async () => {
-      const { purged } = await ask<{ purged: number }>("/v1/purge", { method: "POST", body: { stream } });
+    await report(async () => {
+      const { purged } = await fetchJson<{ purged: number }>("/v1/purge", { method: "POST", body: { stream } });
       notify(`${plural(purged, "envelope")} dropped from ${stream}.`);
     });
     close();
@@ -132,16 +132,14 @@ function Verbs({ stream, streams, dead, waiting, refresh }: VerbsProps) {
       {shown === "redrive" && (
         <Confirm title="Redrive dead letters" verb="Redrive" onConfirm={redrive} onClose={close}>
           <p>
-            {plural(dead, "dead letter")} of {stream} will be sent back to where they came from and delivered again. What made them fail should be
-            mended first.
+            Send {plural(dead, "dead letter")} of {stream} back to the original streams for redelivery. Fix the cause of the failures first.
           </p>
         </Confirm>
       )}
       {shown === "purge" && (
         <Confirm title={`Purge ${stream}`} word={stream} verb="Purge" onConfirm={purge} onClose={close}>
           <p>
-            {plural(waiting, "envelope")} that wait in this stream will be dropped for good. What is with a consumer stays there. This cannot be taken
-            back.
+            Drop {plural(waiting, "envelope")} that are ready or delayed in this stream. Envelopes in flight stay. You cannot undo this.
           </p>
         </Confirm>
       )}
@@ -149,11 +147,11 @@ function Verbs({ stream, streams, dead, waiting, refresh }: VerbsProps) {
   );
 }
 
-async function done(act: () => Promise<void>): Promise<void> {
+async function report(act: () => Promise<void>): Promise<void> {
   try {
     await act();
   } catch (error) {
-    complain(asFailure(error));
+    notifyFailure(asFailure(error));
   }
 }
 

@@ -1,17 +1,17 @@
-// Every stream of the queues, and what is in it.
+// The list of queue streams.
 
 import { Button, Command } from "../parts/button.tsx";
 import { Filter } from "../parts/field.tsx";
 import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { SendDialog } from "../parts/send.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import { amend, href, place } from "../place.ts";
+import { updateQuery, href, route } from "../router.ts";
 import { deadNameOf, isDeadLetters, type StreamFigures, useStreams } from "../streams.ts";
-import { count, plural, rate, span } from "../words.ts";
+import { count, plural, rate, span } from "../format.ts";
 import { QueuePage } from "./queue.tsx";
 import { useState } from "preact/hooks";
 
-/** Streams in the table at once; a longer one is narrowed by the filter. */
+/** Streams shown in the table; use the filter to find others. */
 const SHOWN_MAX = 300;
 
 export function QueuesPage({ rest }: { rest: readonly string[] }) {
@@ -35,19 +35,19 @@ const COLUMNS: readonly Column<Line>[] = [
     ),
   },
   { key: "depth", title: "Ready", isNumber: true, sort: ({ stats }) => stats.depth, cell: ({ stats }) => count(stats.depth), help: "waiting for a consumer" },
-  { key: "inflight", title: "In flight", isNumber: true, sort: ({ stats }) => stats.inflight, cell: ({ stats }) => count(stats.inflight), help: "with a consumer, under a lease" },
-  { key: "delayed", title: "Delayed", isNumber: true, sort: ({ stats }) => stats.delayed, cell: ({ stats }) => count(stats.delayed), help: "waiting for their time" },
+  { key: "inflight", title: "In flight", isNumber: true, sort: ({ stats }) => stats.inflight, cell: ({ stats }) => count(stats.inflight), help: "leased to a consumer" },
+  { key: "delayed", title: "Delayed", isNumber: true, sort: ({ stats }) => stats.delayed, cell: ({ stats }) => count(stats.delayed), help: "not due yet" },
   {
     key: "dead",
     title: "Dead",
     isNumber: true,
-    help: "dead letters that wait for somebody to look at them",
+    help: "dead letters",
     sort: ({ dead }) => dead,
     cell: ({ id, dead }) => (dead > 0 && !isDeadLetters(id) ? <a class="warn" href={href(["queues", id], { state: "dead" })}>{count(dead)}</a> : count(dead)),
   },
   { key: "in", title: "In/s", isNumber: true, sort: ({ stats }) => stats.rateIn, cell: ({ stats }) => rate(stats.rateIn) },
   { key: "out", title: "Out/s", isNumber: true, sort: ({ stats }) => stats.rateOut, cell: ({ stats }) => rate(stats.rateOut) },
-  { key: "p95", title: "p95 wait", isNumber: true, sort: ({ stats }) => stats.latP95, cell: ({ stats }) => span(stats.latP95), help: "enqueue to first delivery, of 95 in 100 in the last minute" },
+  { key: "p95", title: "p95 wait", isNumber: true, sort: ({ stats }) => stats.latP95, cell: ({ stats }) => span(stats.latP95), help: "95th percentile of the time from enqueue to first delivery, last minute" },
   {
     key: "consumers",
     title: "Consumers",
@@ -55,13 +55,13 @@ const COLUMNS: readonly Column<Line>[] = [
     sort: ({ stats }) => stats.consumers,
     cell: ({ stats }) => (stats.consumers === 0 && stats.depth > 0 ? <Badge tone="warn">none</Badge> : count(stats.consumers)),
   },
-  { key: "oldest", title: "Oldest", isNumber: true, sort: ({ stats }) => stats.oldestMs, cell: ({ stats }) => (stats.oldestMs > 0 ? span(stats.oldestMs) : "–"), help: "how long the oldest envelope has been there" },
+  { key: "oldest", title: "Oldest", isNumber: true, sort: ({ stats }) => stats.oldestMs, cell: ({ stats }) => (stats.oldestMs > 0 ? span(stats.oldestMs) : "–"), help: "age of the oldest envelope" },
 ];
 
 function Streams() {
   const { data, failure, refresh } = useStreams();
   const [isSending, setSending] = useState(false);
-  const filter = place.value.query["filter"] ?? "";
+  const filter = route.value.query["filter"] ?? "";
   const streams = data.value ?? [];
   const depths = new Map(streams.map(({ id, stats }) => [id, stats.depth]));
   const lines = streams
@@ -74,7 +74,7 @@ function Streams() {
         note={data.value === undefined ? "Loading…" : plural(streams.length, "stream")}
         actions={
           <>
-            <Filter label="Filter streams" value={filter} placeholder="Filter streams" isMain onInput={(text) => amend({ filter: text })} />
+            <Filter label="Filter streams" value={filter} placeholder="Filter streams" isMain onInput={(text) => updateQuery({ filter: text })} />
             <Button icon="send" kind="main" onPress={() => setSending(true)}>
               Send
             </Button>
@@ -83,19 +83,19 @@ function Streams() {
       />
       <Refused failure={failure.value} />
       {data.value !== undefined && streams.length === 0 ? (
-        <Empty title="Nothing has been sent yet.">
-          <p>A stream is there as soon as something is sent to it. Try:</p>
+        <Empty title="No streams yet">
+          <p>The first message creates a stream. Try:</p>
           <Command text={`curl ${window.location.origin}/v1/send -d '{"to": "sam", "type": "hello", "payload": {"text": "Good morning"}}'`} />
         </Empty>
       ) : (
-        <Panel title="Streams" isFlush note={lines.length > SHOWN_MAX ? `the first ${SHOWN_MAX} of ${count(lines.length)}: narrow the filter for others` : undefined}>
+        <Panel title="Streams" isFlush note={lines.length > SHOWN_MAX ? `the first ${SHOWN_MAX} of ${count(lines.length)}, use the filter to find others` : undefined}>
           <Table
             label="Streams"
             columns={COLUMNS}
             rows={lines.slice(0, SHOWN_MAX)}
             keyOf={({ id }) => id}
             order={{ key: "id", isFalling: false }}
-            empty={data.value === undefined ? <Empty title="Loading…" /> : <Empty title="No stream has that in its name." />}
+            empty={data.value === undefined ? <Empty title="Loading…" /> : <Empty title="No stream matches the filter" />}
           />
         </Panel>
       )}

@@ -1,4 +1,4 @@
-// Spaces: who is there, which streams are open, who streams to whom and what aiming saves.
+// Spaces: participants, open streams, the stream graph, and deliveries saved by targeting.
 
 import { useMemo, useRef, useState } from "preact/hooks";
 
@@ -8,21 +8,21 @@ import { Choice, Filter, Tabs } from "../parts/field.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
 import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import { go } from "../place.ts";
-import { ask } from "../request.ts";
+import { navigate } from "../router.ts";
+import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
-import { InviteDialog, KickDialog, SendDialog } from "../spaces/acts.tsx";
-import { Drawing } from "../spaces/drawing.tsx";
+import { InviteDialog, KickDialog, SendDialog } from "../spaces/dialogs.tsx";
+import { Graph } from "../spaces/graph.tsx";
 import { capabilityText, isTargeted, type Measured, Measuring, type Participant, saving, type Space, type Stream, streamTitle, type Survey } from "../spaces/survey.ts";
-import { bytes, count, plural, rate } from "../words.ts";
+import { bytes, count, plural, rate } from "../format.ts";
 
-/** Rows of a table; more are found with the filter. */
+/** Rows shown in a table; use the filter to find others. */
 const ROWS_MAX = 200;
-/** Spaces up to this many are buttons beside each other. */
+/** Up to this many spaces are shown as tabs, more as a drop-down list. */
 const TABS_MAX = 6;
 
 export function SpacesPage({ rest }: { rest: readonly string[] }) {
-  const { data, failure } = useResource<Survey>("spaces", (stop) => ask<Survey>("/v1/spaces", { signal: stop }));
+  const { data, failure } = useResource<Survey>("spaces", (stop) => fetchJson<Survey>("/v1/spaces", { signal: stop }));
   const measuring = useRef(new Measuring());
   const survey = data.value;
   const measured = useMemo(() => survey && measuring.current.take(performance.now() / 1000, survey), [survey]);
@@ -41,9 +41,9 @@ export function SpacesPage({ rest }: { rest: readonly string[] }) {
 
 function NoSpaces() {
   return (
-    <Panel title="No space is open" isFlush>
-      <Empty title="A space is a room for people, agents and programs.">
-        <p>Name one in the config, and start the server with it:</p>
+    <Panel title="No spaces" isFlush>
+      <Empty title="No space is configured">
+        <p>In a space, people, agents and programs exchange envelopes and streams. Add one to the config and start the server with it:</p>
         <Command text={'spaces: [{space: {id: workshop}, participants: {ada: {tokens: ["ada-token"], capabilities: [{kind: "*"}]}}}]'} />
         <Command text="penstock up --config config.yaml" />
       </Empty>
@@ -77,21 +77,21 @@ function SpaceView({ space, measured }: { space: Space; measured: Measured }) {
         }
       />
       <Figures>
-        <Figure label="Here" value={count(present)} unit={`of ${count(space.participants.length)}`} />
-        <Figure label="Open streams" value={count(space.streams.length)} note={`${count(space.streams.filter(isTargeted).length)} aimed`} />
-        <Figure label="Frames/s" value={rate(measured.rate(space, "frames"))} note={`${count(counts["frames"])} in all`} />
-        <Figure label="Deliveries/s" value={rate(measured.rate(space, "deliveries"))} note={`${count(counts["deliveries"])} in all`} />
-        <Figure label="Envelopes" value={count(counts["envelopes"])} note={`${count(counts["refused"])} refused`} />
+        <Figure label="Connected" value={count(present)} unit={`of ${count(space.participants.length)}`} />
+        <Figure label="Open streams" value={count(space.streams.length)} note={`${count(space.streams.filter(isTargeted).length)} targeted`} />
+        <Figure label="Frames/s" value={rate(measured.rate(space, "frames"))} note={`${count(counts["frames"])} total`} />
+        <Figure label="Deliveries/s" value={rate(measured.rate(space, "deliveries"))} note={`${count(counts["deliveries"])} total`} />
+        <Figure label="Envelopes" value={count(counts["envelopes"])} note={`${count(counts["refused"])} rejected`} />
         <Figure
           label="Frames dropped"
           value={count(counts["dropped"])}
-          note={`${plural(counts["slow_cut"] ?? 0, "slow reader")} cut off`}
+          note={`${plural(counts["slow_cut"] ?? 0, "slow reader")} disconnected`}
           tone={(counts["dropped"] ?? 0) > 0 ? "warn" : "plain"}
         />
       </Figures>
       <div class="two">
-        <Panel title="Who streams to whom">
-          <Drawing space={space} measured={measured} />
+        <Panel title="Stream graph">
+          <Graph space={space} measured={measured} />
         </Panel>
         <div class="stack">
           <SavingPanel space={space} measured={measured} />
@@ -109,7 +109,7 @@ function SpaceView({ space, measured }: { space: Space; measured: Measured }) {
 function SpaceChoice({ spaces, current }: { spaces: readonly Space[]; current: Space }) {
   if (spaces.length < 2) return null;
   const options = spaces.map(({ id }) => [id, id] as const);
-  const choose = (id: string): void => go(["spaces", id]);
+  const choose = (id: string): void => navigate(["spaces", id]);
   return spaces.length <= TABS_MAX ? (
     <Tabs label="Space" value={current.id} options={options} onChange={choose} />
   ) : (
@@ -122,9 +122,9 @@ function SavingPanel({ space, measured }: { space: Space; measured: Measured }) 
   const now = measured.rate(space, "deliveries");
   const without = measured.rate(space, "broadcast");
   return (
-    <Panel title="What aiming saves" note="since the server started">
+    <Panel title="Saved by targeting" note="since the server started">
       {broadcast === 0 ? (
-        <p class="note">No frame has passed yet. A stream with a target reaches those who are named, and nobody else.</p>
+        <p class="note">No frames yet. A targeted stream is delivered only to its targets.</p>
       ) : (
         <div class="saving">
           <p>
@@ -136,7 +136,7 @@ function SavingPanel({ space, measured }: { space: Space; measured: Measured }) 
             <span class="bar">
               <i class="taken" style={{ width: `${(100 * deliveries) / broadcast}%` }} />
             </span>
-            <span>to everybody</span>
+            <span>without targets</span>
             <span class="bar">
               <i class="spared" style={{ width: "100%" }} />
             </span>
@@ -167,7 +167,7 @@ function StreamsPanel({ space, measured }: { space: Space; measured: Measured })
       cell: (stream) => <span title={stream.receivers.join(", ")}>{count(stream.receivers.length)}</span>,
       sort: (stream) => stream.receivers.length,
       isNumber: true,
-      help: "Who receives its frames now",
+      help: "Participants that receive its frames now",
     },
     { key: "rate", title: "Frames/s", cell: (stream) => rate(measured.streamRate(space, stream, "frames")), sort: (stream) => measured.streamRate(space, stream, "frames"), isNumber: true },
     { key: "frames", title: "Frames", cell: (stream) => count(stream.frames), sort: (stream) => stream.frames, isNumber: true },
@@ -185,8 +185,8 @@ function StreamsPanel({ space, measured }: { space: Space; measured: Measured })
           rows={shown}
           keyOf={(stream) => stream.stream_id}
           empty={
-            <Empty title="No stream is open.">
-              <p>A participant opens one with a request, for everybody or for those whom it names:</p>
+            <Empty title="No open streams">
+              <p>A participant opens a stream with a request, for all participants or for its targets:</p>
               <code class="mono">{'{"kind": "stream/request", "payload": {"direction": "upload", "target": ["collector"]}}'}</code>
             </Empty>
           }
@@ -197,7 +197,7 @@ function StreamsPanel({ space, measured }: { space: Space; measured: Measured })
 }
 
 function Target({ stream }: { stream: Stream }) {
-  if (!isTargeted(stream)) return <Badge>everybody</Badge>;
+  if (!isTargeted(stream)) return <Badge>all</Badge>;
   const targets = stream.target ?? [];
   return <span title={targets.join(", ")}>{targets.length <= 2 ? targets.join(", ") : `${targets[0]} and ${plural(targets.length - 1, "other")}`}</span>;
 }
@@ -206,9 +206,9 @@ function ParticipantsPanel({ space, onKick }: { space: Space; onKick: (id: strin
   const [sought, seek] = useState("");
   const found = sorted(space.participants, ({ id }) => id, false).filter(({ id }) => id.toLowerCase().includes(sought.toLowerCase()));
   const shown = found.slice(0, ROWS_MAX);
-  const told = [
+  const notes = [
     shown.length < found.length ? `the first ${ROWS_MAX} of ${count(found.length)}` : "",
-    space.kicked.length > 0 ? `put out: ${space.kicked.slice(0, 10).join(", ")}${space.kicked.length > 10 ? "…" : ""}` : "",
+    space.kicked.length > 0 ? `kicked: ${space.kicked.slice(0, 10).join(", ")}${space.kicked.length > 10 ? "…" : ""}` : "",
   ].filter((part) => part !== "");
   const owned = new Map<string, number>();
   for (const { owner } of space.streams) owned.set(owner, (owned.get(owner) ?? 0) + 1);
@@ -226,8 +226,8 @@ function ParticipantsPanel({ space, onKick }: { space: Space; onKick: (id: strin
     },
     {
       key: "present",
-      title: "Here",
-      cell: ({ connected }) => (connected ? <Badge tone="good">here</Badge> : <Badge>not here</Badge>),
+      title: "Status",
+      cell: ({ connected }) => (connected ? <Badge tone="good">connected</Badge> : <Badge>offline</Badge>),
       sort: ({ connected }) => (connected ? 0 : 1),
     },
     { key: "type", title: "Type", cell: ({ type, id }) => [type ?? "", space.invited.includes(id) ? "invited" : ""].filter(Boolean).join(", ") || "–", sort: ({ type }) => type },
@@ -246,8 +246,8 @@ function ParticipantsPanel({ space, onKick }: { space: Space; onKick: (id: strin
   return (
     <Panel
       title="Participants"
-      note={told.join("; ")}
-      actions={<Filter label="Find a participant" placeholder="Find a participant" value={sought} onInput={seek} isMain />}
+      note={notes.join("; ")}
+      actions={<Filter label="Filter participants" placeholder="Filter participants" value={sought} onInput={seek} isMain />}
       isFlush
     >
       <div class="tall">
@@ -257,7 +257,7 @@ function ParticipantsPanel({ space, onKick }: { space: Space; onKick: (id: strin
           rows={shown}
           keyOf={({ id }) => id}
           order={{ key: "present", isFalling: false }}
-          empty={<Empty title={sought === "" ? "Nobody is known here." : "Nobody is called that."} />}
+          empty={<Empty title={sought === "" ? "No participants" : "No participant matches the filter"} />}
         />
       </div>
     </Panel>
@@ -265,7 +265,7 @@ function ParticipantsPanel({ space, onKick }: { space: Space; onKick: (id: strin
 }
 
 function Capabilities({ texts }: { texts: readonly string[] }) {
-  if (texts.length === 0) return <span class="note">nothing</span>;
+  if (texts.length === 0) return <span class="note">none</span>;
   return (
     <span class="capabilities" title={texts.join("\n")}>
       {texts.slice(0, 6).map((text) => (

@@ -1,4 +1,4 @@
-// Every row of the journal as it is written, from every door.
+// The live tail: every journal row as it is written.
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 
@@ -9,14 +9,14 @@ import { Choice, Filter } from "../parts/field.tsx";
 import { Badge, Empty, PageHead, Refused } from "../parts/panel.tsx";
 import { RowDetails } from "../parts/rowdetails.tsx";
 import { RowList } from "../parts/rowlist.tsx";
-import { amend, place } from "../place.ts";
+import { updateQuery, route } from "../router.ts";
 import { FILTERS, type FilterName, filtersOf, isGap, type Row } from "../rows.ts";
-import { count, plural } from "../words.ts";
+import { count, plural } from "../format.ts";
 import { ConversationPage } from "./conversation.tsx";
 
-/** Rows that are there at once. */
+/** Rows loaded at the start. */
 const BACK = 500;
-/** How long after the last letter a filter counts. */
+/** The delay after the last key before a filter applies. */
 const TYPING_MS = 250;
 
 export function TailPage({ rest }: { rest: readonly string[] }) {
@@ -25,7 +25,7 @@ export function TailPage({ rest }: { rest: readonly string[] }) {
 }
 
 function LiveTail() {
-  const asked = useSettled(JSON.stringify(filtersOf(place.value.query)), TYPING_MS);
+  const asked = useSettled(JSON.stringify(filtersOf(route.value.query)), TYPING_MS);
   const filters = filtersOf(JSON.parse(asked) as Record<string, string>);
   const follower = useMemo(() => new Follower(filters, { back: BACK, canSkip: true }), [asked]);
   const [opened, open] = useState<Row | undefined>(undefined);
@@ -40,11 +40,11 @@ function LiveTail() {
     document.addEventListener("keydown", pressed);
     return () => document.removeEventListener("keydown", pressed);
   }, [follower]);
-  // A link in the drawer leads to another view of the same page; the drawer belongs to the view before.
+  // A link in the drawer changes the filters of this page, so close the drawer.
   useEffect(() => open(undefined), [asked]);
   return (
     <div class="tail">
-      <PageHead title="Live tail" note="Every row of the journal as it is written, oldest first." actions={<Tools follower={follower} />} />
+      <PageHead title="Live tail" note="Journal rows as they are written, oldest first" actions={<Tools follower={follower} />} />
       <FilterBar />
       <Body key={asked} follower={follower} isNarrowed={Object.keys(filters).length > 0} onOpen={open} />
       {opened !== undefined && <RowDetails row={opened} onClose={() => open(undefined)} />}
@@ -57,8 +57,8 @@ function Body({ follower, isNarrowed, onOpen }: { follower: Follower; isNarrowed
   const isEmpty = follower.version.value >= 0 && follower.reach.value !== undefined && follower.entries.length === 0;
   if (failure?.status === 404) {
     return (
-      <Empty title="This server keeps no journal, so there is nothing to follow.">
-        <p>It was started without a data directory. With one, every row shows up here:</p>
+      <Empty title="This server has no journal">
+        <p>It runs without a data directory. To see rows here, start it with one:</p>
         <Command text="penstock up --data ./penstock-data" />
       </Empty>
     );
@@ -70,12 +70,12 @@ function Body({ follower, isNarrowed, onOpen }: { follower: Follower; isNarrowed
       {isEmpty && failure === undefined && (
         <div class="tail-empty">
           {isNarrowed ? (
-            <Empty title="Nothing passes the filters yet.">
-              <p>Rows that pass show up as they are written. A channel, a kind and a sender may hold *, which stands for anything.</p>
+            <Empty title="No rows match the filters">
+              <p>New rows that match appear here. In a channel, kind or sender, * matches any text.</p>
             </Empty>
           ) : (
-            <Empty title="Nothing has happened yet.">
-              <p>Send something, and it shows up here:</p>
+            <Empty title="No rows yet">
+              <p>Send a message to see it here:</p>
               <Command text={`penstock send sam '{"text": "Good morning"}'`} />
             </Empty>
           )}
@@ -93,8 +93,8 @@ function Status({ follower }: { follower: Follower }) {
   return (
     <div class="tail-status">
       <p class="note">
-        {plural(shown, "row")} kept
-        {gone > 0 && `, ${count(gone)} older ones let go (the page keeps ${count(ENTRIES_MAX)})`}
+        {plural(shown, "row")} shown
+        {gone > 0 && `, ${count(gone)} older rows dropped (limit ${count(ENTRIES_MAX)})`}
       </p>
       {follower.isPaused.value && (
         <Button kind="main" icon="down" onPress={() => follower.resume()}>
@@ -117,7 +117,7 @@ function Tools({ follower }: { follower: Follower }) {
   return (
     <>
       <span role="status">
-        <Badge tone={isLive ? "good" : "warn"}>{isLive ? "live" : isPaused ? "paused" : "not live"}</Badge>
+        <Badge tone={isLive ? "good" : "warn"}>{isLive ? "live" : isPaused ? "paused" : "disconnected"}</Badge>
       </span>
       <Button icon={isPaused ? "play" : "pause"} onPress={() => turn(follower)} isPressed={isPaused}>
         {isPaused ? "Resume" : "Pause"}
@@ -133,7 +133,7 @@ function Tools({ follower }: { follower: Follower }) {
   );
 }
 
-const DOORS = [["", "every door"], ["courier", "courier"], ["mew", "spaces"], ["streamservice", "token streams"], ["server", "server"]] as const;
+const DOORS = [["", "all"], ["courier", "courier"], ["mew", "spaces"], ["streamservice", "token streams"], ["server", "server"]] as const;
 const FIELDS: readonly (readonly [FilterName, string, string])[] = [
   ["channel", "Channel", "agents/*"],
   ["event", "Event", "enqueue"],
@@ -143,18 +143,18 @@ const FIELDS: readonly (readonly [FilterName, string, string])[] = [
 ];
 
 function FilterBar() {
-  const { query } = place.value;
+  const { query } = route.value;
   const isNarrowed = FILTERS.some((name) => query[name]);
   return (
     <div class="filter-bar" role="search" aria-label="Filters">
-      <Filter label="Text" value={query["text"] ?? ""} placeholder="Text in bodies and ids" isMain onInput={(text) => amend({ text })} />
-      <Choice label="Door" value={query["door"] ?? ""} options={DOORS} onChange={(door) => amend({ door })} />
+      <Filter label="Text" value={query["text"] ?? ""} placeholder="Text in bodies and ids" isMain onInput={(text) => updateQuery({ text })} />
+      <Choice label="Door" value={query["door"] ?? ""} options={DOORS} onChange={(door) => updateQuery({ door })} />
       {FIELDS.map(([name, label, placeholder]) => (
-        <Filter key={name} label={label} value={query[name] ?? ""} placeholder={placeholder} onInput={(value) => amend({ [name]: value })} />
+        <Filter key={name} label={label} value={query[name] ?? ""} placeholder={placeholder} onInput={(value) => updateQuery({ [name]: value })} />
       ))}
-      {query["id"] && <Filter label="Id" value={query["id"]} onInput={(id) => amend({ id })} />}
+      {query["id"] && <Filter label="Id" value={query["id"]} onInput={(id) => updateQuery({ id })} />}
       {isNarrowed && (
-        <Button kind="quiet" icon="close" onPress={() => amend(Object.fromEntries(FILTERS.map((name) => [name, undefined])))}>
+        <Button kind="quiet" icon="close" onPress={() => updateQuery(Object.fromEntries(FILTERS.map((name) => [name, undefined])))}>
           Clear filters
         </Button>
       )}
@@ -167,7 +167,7 @@ function turn(follower: Follower): void {
   else follower.pause();
 }
 
-/** A value once it has not changed for a while. */
+/** A value after it has not changed for `ms`. */
 function useSettled(value: string, ms: number): string {
   const [settled, settle] = useState(value);
   useEffect(() => {

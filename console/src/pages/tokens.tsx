@@ -1,4 +1,4 @@
-// Token streams: what the relay carries, and a viewer that shows a stream's text as far as its MACs prove it.
+// Token streams: the topics of the relay, and a viewer that shows the verified text of a stream.
 
 import { useMemo, useRef } from "preact/hooks";
 
@@ -7,13 +7,13 @@ import { Figure, Figures } from "../parts/figure.tsx";
 import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { type Column, Table } from "../parts/table.tsx";
 import { Rates } from "../rates.ts";
-import { ask } from "../request.ts";
+import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
 import { Viewer } from "../tokens/viewer.tsx";
-import { bytes, count, plural, rate } from "../words.ts";
+import { bytes, count, rate } from "../format.ts";
 
 interface Topic {
-  /** The hash of its name, which the server never tells. */
+  /** The hash of its name, which the server does not reveal. */
   readonly topic: string;
   readonly messages: number;
   readonly bytes: number;
@@ -40,23 +40,23 @@ const COLUMNS: readonly Column<Row>[] = [
   { key: "messages", title: "Messages", cell: (row) => count(row.messages), sort: (row) => row.messages, isNumber: true },
   { key: "bytes", title: "Size", cell: (row) => bytes(row.bytes), sort: (row) => row.bytes, isNumber: true },
   {
-    key: "listeners",
-    title: "Listeners",
+    key: "subscribers",
+    title: "Subscribers",
     cell: (row) => (row.subscribers === 0 ? <Badge>none</Badge> : count(row.subscribers)),
     sort: (row) => row.subscribers,
     isNumber: true,
-    help: "Sockets of the relay; all of this server's pages together are one",
+    help: "Subscriber sockets of the relay; all console pages of this server share one",
   },
-  { key: "waiting", title: "Waiting", cell: (row) => count(row.waiting), sort: (row) => row.waiting, isNumber: true, help: "Messages held that nobody was sent yet" },
+  { key: "waiting", title: "Unread", cell: (row) => count(row.waiting), sort: (row) => row.waiting, isNumber: true, help: "Buffered messages not yet sent to a subscriber" },
 ];
 
-/** Over how long rates are taken. */
+/** The window of the rates in seconds. */
 const RATE_S = 5;
 
 export function TokensPage() {
   return (
     <div class="stack">
-      <PageHead title="Token streams" note="What the relay carries. It holds no keys: whoever has a stream's key verifies it here, in this page alone." />
+      <PageHead title="Token streams" note="Topics of the relay. The relay has no keys: this page verifies a stream with the key that you enter." />
       <Viewer />
       <TopicsPanel />
     </div>
@@ -64,7 +64,7 @@ export function TokensPage() {
 }
 
 function TopicsPanel() {
-  const { data, failure, refresh } = useResource<Topics>("relay topics", (stop) => ask<Topics>("/v1/relay/topics", { signal: stop }));
+  const { data, failure, refresh } = useResource<Topics>("relay topics", (stop) => fetchJson<Topics>("/v1/relay/topics", { signal: stop }));
   const rates = useRef(new Rates(RATE_S));
   const answer = data.value;
   const rows = useMemo<readonly Row[]>(() => {
@@ -81,8 +81,8 @@ function TopicsPanel() {
   if (failure.value?.status === 404) {
     return (
       <Panel title="Topics" isFlush>
-        <Empty title="This server tells nothing of topics.">
-          <p>It runs without a relay, or is older than this page.</p>
+        <Empty title="No topic data">
+          <p>The server runs without a relay, or is older than this page.</p>
         </Empty>
       </Panel>
     );
@@ -91,9 +91,9 @@ function TopicsPanel() {
   if (answer.running === false) {
     return (
       <Panel title="Topics" isFlush>
-        <Empty title="The relay does not run.">
+        <Empty title="The relay is off">
           <p>
-            <code>penstock up</code> starts one, unless <code>--no-relay</code> or <code>relay.enabled: false</code> says otherwise.
+            <code>penstock up</code> starts it, unless <code>--no-relay</code> or <code>relay.enabled: false</code> is set.
           </p>
         </Empty>
       </Panel>
@@ -107,22 +107,22 @@ function TopicsPanel() {
         <Figure label="Topics" value={count(totals["topics"] ?? answer.topics.length + answer.more)} />
         <Figure label="Messages" value={count(totals["messages"])} note={totals["bytes"] === undefined ? undefined : bytes(totals["bytes"])} />
         <Figure label="Forwarded" value={count(totals["forwarded"])} />
-        <Figure label="Sent again" value={count(totals["replayed"])} />
-        <Figure label="Expired" value={count(totals["lost"])} note="before anybody listened" tone={(totals["lost"] ?? 0) > 0 ? "warn" : "plain"} />
-        <Figure label="Held" value={bytes(totals["held_bytes"])} />
+        <Figure label="Replayed" value={count(totals["replayed"])} />
+        <Figure label="Expired" value={count(totals["lost"])} note="without a subscriber" tone={(totals["lost"] ?? 0) > 0 ? "warn" : "plain"} />
+        <Figure label="Buffered" value={bytes(totals["held_bytes"])} />
       </Figures>
-      <Panel title="Topics" note={answer.more > 0 ? `${plural(answer.more, "less busy one")} not shown` : "the busiest first"} isFlush>
+      <Panel title="Topics" note={answer.more > 0 ? `busiest first, ${count(answer.more)} not shown` : "busiest first"} isFlush>
         <Table
-          label="Topics of the relay"
+          label="Relay topics"
           columns={COLUMNS}
           rows={rows}
           keyOf={(row) => row.topic}
           order={{ key: "messages", isFalling: true }}
           empty={
-            <Empty title="No topic is registered.">
-              <p>A publisher registers one when it starts. The examples have an inference service and a reader:</p>
+            <Empty title="No topics">
+              <p>A publisher registers a topic when it starts. The examples contain an inference service and a reader:</p>
               <code class="mono">python examples/tokens/writer.py</code>
-              <Button onPress={refresh}>Look again</Button>
+              <Button onPress={refresh}>Refresh</Button>
             </Empty>
           }
         />

@@ -1,15 +1,15 @@
-// What the page says about its line to the server, and the words about what was just done.
+// The connection banner, and the list of notifications.
 
 import { useEffect, useState } from "preact/hooks";
 
-import { link } from "../link.ts";
+import { connection } from "../connection.ts";
 import { dismiss, notices } from "../notices.ts";
 import { isOutdated } from "../session.ts";
-import { plural, span } from "../words.ts";
+import { plural, span } from "../format.ts";
 import { Button } from "./button.tsx";
 import { Icon } from "./icon.tsx";
 
-/** The time, renewed so often while the component is shown. */
+/** The current time, updated at this interval while the component is mounted. */
 export function useNow(everyMs: number = 1_000): number {
   const [now, set] = useState(Date.now());
   useEffect(() => {
@@ -19,19 +19,19 @@ export function useNow(everyMs: number = 1_000): number {
   return now;
 }
 
-export function LinkBanner() {
-  const state = link.value;
+export function ConnectionBanner() {
+  const state = connection.value;
   return (
     <div class="link-banner" role="status" data-link={state.state}>
       {state.state === "down" && <Away sinceMs={state.sinceMs} nextAtMs={state.nextAtMs} />}
       {isOutdated.value && state.state !== "down" && (
         <p class="banner warn">
-          The server was updated. <a href="/">Load the page again</a> to see what is new.
+          The server was updated. <a href="/">Reload the page</a> to use the new version.
         </p>
       )}
       {state.state === "back" && (
         <p class="banner good">
-          Connected again after {span(state.awayMs)}.{state.missed > 0 && ` ${plural(state.missed, "row")} went by unseen.`}
+          Reconnected after {span(state.awayMs)}.{state.missed > 0 && ` ${plural(state.missed, "row")} missed.`}
         </p>
       )}
     </div>
@@ -44,10 +44,10 @@ function Away({ sinceMs, nextAtMs }: { sinceMs: number; nextAtMs: number }) {
   return (
     <p class="banner warn">
       <Icon name="retry" />
-      <span>The server cannot be reached. Reconnecting…</span>
-      {/* The seconds change all the time; a screen reader shall not read each of them. */}
+      <span>Server unreachable. Reconnecting…</span>
+      {/* Hidden from screen readers, which would read out every second. */}
       <span aria-hidden="true">
-        away for {span(Math.floor((now - sinceMs) / 1000) * 1000)}, {wait > 0 ? `trying again in ${wait} s` : "trying now"}
+        down for {span(Math.floor((now - sinceMs) / 1000) * 1000)}, {wait > 0 ? `next attempt in ${wait} s` : "connecting"}
       </span>
     </p>
   );
@@ -55,7 +55,7 @@ function Away({ sinceMs, nextAtMs }: { sinceMs: number; nextAtMs: number }) {
 
 export function Notices() {
   return (
-    <div class="notices" role="log" aria-live="polite" aria-label="What was done">
+    <div class="notices" role="log" aria-live="polite" aria-label="Notifications">
       {notices.value.map(({ key, text, hint, tone }) => (
         <div key={key} class={`notice ${tone}`}>
           <div>

@@ -1,4 +1,4 @@
-// Buttons, and those that copy.
+// Buttons, and a command with a copy button.
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
@@ -7,7 +7,7 @@ import { Icon, type IconName } from "./icon.tsx";
 
 interface ButtonProps {
   readonly children?: ComponentChildren;
-  /** What a screen reader says where there are no words; also the tooltip. */
+  /** The accessible name of a button without text; also the tooltip. */
   readonly label?: string;
   readonly icon?: IconName;
   readonly kind?: "plain" | "main" | "danger" | "quiet";
@@ -26,34 +26,34 @@ export function Button({ children, label, icon, kind = "plain", type = "button",
   );
 }
 
-/** Puts a text on the clipboard and says so. */
+/** Copies a text to the clipboard and reports the result. */
 export function CopyButton({ text, label = "Copy", isQuiet = true }: { text: string; label?: string; isQuiet?: boolean }) {
-  const [said, say] = useState("");
+  const [status, setStatus] = useState("");
   const copy = async (): Promise<void> => {
     try {
       await navigator.clipboard.writeText(text);
-      say("Copied");
+      setStatus("Copied");
     } catch {
-      say("The browser did not allow it");
+      setStatus("The browser denied access to the clipboard");
     }
-    setTimeout(() => say(""), 1_500);
+    setTimeout(() => setStatus(""), 1_500);
   };
   return (
     <span class="copy">
       <Button icon="copy" kind={isQuiet ? "quiet" : "plain"} label={label} onPress={() => void copy()} />
-      <span class="said" role="status">
-        {said}
+      <span class="copy-status" role="status">
+        {status}
       </span>
     </span>
   );
 }
 
-/** A command to type, with a button that copies it. */
+/** A command with a copy button. */
 export function Command({ text }: { text: string }) {
   return (
     <div class="command">
       <code tabIndex={0}>{text}</code>
-      <CopyButton text={text} label="Copy the command" />
+      <CopyButton text={text} label="Copy command" />
     </div>
   );
 }

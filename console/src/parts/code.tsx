@@ -1,4 +1,4 @@
-// A value as indented JSON, or a text that looks like it; anything else as it is.
+// A code block: JSON indented, any other text unchanged.
 
 import { pretty } from "../json.ts";
 import { CopyButton } from "./button.tsx";

@@ -1,11 +1,11 @@
-// What is in a stream: envelopes that are ready, delayed or dead, looked at without taking them.
+// The envelopes of a stream that are ready, delayed or dead. Peeking does not lease them.
 
 import { useState } from "preact/hooks";
 
 import { written } from "../json.ts";
-import { amend, href, place } from "../place.ts";
+import { updateQuery, href, route } from "../router.ts";
 import { PEEK_MAX, type Peeked, type PeekState, usePeek } from "../streams.ts";
-import { ago, count, moment } from "../words.ts";
+import { ago, count, moment } from "../format.ts";
 import { CopyButton } from "./button.tsx";
 import { Code } from "./code.tsx";
 import { Dialog } from "./dialog.tsx";
@@ -17,9 +17,9 @@ import { type Column, Table } from "./table.tsx";
 const STATES = [["ready", "Ready"], ["delayed", "Delayed"], ["dead", "Dead"]] as const;
 type Shown = (typeof STATES)[number][0];
 const NOTHING: Readonly<Record<Shown, string>> = {
-  ready: "Nothing waits here.",
-  delayed: "Nothing waits for its time.",
-  dead: "There are no dead letters.",
+  ready: "No ready envelopes",
+  delayed: "No delayed envelopes",
+  dead: "No dead letters",
 };
 
 const COLUMNS: readonly Column<Peeked>[] = [
@@ -31,7 +31,7 @@ const COLUMNS: readonly Column<Peeked>[] = [
 ];
 
 export function Contents({ stream }: { stream: string }) {
-  const asked = place.value.query["state"];
+  const asked = route.value.query["state"];
   const state: Shown = STATES.find(([known]) => known === asked)?.[0] ?? "ready";
   const { data, failure } = usePeek(stream, state as PeekState);
   const [opened, open] = useState<Peeked | undefined>(undefined);
@@ -42,7 +42,7 @@ export function Contents({ stream }: { stream: string }) {
       title="Contents"
       isFlush
       note={rows.length >= PEEK_MAX ? `the first ${PEEK_MAX}` : undefined}
-      actions={<Tabs label="State" value={state} options={STATES} onChange={(next) => amend({ state: next })} />}
+      actions={<Tabs label="State" value={state} options={STATES} onChange={(next) => updateQuery({ state: next })} />}
     >
       <Refused failure={failure.value} />
       <Table
@@ -50,19 +50,19 @@ export function Contents({ stream }: { stream: string }) {
         columns={columns}
         rows={rows}
         keyOf={({ seq }) => seq}
-        empty={<Empty title={data.value === undefined ? "Looking…" : NOTHING[state]} />}
+        empty={<Empty title={data.value === undefined ? "Loading…" : NOTHING[state]} />}
       />
       {opened !== undefined && <EnvelopeDetails row={opened} onClose={() => open(undefined)} />}
     </Panel>
   );
 }
 
-/** Deliveries here; of a dead letter those where it came from. */
+/** Delivery attempts; for a dead letter, those in its original stream. */
 function attemptsOf({ env, attempt }: Peeked): number {
   return env.headers?.["x-courier"]?.attempts ?? attempt;
 }
 
-/** Why it failed, or when it is due. */
+/** The last error, or the due time. */
 function noteOf({ env, lastError, dueAt }: Peeked) {
   const end = env.headers?.["x-courier"];
   const error = lastError ?? end?.lastError ?? end?.reason;
@@ -70,7 +70,7 @@ function noteOf({ env, lastError, dueAt }: Peeked) {
   return dueAt === undefined ? null : <span class="note">due {moment(dueAt)}</span>;
 }
 
-/** The id of an envelope; it opens what is in it. */
+/** The id of an envelope, which opens its details. */
 export function EnvelopeLink({ row, onOpen }: { row: Peeked; onOpen: (row: Peeked) => void }) {
   return (
     <button type="button" class="link mono" onClick={() => onOpen(row)}>
@@ -79,11 +79,11 @@ export function EnvelopeLink({ row, onOpen }: { row: Peeked; onOpen: (row: Peeke
   );
 }
 
-/** What is in an envelope. It stays open when the envelope leaves the table behind it. */
+/** The details of an envelope. They stay open when the envelope leaves the table. */
 export function EnvelopeDetails({ row, onClose }: { row: Peeked; onClose: () => void }) {
   const { env } = row;
   return (
-    <Dialog title={env.type ?? env.id} side onClose={onClose} actions={<CopyButton text={written(env)} label="Copy the envelope" />}>
+    <Dialog title={env.type ?? env.id} side onClose={onClose} actions={<CopyButton text={written(env)} label="Copy envelope" />}>
       <div class="stack">
         <p class="ways">
           <a class="button" href={href(["tail", "conversation", env.corr ?? env.id])}>
@@ -91,15 +91,15 @@ export function EnvelopeDetails({ row, onClose }: { row: Peeked; onClose: () => 
             Conversation
           </a>
           <a class="button" href={href(["tail"], { id: env.id })}>
-            Its rows in the live tail
+            Show in live tail
           </a>
         </p>
         <p class="note">
-          {row.state} in {row.stream}, number {count(row.seq)}
-          {row.holder === undefined ? "" : `, with ${row.holder}`}
-          {row.lastError === undefined ? "" : `; the last error: ${row.lastError}`}
+          {row.state} in {row.stream}, sequence number {count(row.seq)}
+          {row.holder === undefined ? "" : `, leased to ${row.holder}`}
+          {row.lastError === undefined ? "" : `, last error: ${row.lastError}`}
         </p>
-        <Code value={env} label="the envelope" />
+        <Code value={env} label="envelope" />
       </div>
     </Dialog>
   );

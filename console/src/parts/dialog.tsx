@@ -1,5 +1,5 @@
-// What comes before the page: a dialog in its middle, a drawer at its side, and the question before something that cannot be taken back.
-// The browser's own dialog keeps the focus inside and gives it back, and Escape closes it.
+// Modal dialogs: centred, as a drawer at the side, and the confirmation of an action that cannot be undone. The native `dialog` element
+// traps and restores the focus, and closes on Escape.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
@@ -21,7 +21,7 @@ export function Dialog({ title, onClose, children, side = false, actions }: Dial
   useEffect(() => {
     const shown = box.current;
     shown?.showModal();
-    // A form begins with its first field, not with the button that closes it.
+    // Focus the first field of a form instead of the close button.
     shown?.querySelector<HTMLElement>(".dialog-body :is(input, textarea, select)")?.focus();
     return () => shown?.close();
   }, []);
@@ -55,7 +55,7 @@ export function Dialog({ title, onClose, children, side = false, actions }: Dial
 interface ConfirmProps {
   readonly title: string;
   readonly children: ComponentChildren;
-  /** What has to be typed before the button works; without it the button works at once. */
+  /** A word to type before the button is enabled; without it the button is always enabled. */
   readonly word?: string;
   readonly verb: string;
   readonly onConfirm: () => Promise<void>;
@@ -84,7 +84,7 @@ export function Confirm({ title, children, word, verb, onConfirm, onClose }: Con
         }}
       >
         {children}
-        {word !== undefined && <Field label={`Type ${word} to go on`} value={typed} onInput={type} />}
+        {word !== undefined && <Field label={`Type ${word} to confirm`} value={typed} onInput={type} />}
         <div class="actions end">
           <Button onPress={onClose}>Cancel</Button>
           <Button type="submit" kind="danger" isDisabled={!isSure || isBusy}>

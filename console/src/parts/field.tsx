@@ -1,4 +1,4 @@
-// Fields of forms. Each has a label of its own, and what is wrong with it stands under it.
+// Form fields with a label, and a hint or error below.
 
 import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
@@ -13,11 +13,11 @@ interface FieldProps {
   readonly error?: string | undefined;
   readonly type?: "text" | "password";
   readonly placeholder?: string;
-  /** More than one makes it an area of so many lines. */
+  /** More than one makes it a text area with this many lines. */
   readonly lines?: number;
   readonly isRequired?: boolean;
   readonly autocomplete?: string;
-  /** Names to choose from while typing. */
+  /** Suggestions while typing. */
   readonly options?: readonly string[];
 }
 
@@ -63,7 +63,7 @@ interface ChoiceProps<T extends string> {
   readonly onChange: (value: T) => void;
 }
 
-/** One of a few. */
+/** A drop-down list. */
 export function Choice<T extends string>({ label, value, options, onChange }: ChoiceProps<T>) {
   return (
     <label class="choice">
@@ -84,11 +84,11 @@ interface FilterProps {
   readonly value: string;
   readonly onInput: (value: string) => void;
   readonly placeholder?: string;
-  /** Whether `/` comes here. */
+  /** Whether `/` focuses this field. */
   readonly isMain?: boolean;
 }
 
-/** A field that narrows what is shown; Escape empties it. */
+/** A filter field; Escape clears it. */
 export function Filter({ label, value, onInput, placeholder, isMain = false }: FilterProps) {
   return (
     <label class={isMain ? "filter main" : "filter"}>
@@ -117,7 +117,7 @@ interface TabsProps<T extends string> {
   readonly onChange: (value: T) => void;
 }
 
-/** One of a few, all of them shown; each is a button that is pressed or not. */
+/** A group of toggle buttons of which one is pressed. */
 export function Tabs<T extends string>({ label, value, options, onChange }: TabsProps<T>) {
   return (
     <div class="tabs" role="group" aria-label={label}>

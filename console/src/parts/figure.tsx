@@ -1,4 +1,4 @@
-// A number with its name. `metric` names the line of `/metrics` that it shows, for those who compare.
+// A labelled number. `metric` is the name of the metric that it shows, as the tooltip.
 
 import type { ComponentChildren } from "preact";
 

@@ -1,32 +1,32 @@
-// Why a stream flows or does not, who takes from it, and who holds what for how long.
+// The delivery status of a stream, its consumers and its leases.
 
 import { useState } from "preact/hooks";
 
 import { serverTime } from "../skew.ts";
-import { type Consumer, type Peeked, type Reason, standing, type Standing, useExplanation, usePeek } from "../streams.ts";
-import { count, span } from "../words.ts";
+import { type Consumer, type Explanation, type Peeked, type Reason, standing, type Standing, useExplanation, usePeek } from "../streams.ts";
+import { count, plural, span } from "../format.ts";
 import { useNow } from "./banner.tsx";
 import { EnvelopeDetails, EnvelopeLink } from "./contents.tsx";
 import { Badge, Empty, Panel, Refused, type Tone } from "./panel.tsx";
 import { type Column, Table } from "./table.tsx";
 
-export function Why({ stream }: { stream: string }) {
+export function DeliveryStatus({ stream }: { stream: string }) {
   const { data, failure } = useExplanation(stream);
   const now = serverTime(useNow());
-  const told = data.value;
+  const status = data.value;
   return (
     <Panel
-      title="Why is nothing flowing?"
-      actions={told && <Badge tone={told.flowing ? "good" : isTrouble(told.reasons) ? "warn" : "plain"}>{told.flowing ? "flowing" : "at rest"}</Badge>}
+      title="Delivery status"
+      actions={status && <StatusBadge status={status} />}
     >
       <Refused failure={failure.value} />
-      {told === undefined ? (
-        <p class="note">Asking…</p>
-      ) : told.reasons.length === 0 ? (
-        <p>{told.flowing ? "It flows: there are envelopes, and consumers that take them." : "Everything that came was taken."}</p>
+      {status === undefined ? (
+        <p class="note">Loading…</p>
+      ) : status.reasons.length === 0 ? (
+        <p>{status.flowing ? "Flowing: consumers receive envelopes." : "Idle: no messages"}</p>
       ) : (
         <ul class="reasons">
-          {told.reasons.map((reason) => (
+          {status.reasons.map((reason) => (
             <li key={reason.code}>
               <Badge tone={HARMLESS.has(reason.code) ? "plain" : "warn"}>{reason.code.replaceAll("_", " ")}</Badge>
               <span>
@@ -40,19 +40,20 @@ export function Why({ stream }: { stream: string }) {
   );
 }
 
-/** What is how things are, and no trouble. */
+/** Reasons that are part of normal operation. */
 const HARMLESS = new Set(["empty", "all_leased", "delayed"]);
 
-function isTrouble(reasons: readonly Reason[]): boolean {
-  return reasons.some(({ code }) => !HARMLESS.has(code));
+function StatusBadge({ status: { flowing, reasons } }: { status: Explanation }) {
+  if (flowing) return <Badge tone="good">flowing</Badge>;
+  return reasons.some(({ code }) => !HARMLESS.has(code)) ? <Badge tone="warn">blocked</Badge> : <Badge>idle</Badge>;
 }
 
 function more({ count: many, consumers, nextExpiryMs, nextDueAt }: Reason, now: number): string {
   const facts = [
-    many === undefined ? "" : `${count(many)} of them`,
-    consumers === undefined ? "" : `${count(consumers)} of the consumers`,
-    nextExpiryMs === undefined ? "" : `the next lease ends in ${span(Math.max(0, nextExpiryMs))}`,
-    nextDueAt === undefined ? "" : `the next is due in ${span(Math.max(0, nextDueAt - now))}`,
+    many === undefined ? "" : plural(many, "envelope"),
+    consumers === undefined ? "" : plural(consumers, "consumer"),
+    nextExpiryMs === undefined ? "" : `next lease expires in ${span(Math.max(0, nextExpiryMs))}`,
+    nextDueAt === undefined ? "" : `next envelope due in ${span(Math.max(0, nextDueAt - now))}`,
   ].filter(Boolean);
   return facts.length > 0 ? ` ${capital(facts.join(", "))}.` : "";
 }
@@ -73,30 +74,30 @@ const CONSUMERS: readonly Column<Consumer>[] = [
   {
     key: "state",
     title: "State",
-    help: "starved: it granted no credit, so it gets nothing",
+    help: "starved: granted no credit, so it receives nothing",
     cell: (consumer) => {
       const [tone, word] = STANDINGS[standing(consumer)];
       return <Badge tone={tone}>{word}</Badge>;
     },
     sort: standing,
   },
-  { key: "credit", title: "Credit", isNumber: true, help: "how many more it asked for", cell: ({ credit }) => count(credit), sort: ({ credit }) => credit },
-  { key: "inflight", title: "Holds", isNumber: true, cell: ({ inflight }) => count(inflight), sort: ({ inflight }) => inflight },
-  { key: "delivered", title: "Had", isNumber: true, help: "deliveries since it came", cell: ({ delivered }) => count(delivered), sort: ({ delivered }) => delivered },
+  { key: "credit", title: "Credit", isNumber: true, help: "envelopes that it can still receive", cell: ({ credit }) => count(credit), sort: ({ credit }) => credit },
+  { key: "inflight", title: "In flight", isNumber: true, cell: ({ inflight }) => count(inflight), sort: ({ inflight }) => inflight },
+  { key: "delivered", title: "Delivered", isNumber: true, help: "deliveries since it subscribed", cell: ({ delivered }) => count(delivered), sort: ({ delivered }) => delivered },
 ];
 
 export function Consumers({ stream }: { stream: string }) {
   const { data } = useExplanation(stream);
   return (
-    <Panel title="Who waits and who works" isFlush isSteady>
+    <Panel title="Consumers" isFlush isSteady>
       <Table
         label="Consumers"
         columns={CONSUMERS}
         rows={data.value?.consumers ?? []}
         keyOf={({ holder }) => holder}
         empty={
-          <Empty title={data.value === undefined ? "Asking…" : "Nobody is subscribed."}>
-            {data.value !== undefined && <p>Agents that pull come and go with each request, and are not listed.</p>}
+          <Empty title={data.value === undefined ? "Loading…" : "No subscribers"}>
+            {data.value !== undefined && <p>Clients that pull over HTTP are not listed.</p>}
           </Empty>
         }
       />
@@ -122,7 +123,7 @@ export function Leases({ stream }: { stream: string }) {
     },
   ];
   return (
-    <Panel title="Leases" isFlush isSteady note="what is with a consumer; it comes back when the time is over">
+    <Panel title="Leases" isFlush isSteady note="envelopes in flight; redelivered when the lease expires">
       <Refused failure={failure.value} />
       <Table
         label="Leases"
@@ -130,15 +131,15 @@ export function Leases({ stream }: { stream: string }) {
         rows={data.value ?? []}
         keyOf={({ seq }) => seq}
         order={{ key: "left", isFalling: false }}
-        empty={<Empty title={data.value === undefined ? "Asking…" : "Nothing is in flight."} />}
+        empty={<Empty title={data.value === undefined ? "Loading…" : "No envelopes in flight"} />}
       />
       {opened !== undefined && <EnvelopeDetails row={opened} onClose={() => open(undefined)} />}
     </Panel>
   );
 }
 
-/** Seconds that run down; the last ones stand out. */
+/** The remaining time of a lease, highlighted below five seconds. */
 function TimeLeft({ ms }: { ms: number }) {
   const left = Math.max(0, ms);
-  return <span class={left < 5_000 ? "time-left warn" : "time-left"}>{left === 0 ? "over" : `${(left / 1_000).toFixed(1)} s`}</span>;
+  return <span class={left < 5_000 ? "time-left warn" : "time-left"}>{left === 0 ? "expired" : `${(left / 1_000).toFixed(1)} s`}</span>;
 }

@@ -1,4 +1,4 @@
-// The keys there are.
+// The list of keyboard shortcuts.
 
 import { pages } from "../pages.ts";
 import { isHelpShown } from "../shortcuts.ts";
@@ -10,7 +10,7 @@ export function Help() {
     isHelpShown.value = false;
   };
   return (
-    <Dialog title="Keyboard" onClose={close}>
+    <Dialog title="Keyboard shortcuts" onClose={close}>
       <dl class="keys">
         {pages.map(({ letter, title }) => (
           <div key={letter}>
@@ -24,25 +24,25 @@ export function Help() {
           <dt>
             <kbd>/</kbd>
           </dt>
-          <dd>To the filter of the page</dd>
+          <dd>Focus the filter</dd>
         </div>
         <div>
           <dt>
             <kbd>Space</kbd>
           </dt>
-          <dd>Pause and resume the live tail</dd>
+          <dd>Pause or resume the live tail</dd>
         </div>
         <div>
           <dt>
             <kbd>Esc</kbd>
           </dt>
-          <dd>Close what is open, empty a filter</dd>
+          <dd>Close a dialog, clear a filter</dd>
         </div>
         <div>
           <dt>
             <kbd>?</kbd>
           </dt>
-          <dd>This list</dd>
+          <dd>Show this list</dd>
         </div>
       </dl>
     </Dialog>

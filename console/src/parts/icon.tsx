@@ -1,4 +1,4 @@
-// Small drawings beside words. They say nothing that the words do not, so screen readers pass over them.
+// Icons. They always accompany a label, so they are hidden from screen readers.
 
 const DRAWINGS = {
   overview: "M2.5 13.5v-4M6.2 13.5v-8M9.8 13.5v-6M13.5 13.5v-11",

@@ -1,4 +1,4 @@
-// The frames that things stand in: a page with its heading, a panel with its title, what to say where there is nothing, and why something failed.
+// Layout parts: page heading, panel, empty state, error message and badge.
 
 import type { ComponentChildren } from "preact";
 
@@ -13,7 +13,7 @@ interface HeadProps {
   readonly back?: { readonly href: string; readonly title: string };
 }
 
-/** The heading of a page; it gets the focus when one comes to the page. */
+/** The heading of a page. It receives the focus when the page opens. */
 export function PageHead({ title, note, actions, back }: HeadProps) {
   return (
     <header class="page-head">
@@ -41,7 +41,7 @@ interface PanelProps {
   readonly isSteady?: boolean;
 }
 
-/** A titled box. `isFlush` leaves out the inner margin, for tables; `isSteady` keeps room for rows that come and go. */
+/** A titled box. `isFlush` removes the padding, for tables; `isSteady` reserves height, so the page does not move when rows change. */
 export function Panel({ title, note, actions, children, isFlush = false, isSteady = false }: PanelProps) {
   return (
     <section class={`panel${isFlush ? " flush" : ""}${isSteady ? " steady" : ""}`} aria-label={title}>
@@ -55,7 +55,7 @@ export function Panel({ title, note, actions, children, isFlush = false, isStead
   );
 }
 
-/** What to show where there is nothing yet: why, and what to do about it. */
+/** An empty state: the reason, and what to do. */
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class="empty">
@@ -65,7 +65,7 @@ export function Empty({ title, children }: { title: string; children?: Component
   );
 }
 
-/** The server's own words about what it refused. */
+/** The server's error message and hint. */
 export function Refused({ failure }: { failure: Failure | undefined }) {
   if (failure === undefined) return null;
   return (
@@ -87,7 +87,7 @@ export function Refused({ failure }: { failure: Failure | undefined }) {
 
 export type Tone = "plain" | "good" | "warn" | "bad" | "accent";
 
-/** A word with a colour; the word alone says it all. */
+/** A coloured label. The text alone carries the meaning. */
 export function Badge({ tone = "plain", children }: { tone?: Tone; children: ComponentChildren }) {
   return <span class={`badge ${tone}`}>{children}</span>;
 }

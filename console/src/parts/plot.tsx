@@ -1,17 +1,16 @@
-// A plot over time. The canvas is for eyes; the legend carries the numbers as text, and the same figures stand in a table below for those who
-// cannot see or do not trust a curve.
+// A plot over time. The legend shows the latest values as text, and a table below has the same data for screen readers.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 
 import type { Track } from "../history.ts";
 import { isDark } from "../theme.ts";
-import { clock } from "../words.ts";
+import { clock } from "../format.ts";
 import { Panel } from "./panel.tsx";
 
 export interface Series {
   readonly label: string;
-  /** Which of the colours `--s1` to `--s6`; by its place if left out. */
+  /** One of the colours `--s1` to `--s6`; by default the position of the series. */
   readonly colour?: number;
 }
 
@@ -20,14 +19,14 @@ interface PlotProps {
   /** Times in seconds, and a column for each series. */
   readonly track: Track;
   readonly series: readonly Series[];
-  /** A figure in words: in the legend, the table and along the axis. */
+  /** Formats a value in the legend, the table and on the axis. */
   readonly format: (value: number | null | undefined) => string;
   readonly height?: number;
 }
 
-/** A plot is at least so many seconds wide, so that it does not begin with a single jump. */
+/** The minimum width in seconds, so that the first samples do not fill the plot. */
 const LEAST_S = 60;
-/** Rows of the table; more would be read by nobody. */
+/** Rows of the table. */
 const TABLE_ROWS = 12;
 
 export function Plot({ title, track, series, format, height = 150 }: PlotProps) {
@@ -36,7 +35,7 @@ export function Plot({ title, track, series, format, height = 150 }: PlotProps) 
   return (
     <Panel title={title} note={hovered === null ? undefined : clock((track.times[hovered] ?? 0) * 1000).slice(0, 8)}>
       <Canvas track={track} series={series} format={format} height={height} onHover={hover} />
-      <ul class="legend" aria-label={`${title}: latest figures`}>
+      <ul class="legend" aria-label={`${title}: latest values`}>
         {series.map(({ label, colour }, place) => (
           <li key={label}>
             <span class={`swatch s${colour ?? place + 1}`} aria-hidden="true" />
@@ -154,7 +153,7 @@ function options(
   };
 }
 
-/** A custom property as a colour that a canvas takes: `light-dark()` has to be worked out by the browser first. */
+/** A custom property as a colour for the canvas. The browser must resolve `light-dark()` first. */
 function colourOf(host: HTMLElement, name: string): string {
   const probe = document.createElement("span");
   probe.style.color = `var(${name})`;

@@ -1,14 +1,14 @@
-// Everything about one row of the journal, and where to go from it.
+// The details of a journal row, with links to related views.
 
-import { href, type Query } from "../place.ts";
+import { href, type Query } from "../router.ts";
 import { type Row, timings } from "../rows.ts";
-import { bytes, count, moment } from "../words.ts";
+import { bytes, count, moment } from "../format.ts";
 import { CopyButton } from "./button.tsx";
 import { Code } from "./code.tsx";
 import { Dialog } from "./dialog.tsx";
 import { Icon } from "./icon.tsx";
 
-/** Columns that are shown elsewhere in the drawer. */
+/** Columns with their own section. */
 const APART = new Set(["body", "body_cut", "meta"]);
 
 export function RowDetails({ row, onClose }: { row: Row; onClose: () => void }) {
@@ -18,23 +18,23 @@ export function RowDetails({ row, onClose }: { row: Row; onClose: () => void }) 
       title={`${row.event} ${row.kind ?? ""}`}
       side
       onClose={onClose}
-      actions={<CopyButton text={JSON.stringify(row)} label="Copy the row as JSON" />}
+      actions={<CopyButton text={JSON.stringify(row)} label="Copy row as JSON" />}
     >
       <div class="stack">
-        <Ways row={row} />
+        <RelatedLinks row={row} />
         <Timings row={row} />
         {row.body !== undefined && (
           <section class="stack tight" aria-label="Body">
             <h3>
-              Body <span class="note">{row.body_cut ? "its beginning; the rest is in the journal" : bytes(row.bytes)}</span>
+              Body <span class="note">{row.body_cut ? "truncated; the journal has all of it" : bytes(row.bytes)}</span>
             </h3>
-            <Code value={row.body} label="the body" />
+            <Code value={row.body} label="body" />
           </section>
         )}
         {row.meta !== undefined && (
-          <section class="stack tight" aria-label="Further facts">
-            <h3>Further facts</h3>
-            <Code value={row.meta} label="the further facts" />
+          <section class="stack tight" aria-label="Metadata">
+            <h3>Metadata</h3>
+            <Code value={row.meta} label="metadata" />
           </section>
         )}
         <section class="stack tight" aria-label="Columns">
@@ -53,8 +53,8 @@ export function RowDetails({ row, onClose }: { row: Row; onClose: () => void }) 
   );
 }
 
-/** Links to what belongs together with the row. */
-function Ways({ row }: { row: Row }) {
+/** Links to views related to the row. */
+function RelatedLinks({ row }: { row: Row }) {
   const conversation = row.corr ?? row.id;
   const narrowed: readonly (readonly [string, Query])[] = [
     ...(row.channel ? [["Only this channel", { channel: row.channel }] as const] : []),

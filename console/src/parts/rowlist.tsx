@@ -1,17 +1,17 @@
-// A list of any length of which only what can be seen is in the page. While rows come in it stays at its end; going up pauses it, so that
-// what one reads does not move. The arrow keys choose a row and Enter opens it.
+// A virtual list: only the visible rows are in the page. It follows the newest row; scrolling up pauses it. The arrow keys select a row and
+// Enter opens it.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import type { Follower } from "../follower.ts";
 import { isGap, type Row, summary } from "../rows.ts";
-import { clock, plural } from "../words.ts";
+import { clock, plural } from "../format.ts";
 
-/** Heights in pixels; the style sheet says the same. */
+/** Heights in pixels; they must match the style sheet. */
 const ROW_PX = 28;
 const TALL_PX = 46;
 const HEAD_PX = 32;
-/** Rows drawn beyond either edge. */
+/** Rows rendered beyond each edge. */
 const MARGIN = 8;
 
 interface RowListProps {
@@ -23,7 +23,7 @@ export function RowList({ follower, onOpen }: RowListProps) {
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
-  // Counted from the first row ever, so that it stays with its row when older ones go.
+  // Counted from the first row ever received, so the selection stays on its row when older rows are dropped.
   const [chosenRow, chooseRow] = useState<number | undefined>(undefined);
   const rowPx = useRowHeight();
   const version = follower.version.value;
@@ -55,7 +55,7 @@ export function RowList({ follower, onOpen }: RowListProps) {
   const scrolled = (): void => {
     const host = box.current;
     if (host === null) return;
-    // A list that became shorter moves by itself; only a person moves one that did not.
+    // A list that became shorter scrolls by itself. Otherwise the user scrolled.
     if (!isPaused && host.scrollTop < lastTop.current - rowPx && total >= lastTotal.current) follower.pause();
     lastTop.current = host.scrollTop;
     setTop(host.scrollTop);
@@ -89,7 +89,7 @@ export function RowList({ follower, onOpen }: RowListProps) {
         class="rowlist-box"
         ref={box}
         role="grid"
-        aria-label="Rows of the journal"
+        aria-label="Journal rows"
         aria-rowcount={total + 1}
         tabIndex={0}
         aria-activedescendant={isDrawn(chosen) ? `row-${(chosen ?? 0) + entries.dropped}` : undefined}
@@ -117,7 +117,7 @@ export function RowList({ follower, onOpen }: RowListProps) {
               };
               return isGap(entry) ? (
                 <div key={shared.id} {...shared} class="rowlist-gap">
-                  <span role="gridcell">{plural(entry.missed, "row")} missed: more came than could be shown, or they are no longer kept</span>
+                  <span role="gridcell">{plural(entry.missed, "row")} missed: too many arrived at once, or the journal no longer has them</span>
                 </div>
               ) : (
                 <div

@@ -1,10 +1,10 @@
-// The form that sends a message.
+// The dialog that sends a message to a stream.
 
 import { useState } from "preact/hooks";
 
 import { parseTyped } from "../json.ts";
 import { notify } from "../notices.ts";
-import { ask, asFailure, type Failure } from "../request.ts";
+import { fetchJson, asFailure, type Failure } from "../request.ts";
 import { Button } from "./button.tsx";
 import { Dialog } from "./dialog.tsx";
 import { Field } from "./field.tsx";
@@ -36,9 +36,9 @@ export function SendDialog({ to: first = "", streams, onClose }: SendProps) {
     setBusy(true);
     try {
       const body = { to: to.trim(), type: kind.trim(), payload: typed.value };
-      const sent = await ask<Sent>("/v1/send", { method: "POST", body });
-      const nobody = sent.recipient?.present === false ? " Nobody listens there at the moment." : "";
-      notify(`Sent ${sent.id} to ${sent.to}.${nobody}`);
+      const sent = await fetchJson<Sent>("/v1/send", { method: "POST", body });
+      const note = sent.recipient?.present === false ? " No subscribers at the moment." : "";
+      notify(`Sent ${sent.id} to ${sent.to}.${note}`);
       onClose();
     } catch (error) {
       fail(asFailure(error));
@@ -56,8 +56,8 @@ export function SendDialog({ to: first = "", streams, onClose }: SendProps) {
           if (canSend) void send();
         }}
       >
-        <Field label="To" value={to} onInput={setTo} options={streams} isRequired hint="A stream, or the name of an agent: sam means agents/sam/inbox." />
-        <Field label="Type" value={kind} onInput={setKind} isRequired hint="What kind of message it is, in a word." />
+        <Field label="To" value={to} onInput={setTo} options={streams} isRequired hint="A stream, or the name of an agent: sam stands for agents/sam/inbox." />
+        <Field label="Type" value={kind} onInput={setKind} isRequired hint="The type of the message, for example hello." />
         <Field label="Payload" value={payload} onInput={setPayload} lines={7} error={typed.error} hint="Any JSON value." />
         <Refused failure={failure} />
         <div class="actions end">

@@ -1,4 +1,4 @@
-// The form for those who came without the link. It stands in the page's place and leaves the address alone, so one is where one was afterwards.
+// The sign-in form. It does not change the URL, so the requested page opens after signing in.
 
 import { useState } from "preact/hooks";
 
@@ -29,9 +29,9 @@ export function SignIn({ failure }: { failure: Failure | undefined }) {
           <p class="brand">Penstock</p>
           <h1>Sign in</h1>
         </div>
-        <p>The console is for the operator of this server. On its machine, this prints a link that signs you in:</p>
+        <p>The console is for the operator of this server. To get a sign-in link, run on the server's machine:</p>
         <Command text="penstock console" />
-        <p>Or paste the token, which is in the data directory under run/operator.token.</p>
+        <p>Or paste the token from run/operator.token in the data directory.</p>
         <Field label="Token" type="password" value={token} onInput={setToken} autocomplete="current-password" isRequired />
         <Refused failure={failure} />
         <Button type="submit" kind="main" isDisabled={isBusy || token.trim() === ""}>

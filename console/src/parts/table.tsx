@@ -1,4 +1,4 @@
-// A table that can be sorted by its headings. It scrolls in a box of its own, so a narrow page never scrolls sideways.
+// A table that sorts by its headings. It scrolls in its own box, so a narrow page does not scroll sideways.
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
@@ -9,22 +9,22 @@ export interface Column<T> {
   readonly key: string;
   readonly title: string;
   readonly cell: (row: T) => ComponentChildren;
-  /** What to sort by; without it the heading does not sort. */
+  /** The sort key; without it the column cannot be sorted. */
   readonly sort?: (row: T) => Key;
   readonly isNumber?: boolean;
-  /** What the heading means, where it is not plain. */
+  /** The tooltip of the heading. */
   readonly help?: string;
 }
 
 interface TableProps<T> {
-  /** What the table is of, for screen readers. */
+  /** The accessible name of the table. */
   readonly label: string;
   readonly columns: readonly Column<T>[];
   readonly rows: readonly T[];
   readonly keyOf: (row: T) => string | number;
-  /** The first order: `key` of a column, and whether the largest comes first. */
+  /** The initial order: column `key`, and whether it is descending. */
   readonly order?: Order;
-  /** What stands where there are no rows. */
+  /** Shown instead of a table without rows. */
   readonly empty?: ComponentChildren;
 }
 

@@ -1,8 +1,8 @@
-// What `/v1/spaces` tells of the spaces, and what is worked out from it: rates between two answers, and what targeting saved.
+// Spaces as `/v1/spaces` returns them, with rates between responses and the deliveries saved by targeting.
 
 import { Rates } from "../rates.ts";
 
-/** Over how long rates are taken. */
+/** The window of the rates in seconds. */
 const RATE_S = 5;
 
 export interface Capability {
@@ -12,7 +12,7 @@ export interface Capability {
 
 export interface Participant {
   readonly id: string;
-  /** The participant of the config whose token it came with. */
+  /** The configured participant whose token it uses. */
   readonly as: string;
   readonly connected: boolean;
   readonly type: string | null;
@@ -24,7 +24,7 @@ export interface Stream {
   readonly owner: string;
   readonly authorized_writers: readonly string[];
   readonly created: string;
-  /** Left out where it goes to everybody. */
+  /** Missing for a broadcast stream. */
   readonly target?: readonly string[];
   readonly direction?: string;
   readonly description?: unknown;
@@ -36,7 +36,7 @@ export interface Stream {
   readonly frames: number;
   readonly bytes: number;
   readonly deliveries: number;
-  /** What the deliveries would have been without targets. */
+  /** The deliveries there would be without targets. */
   readonly broadcast: number;
   readonly dropped: number;
 }
@@ -55,14 +55,14 @@ export interface Survey {
   readonly spaces: readonly Space[];
 }
 
-/** A survey with the growth per second of what it counts. */
+/** A response with the rates of its counters. */
 export interface Measured {
   readonly spaces: readonly Space[];
   rate(space: Space, count: string): number | undefined;
   streamRate(space: Space, stream: Stream, count: "frames" | "bytes"): number | undefined;
 }
 
-/** Puts rates beside surveys that come one after the other. */
+/** Computes rates from successive responses. */
 export class Measuring {
   private readonly rates = new Rates(RATE_S);
 
@@ -88,7 +88,7 @@ export function isTargeted(stream: Stream): boolean {
   return stream.target !== undefined && stream.target.length > 0;
 }
 
-/** What a stream is called where there is little room. */
+/** The short name of a stream. */
 export function streamTitle(stream: Stream): string {
   if (stream.name !== null && stream.name !== "") return stream.name;
   return typeof stream.description === "string" && stream.description !== "" ? stream.description : stream.stream_id;
@@ -97,22 +97,22 @@ export function streamTitle(stream: Stream): string {
 export interface Saving {
   readonly deliveries: number;
   readonly broadcast: number;
-  /** The part of the broadcast that was not needed, from 0 to 1. */
+  /** The saved fraction of the broadcast deliveries, from 0 to 1. */
   readonly part: number;
 }
 
-/** What targets saved in a space since the server started. */
+/** The deliveries saved by targets in a space since the server started. */
 export function saving(space: Space): Saving {
   const deliveries = space.counts["deliveries"] ?? 0;
   const broadcast = Math.max(space.counts["broadcast"] ?? 0, deliveries);
   return { deliveries, broadcast, part: broadcast === 0 ? 0 : 1 - deliveries / broadcast };
 }
 
-/** A capability in one line: its kind, and what else it asks of an envelope. */
+/** A capability in one line: its kind, and its other conditions. */
 export function capabilityText(capability: Capability): string {
   const { kind, id: _, ...rest } = capability;
-  const asked = Object.entries(rest).map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`);
-  return asked.length === 0 ? kind : `${kind} where ${asked.join(", ")}`;
+  const conditions = Object.entries(rest).map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`);
+  return conditions.length === 0 ? kind : `${kind} where ${conditions.join(", ")}`;
 }
 
 function spaceKey(space: Space, name: string): string {

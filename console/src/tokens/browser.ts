@@ -1,15 +1,15 @@
-// Token streams in a browser: its sockets and its clock, and the link that it was opened with.
+// The browser environment of the token viewer: sockets, clock, and links that contain a key.
 
 import { signal } from "@preact/signals";
 
-import { place } from "../place.ts";
-import { type Offered, offered } from "./link.ts";
-import type { Socket, Surroundings } from "./listener.ts";
+import { route } from "../router.ts";
+import { type LinkedStream, parseLink } from "./link.ts";
+import type { Socket, Environment } from "./listener.ts";
 
-export const browser: Surroundings = {
+export const browser: Environment = {
   open(): Socket {
     const { protocol, host } = window.location;
-    // The handlers of ours are given less than the browser's own are, which is the only difference.
+    // The cast only narrows the event types of the handlers.
     return new WebSocket(`${protocol === "https:" ? "wss" : "ws"}://${host}/v1/relay`) as Socket;
   },
   now: () => performance.now(),
@@ -19,17 +19,17 @@ export const browser: Surroundings = {
   },
 };
 
-/** What a link named that nobody has listened to yet. It is kept in memory alone. */
-export const linked = signal<Offered | undefined>(undefined);
+/** The stream of a link that was opened, until the viewer starts. Kept in memory only. */
+export const linked = signal<LinkedStream | undefined>(undefined);
 
-/** Take topic and key out of the address as soon as they are there, also before anybody is signed in. */
+/** Remove topic and key from the URL as soon as they appear, even before sign-in. */
 export function watchLinks(): void {
   const read = (): void => {
-    const found = offered(window.location.hash);
+    const found = parseLink(window.location.hash);
     if (found === undefined) return;
     linked.value = found;
     window.history.replaceState(null, "", "#/tokens");
-    place.value = { path: ["tokens"], query: {} };
+    route.value = { path: ["tokens"], query: {} };
   };
   window.addEventListener("hashchange", read);
   read();

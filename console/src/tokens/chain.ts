@@ -1,7 +1,6 @@
-// The MAC chain of a token stream: each MAC covers the one before it, so that nothing can be left out, added or moved unseen.
+// The MAC chain of a token stream: each MAC covers the previous one, so removed, added or reordered messages are detected.
 //
-// The hash functions are synchronous and our own page's: browsers offer theirs on encrypted pages only, and a console is often plain
-// HTTP on a machine's own network.
+// The hash functions are part of the page, because browsers offer Web Crypto only on HTTPS pages, and a console often uses plain HTTP.
 
 import { blake3 } from "@noble/hashes/blake3.js";
 import { hmac } from "@noble/hashes/hmac.js";
@@ -23,16 +22,16 @@ const ascii = new TextEncoder();
 
 export class Chain {
   readonly size: number;
-  /** What the first message says of the MAC before it, where there is none. */
+  /** The previous MAC that the first message declares. */
   readonly firstPrev: Uint8Array;
   private readonly topic: Uint8Array;
-  /** The MAC under the key, before anything was put in: what the key costs is paid once. */
+  /** The keyed hash before any input, so the key is set up only once. */
   private readonly keyed: Keyed;
   private last: Uint8Array | undefined;
 
   constructor(format: Format, key: Uint8Array, topic: string, suite: Suite) {
     if (key.length !== KEY_SIZE || key.every((byte) => byte === 0)) {
-      throw new RangeError(`a MAC key has ${KEY_SIZE} bytes, and is not zero`);
+      throw new RangeError(`a MAC key must have ${KEY_SIZE} bytes and must not be all zero`);
     }
     this.size = format === "block" ? BLOCK_MAC_SIZE : CHUNK_MAC_SIZE;
     this.keyed = suite === "blake3" ? blake3.create({ key }) : hmac.create(sha256, key);
@@ -40,22 +39,22 @@ export class Chain {
     this.firstPrev = this.topic.subarray(0, format === "block" ? BLOCK_MAC_SIZE : 0);
   }
 
-  /** The last MAC, or nothing at the start. */
+  /** The last MAC, or undefined at the start. */
   get state(): Uint8Array | undefined {
     return this.last;
   }
 
-  /** What the next message says of the MAC before it. */
+  /** The previous MAC that the next message declares. */
   get prev(): Uint8Array {
     return this.last ?? this.firstPrev;
   }
 
-  /** Whether this comes next. */
+  /** Whether this is the next message. */
   isNext(data: Uint8Array, mac: Uint8Array): boolean {
     return areEqual(this.mac(this.last ?? this.topic, data), mac);
   }
 
-  /** Whether a holder of the key made this to follow a MAC that we never saw. */
+  /** Whether this message is authentic and follows `prev`, a MAC that was not received. */
   follows(prev: Uint8Array, data: Uint8Array, mac: Uint8Array): boolean {
     return prev.length === this.size && areEqual(this.mac(prev, data), mac);
   }
@@ -69,7 +68,7 @@ export class Chain {
   }
 }
 
-/** Compared whole, in a time that does not tell where the first difference is. */
+/** Compare in constant time. */
 export function areEqual(one: Uint8Array, other: Uint8Array): boolean {
   if (one.length !== other.length) return false;
   let difference = 0;
@@ -81,7 +80,7 @@ export function toHex(bytes: Uint8Array): string {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Bytes out of hexadecimal digits, or nothing where there are other characters. */
+/** Decode hexadecimal digits; undefined if there are other characters. */
 export function fromHex(text: string): Uint8Array | undefined {
   if (text.length % 2 !== 0 || !/^[0-9a-f]*$/i.test(text)) return undefined;
   return Uint8Array.from({ length: text.length / 2 }, (_, index) =>

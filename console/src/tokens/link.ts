@@ -1,18 +1,18 @@
-// A link to a stream, `#/tokens?topic=…&key=…`. A fragment is never sent to a server, but it stays in the history of the browser, so
-// whoever reads it takes it out of there at once.
+// Parses a link to a stream, `#/tokens?topic=…&key=…`. Browsers do not send the fragment to the server but keep it in the history, so the
+// caller must remove it at once.
 
 import type { Suite } from "./chain.ts";
 
-export interface Offered {
+export interface LinkedStream {
   readonly topic: string;
   readonly key: string;
   readonly suite: Suite;
 }
 
-/** What a fragment offers, or nothing where it names no stream. */
-export function offered(fragment: string): Offered | undefined {
-  const [place, query = ""] = fragment.replace(/^#/, "").split("?", 2);
-  if (place !== "/tokens") return undefined;
+/** The stream in a fragment; undefined if there is none. */
+export function parseLink(fragment: string): LinkedStream | undefined {
+  const [path, query = ""] = fragment.replace(/^#/, "").split("?", 2);
+  if (path !== "/tokens") return undefined;
   const given = new URLSearchParams(query);
   const topic = given.get("topic") ?? "";
   const key = given.get("key") ?? "";

@@ -1,18 +1,18 @@
-// One stream being listened to: a socket that is opened again when it is lost, the reader's place, and the text so far.
+// Reads one stream: a socket that reconnects, the verifier, and the text so far.
 //
-// A socket names one topic and then only listens, so what is missing is asked for with a new socket that says the last good mark. The key
-// stays in here: what is sent is the topic and that mark.
+// A socket subscribes to one topic and then only receives, so missing messages are requested with a new socket that sends the last verified
+// MAC. The key never leaves this object: only the topic and that MAC are sent.
 
 import { fromHex, KEY_SIZE, type Suite, toHex } from "./chain.ts";
-import { Follower, type Patience } from "./follower.ts";
+import { StreamVerifier, type RetryOptions } from "./verifier.ts";
 import { Transcript } from "./transcript.ts";
 
 const BACKOFF_FIRST_MS = 500;
 const BACKOFF_LONGEST_MS = 10_000;
 const TICK_MS = 100;
-/** Over how long the pace is taken. */
-const PACE_MS = 5_000;
-/** A pause between two ticks after which the page itself was asleep. */
+/** The window of the token rate. */
+const RATE_MS = 5_000;
+/** A longer pause between two ticks means that the page was suspended. */
 const ASLEEP_MS = 8_000;
 
 export interface Wanted {
@@ -22,14 +22,14 @@ export interface Wanted {
   readonly suite: Suite;
 }
 
-export interface Trouble {
+export interface Rejection {
   readonly message: string;
   readonly hint?: string | undefined;
 }
 
 export type Link = "connecting" | "open" | "lost" | "closed";
 
-/** What a socket of the browser offers, as far as it is used. */
+/** The part of the browser's WebSocket that is used. */
 export interface Socket {
   binaryType: string;
   onopen: (() => void) | null;
@@ -39,58 +39,58 @@ export interface Socket {
   close(): void;
 }
 
-/** What the listener needs from the world around it. */
-export interface Surroundings {
+/** The environment of a listener, replaced in tests. */
+export interface Environment {
   open(): Socket;
   now(): number;
   every(ms: number, run: () => void): () => void;
 }
 
-/** What is wrong with what somebody typed, or nothing. */
-export function misfit(wanted: Wanted): Trouble | undefined {
-  if (!/^[0-9a-f]{64}$/.test(wanted.topic)) return { message: "A topic has 64 hexadecimal digits, in lower case." };
+/** The first error in the input, or undefined. */
+export function validate(wanted: Wanted): Rejection | undefined {
+  if (!/^[0-9a-f]{64}$/.test(wanted.topic)) return { message: "A topic must have 64 lower-case hexadecimal digits." };
   const key = fromHex(wanted.key);
-  if (key?.length !== KEY_SIZE) return { message: `A MAC key has ${2 * KEY_SIZE} hexadecimal digits.` };
-  if (key.every((byte) => byte === 0)) return { message: "A key of zeros proves nothing." };
+  if (key?.length !== KEY_SIZE) return { message: `A MAC key must have ${2 * KEY_SIZE} hexadecimal digits.` };
+  if (key.every((byte) => byte === 0)) return { message: "A MAC key must not be all zeros." };
   return undefined;
 }
 
 export class Listener {
   readonly wanted: Wanted;
   readonly transcript = new Transcript();
-  readonly follower: Follower;
+  readonly verifier: StreamVerifier;
   link: Link = "connecting";
-  trouble: Trouble | undefined;
-  /** Go on with the next stream of the topic where one ends. */
+  rejection: Rejection | undefined;
+  /** Continue with the next stream of the topic when one ends. */
   isEndless = false;
-  /** Sockets that were lost. */
-  losses = 0;
-  /** Tokens a second, lately. */
-  pace: number | undefined;
-  private readonly world: Surroundings;
+  /** Lost connections. */
+  disconnects = 0;
+  /** Recent tokens per second. */
+  tokenRate: number | undefined;
+  private readonly world: Environment;
   private readonly changed: () => void;
   private socket: Socket | undefined;
   private stopTicks: (() => void) | undefined;
   private backoffMs = BACKOFF_FIRST_MS;
   private againMs: number | undefined;
   private tickedMs: number;
-  /** How many tokens there were at some moments of the last seconds. */
+  /** Token counts of the last seconds. */
   private marks: readonly { readonly ms: number; readonly tokens: number }[] = [];
-  /** Ask for all that the relay has, instead of what followed the mark, which it may not know any more. */
+  /** Request all that the relay has, instead of the messages after the mark, which it may no longer know. */
   private isWhole = false;
 
-  constructor(wanted: Wanted, world: Surroundings, changed: () => void, patience?: Patience) {
+  constructor(wanted: Wanted, world: Environment, changed: () => void, options?: RetryOptions) {
     const key = fromHex(wanted.key);
-    if (key === undefined) throw new RangeError("a key is written in hexadecimal digits");
+    if (key === undefined) throw new RangeError("a key must consist of hexadecimal digits");
     this.wanted = wanted;
     this.world = world;
     this.changed = changed;
     this.tickedMs = world.now();
-    this.follower = new Follower(world.now(), wanted.topic, key, wanted.suite, patience);
+    this.verifier = new StreamVerifier(world.now(), wanted.topic, key, wanted.suite, options);
     this.start();
   }
 
-  /** Let go of everything. */
+  /** Close the socket and stop the timer. */
   close(): void {
     this.stopTicks?.();
     this.stopTicks = undefined;
@@ -99,18 +99,18 @@ export class Listener {
     this.link = "closed";
   }
 
-  /** Listen again after an ending that the publisher did not write. */
+  /** Retry after an ending that the publisher did not send. */
   reopen(skip: boolean): void {
     this.close();
-    this.follower.reopen(this.world.now(), skip);
-    this.trouble = undefined;
+    this.verifier.reopen(this.world.now(), skip);
+    this.rejection = undefined;
     this.isWhole = skip;
     this.start();
     this.changed();
   }
 
-  /** Listen to the streams that follow this one, too. */
-  keepOn(): void {
+  /** Continue with the streams that follow. */
+  continueWithNext(): void {
     this.isEndless = true;
     this.close();
     this.next();
@@ -119,15 +119,15 @@ export class Listener {
   }
 
   private next(): void {
-    const { ending } = this.follower;
+    const { ending } = this.verifier;
     const word = ending?.kind === "complete" ? "complete" : ending?.kind === "failure" ? ending.code || "failed" : "";
-    this.transcript.end(`${word}; another stream follows`);
-    this.follower.restart(this.world.now());
+    this.transcript.end(`${word}; next stream`);
+    this.verifier.restart(this.world.now());
   }
 
-  /** The publisher's own end leads to the next stream, if that is wanted; every other end is one. */
+  /** After an end message, continue with the next stream if requested. Otherwise close. */
   private settle(): void {
-    const { ending } = this.follower;
+    const { ending } = this.verifier;
     if (ending === undefined) return;
     if (this.isEndless && (ending.kind === "complete" || ending.kind === "failure")) this.next();
     else this.close();
@@ -147,11 +147,11 @@ export class Listener {
     this.socket = socket;
     socket.binaryType = "arraybuffer";
     socket.onopen = () => {
-      const mark = this.isWhole ? undefined : this.follower.mark;
-      const wish = { topic: this.wanted.topic, ...(mark === undefined ? {} : { resume: toHex(mark) }) };
-      socket.send(JSON.stringify(wish));
+      const mark = this.isWhole ? undefined : this.verifier.mark;
+      const subscription = { topic: this.wanted.topic, ...(mark === undefined ? {} : { resume: toHex(mark) }) };
+      socket.send(JSON.stringify(subscription));
       this.link = "open";
-      if (wasLost) this.follower.rested(this.world.now());
+      if (wasLost) this.verifier.resetTimers(this.world.now());
       this.changed();
     };
     socket.onmessage = (event) => this.receive(event.data);
@@ -168,11 +168,11 @@ export class Listener {
 
   private lost(): void {
     this.socket = undefined;
-    if (this.trouble !== undefined) {
+    if (this.rejection !== undefined) {
       this.close();
     } else if (this.link !== "closed") {
       this.link = "lost";
-      this.losses += 1;
+      this.disconnects += 1;
       this.againMs = this.world.now() + this.backoffMs;
       this.backoffMs = Math.min(2 * this.backoffMs, BACKOFF_LONGEST_MS);
     }
@@ -182,29 +182,29 @@ export class Listener {
   private receive(data: unknown): void {
     const now = this.world.now();
     if (data instanceof ArrayBuffer) {
-      const accepted = this.follower.counts.accepted;
-      this.transcript.add(this.follower.take(now, new Uint8Array(data)));
-      if (this.follower.counts.accepted > accepted) {
+      const accepted = this.verifier.counts.accepted;
+      this.transcript.add(this.verifier.take(now, new Uint8Array(data)));
+      if (this.verifier.counts.accepted > accepted) {
         this.backoffMs = BACKOFF_FIRST_MS;
         this.isWhole = false;
       }
     } else if (typeof data === "string") {
-      this.told(data);
+      this.receiveText(data);
     }
     this.settle();
     this.changed();
   }
 
-  /** What the server says in words: a mark that is gone, or why it refuses. */
-  private told(text: string): void {
-    const said: unknown = parsed(text);
-    const gone = field(said, "gone");
-    if (typeof gone === "string") this.follower.gone(gone);
-    const error = field(said, "error");
+  /** A text message of the server: a MAC that is gone, or an error. */
+  private receiveText(text: string): void {
+    const message: unknown = parsed(text);
+    const gone = field(message, "gone");
+    if (typeof gone === "string") this.verifier.gone(gone);
+    const error = field(message, "error");
     if (error === undefined || field(error, "retryable") === true) return;
-    const [message, hint] = [field(error, "message"), field(error, "hint")];
-    this.trouble = {
-      message: typeof message === "string" ? message : "The server refused.",
+    const [reason, hint] = [field(error, "message"), field(error, "hint")];
+    this.rejection = {
+      message: typeof reason === "string" ? reason : "The server rejected the request.",
       hint: typeof hint === "string" ? hint : undefined,
     };
   }
@@ -212,16 +212,16 @@ export class Listener {
   private measure(now: number): void {
     const { tokens } = this.transcript;
     const first = this.marks[0];
-    this.marks = [...this.marks, { ms: now, tokens }].filter(({ ms }) => now - ms <= PACE_MS);
+    this.marks = [...this.marks, { ms: now, tokens }].filter(({ ms }) => now - ms <= RATE_MS);
     if (first === undefined || now - first.ms < 1_000) return;
-    const pace = (1_000 * (tokens - first.tokens)) / (now - first.ms);
-    if (pace !== this.pace) this.changed();
-    this.pace = pace;
+    const tokenRate = (1_000 * (tokens - first.tokens)) / (now - first.ms);
+    if (tokenRate !== this.tokenRate) this.changed();
+    this.tokenRate = tokenRate;
   }
 
   private tick(): void {
     const now = this.world.now();
-    if (now - this.tickedMs > ASLEEP_MS) this.follower.rested(now);
+    if (now - this.tickedMs > ASLEEP_MS) this.verifier.resetTimers(now);
     this.tickedMs = now;
     this.measure(now);
     if (this.link === "lost") {
@@ -231,8 +231,8 @@ export class Listener {
       }
       return;
     }
-    if (this.link === "open" && this.follower.step(now)) this.connect();
-    if (this.follower.ending !== undefined) {
+    if (this.link === "open" && this.verifier.step(now)) this.connect();
+    if (this.verifier.ending !== undefined) {
       this.close();
       this.changed();
     }

@@ -1,6 +1,6 @@
-// What the messages of token streams say: blocks, chunks and their payloads, out of bytes from strangers.
+// Decodes the messages of token streams: blocks, chunks and their payloads, from untrusted bytes.
 //
-// A reader of these checks the MAC first where the format allows it. Nothing here does.
+// Nothing here checks a MAC. The verifier does so first where the format allows it.
 
 import { framedSize, Message, type Reason, type Struct, WireError } from "./segments.ts";
 
@@ -14,7 +14,7 @@ export interface Token {
   readonly text: string;
 }
 
-/** The stream ended well, and this is what it came to. */
+/** The stream ended normally, with its statistics. */
 export interface Complete {
   readonly kind: "complete";
   readonly tokens: number;
@@ -33,14 +33,14 @@ export interface Failure {
   readonly details: string;
 }
 
-/** The publisher lives and has nothing to say. */
+/** A heartbeat of the publisher. */
 export interface Heartbeat {
   readonly kind: "heartbeat";
 }
 
 export type Payload = Token | Complete | Failure | Heartbeat;
 
-/** A message that cannot be read. */
+/** A message that cannot be decoded. */
 export interface Fault {
   readonly kind: "fault";
   readonly reason: Reason;
@@ -57,16 +57,16 @@ export interface Chunk {
   readonly topic: string;
   readonly data: Uint8Array;
   readonly mac: Uint8Array;
-  /** Empty for the first. */
+  /** Empty in the first message. */
   readonly prev: Uint8Array;
 }
 
-/** A message of the socket taken apart: a chunk is one frame, a block has its MAC behind it. */
+/** A socket message: a chunk is one frame, a block is a frame followed by its MAC. */
 export type Arrival =
   | { readonly format: "chunk"; readonly frame: Uint8Array }
   | { readonly format: "block"; readonly frame: Uint8Array; readonly mac: Uint8Array };
 
-/** Tell a block from a chunk by the size that the segment table declares. */
+/** Distinguish a block from a chunk by the size in the segment table. */
 export function arrival(bytes: Uint8Array): Arrival | undefined {
   const size = framedSize(bytes);
   if (size === bytes.length) return { format: "chunk", frame: bytes };
@@ -96,7 +96,7 @@ export function readBlock(frame: Uint8Array): Block | Fault {
   }));
 }
 
-/** The MAC before a block, by what the block says. */
+/** The previous MAC that a block declares. */
 export function readPrev(frame: Uint8Array): Uint8Array | undefined {
   try {
     const prev = new Message(frame).root().data(0);
@@ -107,7 +107,7 @@ export function readPrev(frame: Uint8Array): Uint8Array | undefined {
   }
 }
 
-/** A payload alone, the data of a chunk. */
+/** A single payload, the data of a chunk. */
 export function readPayload(frame: Uint8Array): Payload | Fault {
   return read(frame, payload);
 }
@@ -122,7 +122,7 @@ function read<Value>(frame: Uint8Array, reading: (root: Struct) => Value): Value
 }
 
 function payload(body: Struct): Payload {
-  body.text(0); // the stream's name, which must be a text
+  body.text(0); // the stream name must be a valid text
   switch (body.u16(0)) {
     case 0:
       return { kind: "token", text: body.text(1) };

@@ -1,37 +1,37 @@
-// Framed Cap'n Proto messages from strangers: segments, pointers and structs, read within bounds.
+// Reads framed Cap'n Proto messages from untrusted senders: segments, pointers and structs, with bounds checks.
 //
-// It knows where things are and never what they mean. Nothing outside the frame is read, and nothing is set aside by a length that
-// a message declares. Pointers may share what they point to, so a small message can describe a huge one: every visit is paid for
-// from a small multiple of the message's own size.
+// It knows the layout and not the meaning. It reads nothing outside the frame, and allocates nothing by a length that a message declares.
+// Pointers may share their target, so a small message can describe a huge one: every visit is charged to a budget that is a small multiple
+// of the message size.
 
 const WORD = 8;
 const SEGMENTS_MAX = 512;
-/** How often a message may be read in full. */
+/** The traversal budget in multiples of the message size. */
 const VISITS = 4;
-/** Words on top of that, for messages of a few words. */
+/** Additional words, for small messages. */
 const VISITS_FREE = 64;
 const LIST_BYTE = 2;
 const LIST_STRUCT = 7;
 
-/** Every reason for which a message is not read. */
+/** The reasons why a message is rejected. */
 export const REASONS = {
-  short: "the message ends before it is whole",
-  long: "there are bytes after the message",
-  segments: "the message has more segments than we read",
-  bounds: "a pointer leads out of its segment",
-  far: "a far pointer does not lead to a landing pad",
-  kind: "a pointer is of another kind than its field",
-  capability: "the message holds a capability",
-  text: "a text does not end in a zero byte, or is not UTF-8",
-  effort: "reading the message takes more effort than its size allows",
-  unknown: "the message is none that we know",
-  topic: "the topic does not have 64 bytes",
+  short: "the message is truncated",
+  long: "trailing bytes after the message",
+  segments: "too many segments",
+  bounds: "a pointer leaves its segment",
+  far: "a far pointer has no valid landing pad",
+  kind: "a pointer has the wrong kind for its field",
+  capability: "the message contains a capability",
+  text: "a text has no terminating zero byte, or is not UTF-8",
+  effort: "the message exceeds the traversal limit",
+  unknown: "unknown message type",
+  topic: "the topic must have 64 bytes",
   size: "a MAC has the wrong size",
 } as const;
 
 export type Reason = keyof typeof REASONS;
 
-/** A message that cannot be read. */
+/** A message that cannot be decoded. */
 export class WireError extends Error {
   readonly reason: Reason;
 
@@ -46,7 +46,7 @@ interface Extent {
   readonly end: number;
 }
 
-/** What a pointer says, in two halves, and where it leads. */
+/** The two halves of a pointer, and its target. */
 interface Target {
   readonly low: number;
   readonly high: number;
@@ -56,7 +56,7 @@ interface Target {
 
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** The bytes that a framed message has by its own segment table, or nothing where there is no whole table. */
+/** The size of a framed message by its segment table; undefined if the table is incomplete. */
 export function framedSize(frame: Uint8Array): number | undefined {
   if (frame.length < 2 * WORD) return undefined;
   const view = viewOf(frame);
@@ -68,7 +68,7 @@ export function framedSize(frame: Uint8Array): number | undefined {
   return size;
 }
 
-/** A frame, where its segments lie, and the words that may still be visited. */
+/** A frame with its segments, and the remaining traversal budget. */
 export class Message {
   readonly frame: Uint8Array;
   readonly view: DataView;
@@ -96,7 +96,7 @@ export class Message {
     this.left = VISITS * Math.floor(size / WORD) + VISITS_FREE;
   }
 
-  /** The struct that the message is. */
+  /** The root struct of the message. */
   root(): Struct {
     const { start, end } = this.segment(0);
     if (end - start < WORD) throw new WireError("short");
@@ -105,7 +105,7 @@ export class Message {
     return found;
   }
 
-  /** Follow the pointer at a place. A null pointer leads nowhere. */
+  /** Follow the pointer at a position; undefined for a null pointer. */
   resolve(segment: number, at: number): Target | undefined {
     const low = this.view.getUint32(at, true);
     const high = this.view.getUint32(at + 4, true);
@@ -116,7 +116,7 @@ export class Message {
     return { low, high, segment, at: at + WORD + distance(low) };
   }
 
-  /** The struct that the pointer at a place leads to. */
+  /** The struct at the target of a pointer. */
   struct(segment: number, at: number): Struct | undefined {
     const found = this.resolve(segment, at);
     if (found === undefined) return undefined;
@@ -126,7 +126,7 @@ export class Message {
     return new Struct(this, found.segment, found.at, words, pointers);
   }
 
-  /** The bytes that the pointer at a place leads to. */
+  /** The bytes at the target of a pointer. */
   data(segment: number, at: number): Uint8Array | undefined {
     const found = this.resolve(segment, at);
     if (found === undefined) return undefined;
@@ -138,7 +138,7 @@ export class Message {
     return this.frame.subarray(found.at, found.at + size);
   }
 
-  /** The structs of the list that the pointer at a place leads to. */
+  /** The structs of the list at the target of a pointer. */
   structs(segment: number, at: number): Struct[] {
     const found = this.resolve(segment, at);
     if (found === undefined) return [];
@@ -150,7 +150,7 @@ export class Message {
     if ((tag & 3) !== 0) throw new WireError("kind");
     const [count, words, pointers] = [tag >>> 2, shape & 0xffff, shape >>> 16];
     if (count * (words + pointers) > size) throw new WireError("bounds");
-    // Structs of no size may be many in a list of none, so each of them is paid for.
+    // A list of zero-size structs has no size but many elements, so each element is charged.
     this.spend(words + pointers === 0 ? 2 * count : count);
     const step = (words + pointers) * WORD;
     const first = found.at + WORD;
@@ -182,7 +182,7 @@ export class Message {
     return { low: tagLow, high: tagHigh, ...this.landing(padLow, padHigh, 0) };
   }
 
-  /** Where a far pointer leads, with room for so many bytes. */
+  /** The target of a far pointer, with at least `bytes` bytes. */
   private landing(low: number, high: number, size: number): { segment: number; at: number } {
     const { start, end } = this.segment(high);
     const at = start + (low >>> 3) * WORD;
@@ -196,14 +196,14 @@ export class Message {
     this.spend(Math.ceil(size / WORD));
   }
 
-  /** A visit is never free, because there may be many of nothing. */
+  /** Charge at least one word, because a message may contain many empty values. */
   private spend(words: number): void {
     this.left -= words || 1;
     if (this.left < 0) throw new WireError("effort");
   }
 }
 
-/** One struct of a message. A field that lies beyond it has its default, as in messages of older writers. */
+/** A struct of a message. A field beyond its end has the default value, as in messages of older writers. */
 export class Struct {
   private readonly message: Message;
   private readonly segment: number;
@@ -227,7 +227,7 @@ export class Struct {
     return this.has(byte) ? this.message.view.getUint32(this.at + byte, true) : 0;
   }
 
-  /** As a number, which is exact up to 2 to the 53rd. */
+  /** As a number, exact up to 2^53. */
   u64(byte: number): number {
     return this.has(byte) ? Number(this.message.view.getBigUint64(this.at + byte, true)) : 0;
   }
@@ -236,20 +236,20 @@ export class Struct {
     return this.has(byte) ? this.message.view.getFloat32(this.at + byte, true) : 0;
   }
 
-  /** What a pointer leads to: a struct, a list, or nothing. */
+  /** The kind of a pointer: struct, list, or undefined if null. */
   shape(index: number): "struct" | "list" | undefined {
     const found = index < this.pointers ? this.message.resolve(this.segment, this.pointer(index)) : undefined;
     if (found === undefined) return undefined;
     return (found.low & 3) === 0 ? "struct" : "list";
   }
 
-  /** The bytes of a field; one that was never set has none. */
+  /** The bytes of a field; empty if it was not set. */
   data(index: number): Uint8Array {
     const found = index < this.pointers ? this.message.data(this.segment, this.pointer(index)) : undefined;
     return found ?? new Uint8Array();
   }
 
-  /** The text of a field; one that was never set is empty. */
+  /** The text of a field; empty if it was not set. */
   text(index: number): string {
     const found = index < this.pointers ? this.message.data(this.segment, this.pointer(index)) : undefined;
     if (found === undefined) return "";
@@ -286,7 +286,7 @@ function tableSize(count: number): number {
   return Math.ceil((4 + 4 * count) / WORD) * WORD;
 }
 
-/** The distance that a struct or list pointer says, in bytes; it may lead backwards. */
+/** The signed offset of a struct or list pointer in bytes. */
 function distance(low: number): number {
   return (low >> 2) * WORD;
 }

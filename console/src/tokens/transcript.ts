@@ -1,12 +1,12 @@
-// The verified text of one stream, as it is shown: runs of text, and the places where something is missing.
+// The verified text of a stream: runs of text, and marks where messages are missing.
 
-import type { Skipped } from "./follower.ts";
+import type { Skipped } from "./verifier.ts";
 import type { Payload } from "./messages.ts";
 
-/** Characters that are kept for showing; beyond, the oldest are let go and counted. */
+/** Characters kept; beyond that the oldest are dropped and counted. */
 export const CHARACTERS_MAX = 400_000;
 
-/** Characters of a run: a new one begins behind, so that a browser lays out the end of a long text anew, and not all of it. */
+/** Characters of a run. Runs are short, so the browser lays out only the end of a long text again. */
 const RUN_MAX = 4_000;
 
 export type Run = { readonly kind: "text"; readonly text: string } | { readonly kind: "gap" } | { readonly kind: "end"; readonly text: string };
@@ -15,7 +15,7 @@ export class Transcript {
   runs: readonly Run[] = [];
   tokens = 0;
   heartbeats = 0;
-  /** Characters that were let go. */
+  /** Characters dropped. */
   cut = 0;
   private length = 0;
 
@@ -36,12 +36,12 @@ export class Transcript {
     this.append(text);
   }
 
-  /** Another stream follows. */
+  /** Mark the end of a stream that another one follows. */
   end(text: string): void {
     this.runs = [...this.runs, { kind: "end", text }];
   }
 
-  /** All of it as plain text, for copying. */
+  /** The whole text, for copying. */
   plain(): string {
     return this.runs.map((run) => (run.kind === "text" ? run.text : run.kind === "gap" ? "\n[missing]\n" : `\n[${run.text}]\n`)).join("");
   }
@@ -54,7 +54,7 @@ export class Transcript {
       last?.kind === "text" && last.text.length < RUN_MAX
         ? [...this.runs.slice(0, -1), { kind: "text", text: last.text + text }]
         : [...this.runs, { kind: "text", text }];
-    // A quarter at a time, so that a long stream is not copied with each of its tokens.
+    // Trim a quarter at a time, so a long text is not copied for every token.
     if (this.length > CHARACTERS_MAX * 1.25) this.trim(this.length - CHARACTERS_MAX);
   }
 

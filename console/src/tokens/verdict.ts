@@ -1,73 +1,73 @@
-// What is said about a stream in words: one short label, one sentence, and how grave it is.
+// The status of a stream for the user: a label, a sentence and a severity.
 
 import type { Listener } from "./listener.ts";
 
-export type Gravity = "good" | "waiting" | "warning" | "bad";
+export type Severity = "good" | "waiting" | "warning" | "bad";
 
 export interface Verdict {
   readonly label: string;
   readonly text: string;
-  readonly gravity: Gravity;
-  /** What a person may choose to do about it. */
+  readonly severity: Severity;
+  /** The actions that the user can take. */
   readonly offers: readonly ("retry" | "skip" | "next")[];
 }
 
 export function verdict(listener: Listener): Verdict {
-  if (listener.trouble !== undefined) {
-    const { message, hint } = listener.trouble;
-    return say("bad", "Refused", hint === undefined ? message : `${message} ${hint}`, ["retry"]);
+  if (listener.rejection !== undefined) {
+    const { message, hint } = listener.rejection;
+    return status("bad", "Rejected", hint === undefined ? message : `${message} ${hint}`, ["retry"]);
   }
-  return listener.follower.ending === undefined ? underWay(listener) : ended(listener);
+  return listener.verifier.ending === undefined ? running(listener) : ended(listener);
 }
 
-function underWay({ follower, link }: Listener): Verdict {
+function running({ verifier, link }: Listener): Verdict {
   if (link === "lost") {
-    return say("warning", "Connection lost", "Connecting again; the stream goes on from the last verified message.");
+    return status("warning", "Connection lost", "Reconnecting. The stream resumes after the last verified message.");
   }
-  if (follower.isTampered) {
-    return follower.mark === undefined
-      ? say("bad", "Not verified", "What arrives was not made with this key. It is not shown; asking the relay for the beginning.")
-      : say("bad", "Tampered with", "In place of the next message there is one that the publisher did not make. It is not shown; asking the relay for the real one.");
+  if (verifier.isTampered) {
+    return verifier.mark === undefined
+      ? status("bad", "Not verified", "The messages that arrive were not made with this key and are not shown. Requesting the beginning from the relay.")
+      : status("bad", "Tampered with", "A message that the publisher did not make arrived in place of the next one. It is not shown. Requesting the original from the relay.");
   }
-  if (follower.isAsking) {
-    return say("warning", "Asking again", "A message is missing. Asking the relay for what followed the last verified one.");
+  if (verifier.isAsking) {
+    return status("warning", "Retrying", "A message is missing. Requesting the messages after the last verified one from the relay.");
   }
-  if (follower.mark === undefined) {
-    return say("waiting", "Waiting", follower.counts.accepted === 0 ? "Nothing has arrived on this topic yet." : "The next stream of this topic has not begun.");
+  if (verifier.mark === undefined) {
+    return status("waiting", "Waiting", verifier.counts.accepted === 0 ? "No messages on this topic yet." : "The next stream of this topic has not started.");
   }
-  const dropped = follower.tampered === 0 ? "" : ` ${count(follower.tampered)} that the publisher did not make ${follower.tampered === 1 ? "was" : "were"} dropped.`;
-  return say("good", "Live", `Every message that is shown follows the one before it and bears a good MAC.${dropped}`);
+  const dropped = verifier.tampered === 0 ? "" : ` ${count(verifier.tampered)} that the publisher did not make ${verifier.tampered === 1 ? "was" : "were"} dropped.`;
+  return status("good", "Live", `Every message shown follows the previous one and has a valid MAC.${dropped}`);
 }
 
-function ended({ follower }: Listener): Verdict {
-  const ending = follower.ending;
+function ended({ verifier }: Listener): Verdict {
+  const ending = verifier.ending;
   switch (ending?.kind) {
     case "complete":
-      return say("good", "Complete", `The publisher ended the stream${ending.finishReason === "" ? "" : ` (${ending.finishReason})`}.`, ["next"]);
+      return status("good", "Complete", `The publisher ended the stream${ending.finishReason === "" ? "" : ` (${ending.finishReason})`}.`, ["next"]);
     case "failure":
       return ending.code === "cancelled"
-        ? say("warning", "Cancelled", ending.message === "" ? "A reader wanted no more." : sentence(ending.message), ["next"])
-        : say("bad", "Failed", `The publisher reports an error${ending.code === "" ? "" : ` (${ending.code})`}: ${sentence(ending.message || "no message")} ${ending.details}`.trim(), ["next"]);
+        ? status("warning", "Cancelled", ending.message === "" ? "A reader cancelled the stream." : sentence(ending.message), ["next"])
+        : status("bad", "Failed", `The publisher reports an error${ending.code === "" ? "" : ` (${ending.code})`}: ${sentence(ending.message || "no message")} ${ending.details}`.trim(), ["next"]);
     case "gap":
       if (ending.isBeginning) {
-        return say("bad", "Beginning missing", "The relay no longer has the first messages, or the key is another stream's. What it still has can be verified from its oldest message on.", ["retry", "skip"]);
+        return status("bad", "Beginning missing", "The relay no longer has the first messages, or the key belongs to another stream. You can verify what the relay still has, from its oldest message on.", ["retry", "skip"]);
       }
-      return say("bad", "Gap", `Messages are missing${ending.isGone ? " and the relay no longer has them" : ", and asking for them brought nothing"}. The text ends where the chain breaks.`, ["retry", "skip"]);
+      return status("bad", "Gap", `Messages are missing${ending.isGone ? " and the relay no longer has them" : ", and the relay did not deliver them"}. The text ends at the gap.`, ["retry", "skip"]);
     case "tampered":
       return ending.isBeginning
-        ? say("bad", "Not verified", `${count(ending.count)} arrived that this key did not make: the key or the suite is another stream's, or somebody else is publishing on this topic.`, ["retry"])
-        : say("bad", "Tampered with", `${count(ending.count)} arrived in place of the next one that the publisher did not make. None of them is shown.`, ["retry"]);
+        ? status("bad", "Not verified", `${count(ending.count)} arrived that were not made with this key: the key or the suite belongs to another stream, or another publisher uses this topic.`, ["retry"])
+        : status("bad", "Tampered with", `${count(ending.count)} that the publisher did not make arrived in place of the next one. None is shown.`, ["retry"]);
     case "truncated":
-      return say("bad", "Cut off", "Half a minute of silence, and the publisher never said that the stream is over.", ["retry"]);
+      return status("bad", "Truncated", "No messages for 30 seconds, and the publisher did not end the stream.", ["retry"]);
     case "unreadable":
-      return say("bad", "Unreadable", `A good MAC on a message that cannot be read: ${ending.message}.`);
+      return status("bad", "Unreadable", `A message with a valid MAC cannot be decoded: ${ending.message}.`);
     default:
-      return say("waiting", "Closed", "Nobody listens any more.", ["retry"]);
+      return status("waiting", "Closed", "The connection is closed.", ["retry"]);
   }
 }
 
-function say(gravity: Gravity, label: string, text: string, offers: Verdict["offers"] = []): Verdict {
-  return { gravity, label, text, offers };
+function status(severity: Severity, label: string, text: string, offers: Verdict["offers"] = []): Verdict {
+  return { severity, label, text, offers };
 }
 
 function sentence(text: string): string {

@@ -1,17 +1,17 @@
-// The viewer of one token stream: who it listens to, what the chain proves so far, and how it ended.
+// The viewer of a token stream: key form, verified text, status and counters.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Button, CopyButton } from "../parts/button.tsx";
 import { Choice, Field } from "../parts/field.tsx";
 import { Badge, Panel, type Tone } from "../parts/panel.tsx";
-import { count, plural, rate, span } from "../words.ts";
+import { count, plural, rate, span } from "../format.ts";
 import { browser, linked } from "./browser.ts";
 import type { Suite } from "./chain.ts";
-import { Listener, misfit, type Wanted } from "./listener.ts";
-import { type Gravity, verdict } from "./verdict.ts";
+import { Listener, validate, type Wanted } from "./listener.ts";
+import { type Severity, verdict } from "./verdict.ts";
 
-const TONES: Readonly<Record<Gravity, Tone>> = { good: "good", waiting: "plain", warning: "warn", bad: "bad" };
+const TONES: Readonly<Record<Severity, Tone>> = { good: "good", waiting: "plain", warning: "warn", bad: "bad" };
 const NOTHING: Wanted = { topic: "", key: "", suite: "sha256" };
 
 export function Viewer() {
@@ -21,7 +21,7 @@ export function Viewer() {
   const frame = useRef(0);
   const open = useRef<Listener | undefined>(undefined);
 
-  // Tokens come faster than a page is drawn, so it is drawn once for all that came in between.
+  // Tokens arrive faster than the page is drawn, so redraw at most once per animation frame.
   const changed = (): void => {
     if (frame.current !== 0) return;
     frame.current = requestAnimationFrame(() => {
@@ -45,7 +45,7 @@ export function Viewer() {
     if (offer === undefined) return;
     linked.value = undefined;
     want(offer);
-    if (misfit(offer) === undefined) start(offer);
+    if (validate(offer) === undefined) start(offer);
   }, [offer]);
   useEffect(
     () => () => {
@@ -68,17 +68,17 @@ interface FormProps {
 }
 
 function KeyForm({ wanted, onChange, onListen }: FormProps) {
-  const [isTold, tell] = useState(false);
-  const trouble = misfit(wanted);
+  const [isSubmitted, setSubmitted] = useState(false);
+  const error = validate(wanted);
   return (
-    <Panel title="Read a stream" note="Topic and key come from the two ends' agreement. The key never leaves this page.">
+    <Panel title="Read a stream" note="Publisher and reader agree on topic and key. The key never leaves this page.">
       <form
         class="stack token-form"
         autocomplete="off"
         onSubmit={(event) => {
           event.preventDefault();
-          tell(true);
-          if (trouble === undefined) onListen();
+          setSubmitted(true);
+          if (error === undefined) onListen();
         }}
       >
         <Field
@@ -105,15 +105,15 @@ function KeyForm({ wanted, onChange, onListen }: FormProps) {
             onChange={(suite) => onChange({ ...wanted, suite })}
           />
           <Button type="submit" kind="main" icon="play">
-            Listen
+            Start
           </Button>
         </div>
-        <p class={isTold && trouble !== undefined ? "note bad" : "note"} role={isTold && trouble !== undefined ? "alert" : undefined}>
-          {isTold && trouble !== undefined ? (
-            trouble.message
+        <p class={isSubmitted && error !== undefined ? "note bad" : "note"} role={isSubmitted && error !== undefined ? "alert" : undefined}>
+          {isSubmitted && error !== undefined ? (
+            error.message
           ) : (
             <>
-              A link does the same: <code>#/tokens?topic=…&amp;key=…</code>; both are taken out of the address at once.
+              Or open a link with <code>#/tokens?topic=…&amp;key=…</code>. The page removes both from the address at once.
             </>
           )}
         </p>
@@ -123,10 +123,10 @@ function KeyForm({ wanted, onChange, onListen }: FormProps) {
 }
 
 function Shown({ listener, onStop }: { listener: Listener; onStop: () => void }) {
-  const { follower, transcript, wanted } = listener;
-  const { counts, ending } = follower;
-  const said = verdict(listener);
-  const total = counts.accepted + follower.doubtful;
+  const { verifier, transcript, wanted } = listener;
+  const { counts, ending } = verifier;
+  const status = verdict(listener);
+  const total = counts.accepted + verifier.doubtful;
   return (
     <Panel
       title="Stream"
@@ -137,38 +137,38 @@ function Shown({ listener, onStop }: { listener: Listener; onStop: () => void })
       }
       actions={
         <>
-          <CopyButton text={transcript.plain()} label="Copy the verified text" />
+          <CopyButton text={transcript.plain()} label="Copy verified text" />
           <Button onPress={onStop}>{ending === undefined ? "Stop" : "Close"}</Button>
         </>
       }
     >
       <div class="stack">
         <div class="verdict">
-          <Badge tone={TONES[said.gravity]}>{said.label}</Badge>
-          <span class={`proof ${follower.doubtful > 0 ? "bad" : counts.accepted > 0 ? "good" : ""}`} data-verified={counts.accepted} data-total={total}>
+          <Badge tone={TONES[status.severity]}>{status.label}</Badge>
+          <span class={`proof ${verifier.doubtful > 0 ? "bad" : counts.accepted > 0 ? "good" : ""}`} data-verified={counts.accepted} data-total={total}>
             verified {count(counts.accepted)} of {count(total)} {total === 1 ? "message" : "messages"}
           </span>
-          <p role="status">{said.text}</p>
-          {said.offers.includes("retry") && <Button icon="retry" onPress={() => listener.reopen(false)}>Try again</Button>}
-          {said.offers.includes("next") && <Button onPress={() => listener.keepOn()}>Keep listening</Button>}
-          {said.offers.includes("skip") && <Button onPress={() => listener.reopen(true)}>Go on behind what is missing</Button>}
+          <p role="status">{status.text}</p>
+          {status.offers.includes("retry") && <Button icon="retry" onPress={() => listener.reopen(false)}>Retry</Button>}
+          {status.offers.includes("next") && <Button onPress={() => listener.continueWithNext()}>Continue with next stream</Button>}
+          {status.offers.includes("skip") && <Button onPress={() => listener.reopen(true)}>Skip missing messages</Button>}
         </div>
         <Text listener={listener} />
         <dl class="facts">
           <Fact name="Tokens" value={count(transcript.tokens)} />
-          <Fact name="Per second" value={ending === undefined ? rate(listener.pace) : "–"} />
-          <Fact name="Format" value={follower.format ?? "–"} />
-          <Fact name="Repeats dropped" value={count(counts.duplicates)} />
-          <Fact name="Not the publisher's" value={count(follower.tampered)} isBad={follower.tampered > 0} />
-          <Fact name="Behind a gap" value={count(follower.ahead)} />
-          <Fact name="Of no stream" value={count(counts.foreign)} />
-          <Fact name="Asked again" value={count(counts.asked)} />
-          <Fact name="Connections lost" value={count(listener.losses)} />
+          <Fact name="Tokens/s" value={ending === undefined ? rate(listener.tokenRate) : "–"} />
+          <Fact name="Format" value={verifier.format ?? "–"} />
+          <Fact name="Duplicates" value={count(counts.duplicates)} />
+          <Fact name="Forged" value={count(verifier.tampered)} isBad={verifier.tampered > 0} />
+          <Fact name="After a gap" value={count(verifier.ahead)} />
+          <Fact name="Foreign" value={count(counts.foreign)} />
+          <Fact name="Retries" value={count(counts.asked)} />
+          <Fact name="Disconnects" value={count(listener.disconnects)} />
         </dl>
         {ending?.kind === "complete" && (
           <p class="note">
-            The publisher counts {plural(ending.tokens, "token")} in {span(ending.generationMs)}
-            {ending.tokensPerSecond > 0 && `, ${rate(ending.tokensPerSecond)} a second`}
+            The publisher reports {plural(ending.tokens, "token")} in {span(ending.generationMs)}
+            {ending.tokensPerSecond > 0 && `, ${rate(ending.tokensPerSecond)} tokens/s`}
             {ending.perplexity > 0 && `, perplexity ${rate(ending.perplexity)}`}.
           </p>
         )}
@@ -177,9 +177,9 @@ function Shown({ listener, onStop }: { listener: Listener; onStop: () => void })
   );
 }
 
-/** The text keeps to its end while one looks at the end, and stays where one has scrolled to otherwise. */
+/** The text scrolls with new tokens only while it is scrolled to the end. */
 function Text({ listener }: { listener: Listener }) {
-  const { transcript, follower } = listener;
+  const { transcript, verifier } = listener;
   const box = useRef<HTMLDivElement>(null);
   const isAtEnd = useRef(true);
   useEffect(() => {
@@ -197,17 +197,17 @@ function Text({ listener }: { listener: Listener }) {
         isAtEnd.current = scrollHeight - scrollTop - clientHeight < 24;
       }}
     >
-      {transcript.cut > 0 && <span class="hole">[{plural(transcript.cut, "character")} before this not kept]</span>}
+      {transcript.cut > 0 && <span class="hole">[{plural(transcript.cut, "character")} dropped]</span>}
       {transcript.runs.map((run, index) =>
         run.kind === "text" ? (
           <span key={index}>{run.text}</span>
         ) : (
           <span key={index} class={run.kind === "gap" ? "hole" : "stream-end"}>
-            {run.kind === "gap" ? "[messages missing here]" : run.text}
+            {run.kind === "gap" ? "[messages missing]" : run.text}
           </span>
         ),
       )}
-      {follower.ending === undefined && <span class="caret" aria-hidden="true" />}
+      {verifier.ending === undefined && <span class="caret" aria-hidden="true" />}
     </div>
   );
 }

@@ -1,4 +1,4 @@
-// Writes blocks of token streams for the tests, with their MACs: one segment, as publishers write them.
+// Encodes blocks of token streams with their MACs for tests, in one segment, as publishers do.
 
 import { hmac } from "@noble/hashes/hmac.js";
 import { sha256 } from "@noble/hashes/sha2.js";
@@ -10,8 +10,8 @@ const utf8 = new TextEncoder();
 
 export type Part = { readonly token: string } | { readonly heartbeat: true } | { readonly complete: number };
 
-/** Words of a message, put one behind the other. */
-class Sheet {
+/** A message under construction, as a list of words. */
+class MessageBuilder {
   private words: bigint[] = [];
 
   get length(): number {
@@ -28,13 +28,13 @@ class Sheet {
     this.words[at] = word;
   }
 
-  /** Bytes behind all else, and the list pointer to them at a place. */
+  /** Append bytes, and write the list pointer to them at a position. */
   bytes(at: number, data: Uint8Array): void {
     const start = this.room(Math.ceil(data.length / 8));
     this.set(at, BigInt(((start - at - 1) << 2) | 1) | (BigInt((data.length << 3) | 2) << 32n));
     for (const [index, byte] of data.entries()) {
-      const place = start + (index >> 3);
-      this.set(place, (this.words[place] ?? 0n) | (BigInt(byte) << BigInt(8 * (index & 7))));
+      const wordAt = start + (index >> 3);
+      this.set(wordAt, (this.words[wordAt] ?? 0n) | (BigInt(byte) << BigInt(8 * (index & 7))));
     }
   }
 
@@ -48,32 +48,32 @@ class Sheet {
 }
 
 export function block(prev: Uint8Array, parts: readonly Part[]): Uint8Array {
-  const sheet = new Sheet();
-  const root = sheet.room(3);
-  sheet.set(root, 2n << 48n);
-  sheet.bytes(root + 1, prev);
-  const tag = sheet.room(1 + 3 * parts.length);
+  const builder = new MessageBuilder();
+  const root = builder.room(3);
+  builder.set(root, 2n << 48n);
+  builder.bytes(root + 1, prev);
+  const tag = builder.room(1 + 3 * parts.length);
   const distance = tag - (root + 2) - 1;
-  sheet.set(root + 2, BigInt((distance << 2) | 1) | (BigInt((3 * parts.length * 8) | 7) << 32n));
-  sheet.set(tag, BigInt(parts.length << 2) | (1n << 32n) | (2n << 48n));
+  builder.set(root + 2, BigInt((distance << 2) | 1) | (BigInt((3 * parts.length * 8) | 7) << 32n));
+  builder.set(tag, BigInt(parts.length << 2) | (1n << 32n) | (2n << 48n));
   for (const [index, part] of parts.entries()) {
     const at = tag + 1 + 3 * index;
-    sheet.bytes(at + 1, Uint8Array.of(0));
-    if ("token" in part) sheet.bytes(at + 2, utf8.encode(`${part.token}\0`));
-    else if ("heartbeat" in part) sheet.set(at, 3n);
+    builder.bytes(at + 1, Uint8Array.of(0));
+    if ("token" in part) builder.bytes(at + 2, utf8.encode(`${part.token}\0`));
+    else if ("heartbeat" in part) builder.set(at, 3n);
     else {
-      sheet.set(at, 1n);
-      const stats = sheet.room(4);
-      sheet.set(at + 2, BigInt((stats - (at + 2) - 1) << 2) | (3n << 32n) | (1n << 48n));
-      sheet.set(stats, BigInt(part.complete));
-      sheet.bytes(stats + 3, utf8.encode("stop\0"));
+      builder.set(at, 1n);
+      const stats = builder.room(4);
+      builder.set(at + 2, BigInt((stats - (at + 2) - 1) << 2) | (3n << 32n) | (1n << 48n));
+      builder.set(stats, BigInt(part.complete));
+      builder.bytes(stats + 3, utf8.encode("stop\0"));
     }
   }
-  return sheet.framed();
+  return builder.framed();
 }
 
-/** Messages of the socket, one for each block, chained under the key. */
-export function press(blocks: readonly (readonly Part[])[], key: Uint8Array = KEY): Uint8Array[] {
+/** Socket messages, one per block, chained with the key. */
+export function encodeStream(blocks: readonly (readonly Part[])[], key: Uint8Array = KEY): Uint8Array[] {
   const topic = utf8.encode(TOPIC);
   let [state, prev]: [Uint8Array, Uint8Array] = [topic, topic.subarray(0, 16)];
   return blocks.map((parts) => {

@@ -1,29 +1,29 @@
-// A reader's place in a token stream: which message is next, which came before, and what to do when one is missing.
+// Verifies a token stream: which message is next, which are duplicates, and when to request missing ones.
 //
-// It knows no socket and no clock: messages are given to `take`, time to `step`. Only what a MAC proves to be next is given out. A message
-// that was accepted before is dropped; one that is not next changes nothing but counts, and makes us ask for what followed our last
-// MAC, less and less often, until no try brought it. The rules are those of Penstock's Python reader, and the tests compare the two.
+// It uses no socket and no clock: `take` receives messages, `step` the time. It returns a message only if its MAC proves that it is the next
+// one. It drops duplicates. Any other message is only counted, and triggers requests for the messages after the last MAC, with backoff, until
+// the attempts are used up. The rules are those of the Python reader, and tests compare the two.
 
 import { Chain, type Format, type Suite, toHex } from "./chain.ts";
 import { arrival, type Complete, type Failure, type Payload, readBlock, readChunk, readPayload, readPrev } from "./messages.ts";
 import { REASONS } from "./segments.ts";
 
-/** How long a reader waits, and how often it asks. */
-export interface Patience {
+/** Timeouts and limits of a reader. */
+export interface RetryOptions {
   readonly resumeFirstMs: number;
   readonly resumeLongestMs: number;
   readonly resumeTriesMax: number;
-  /** The same where nothing was read yet: each try brings all that the relay has, so a few of them tell. */
+  /** Attempts before the first message. Each one returns all that the relay has, so a few are enough. */
   readonly beginningTriesMax: number;
-  /** Silence after which we ask whether the last messages were lost: publishers that live are heard every 5 seconds. */
+  /** Silence after which the reader checks for lost messages. Publishers send a heartbeat every 5 seconds. */
   readonly probeMs: number;
-  /** Silence after which a stream that had begun counts as cut off. */
+  /** Silence after which a started stream counts as truncated. */
   readonly idleMs: number;
   readonly tamperedMax: number;
   readonly rememberedMax: number;
 }
 
-export const PATIENCE: Patience = {
+export const RETRY_OPTIONS: RetryOptions = {
   resumeFirstMs: 100,
   resumeLongestMs: 5_000,
   resumeTriesMax: 7,
@@ -34,28 +34,28 @@ export const PATIENCE: Patience = {
   rememberedMax: 4_096,
 };
 
-/** Messages are missing, and asking for them did not help. */
+/** Messages are missing, and the relay did not deliver them. */
 export interface Gap {
   readonly kind: "gap";
-  /** The relay says that it does not have them any more. */
+  /** The relay reports that it no longer has them. */
   readonly isGone: boolean;
-  /** Nothing was read at all, so it is the beginning that is missing. */
+  /** Nothing was read, so the beginning is missing. */
   readonly isBeginning: boolean;
 }
 
-/** What arrives instead of the next message was not made by the publisher, or the key is another stream's. */
+/** Messages in place of the next one are not from the publisher, or the key belongs to another stream. */
 export interface Tampered {
   readonly kind: "tampered";
   readonly count: number;
   readonly isBeginning: boolean;
 }
 
-/** The stream stopped without saying that it is over. */
+/** The stream stopped without an end message. */
 export interface Truncated {
   readonly kind: "truncated";
 }
 
-/** The publisher sent what we cannot read. */
+/** The publisher sent a message that cannot be decoded. */
 export interface Unreadable {
   readonly kind: "unreadable";
   readonly message: string;
@@ -63,7 +63,7 @@ export interface Unreadable {
 
 export type Ending = Complete | Failure | Gap | Tampered | Truncated | Unreadable;
 
-/** Somebody chose to go on behind what is missing. */
+/** The user continued after missing messages. */
 export interface Skipped {
   readonly kind: "skipped";
 }
@@ -71,21 +71,21 @@ export interface Skipped {
 export interface Counts {
   accepted: number;
   duplicates: number;
-  /** Messages with an unknown one before them. */
+  /** Messages that follow an unknown one. */
   ahead: number;
   tampered: number;
-  /** Messages that are none of this stream. */
+  /** Messages of other streams. */
   foreign: number;
   asked: number;
   gone: number;
 }
 
-export class Follower {
+export class StreamVerifier {
   readonly counts: Counts = { accepted: 0, duplicates: 0, ahead: 0, tampered: 0, foreign: 0, asked: 0, gone: 0 };
   ending: Ending | undefined;
   format: Format | undefined;
   private readonly topic: string;
-  private readonly patience: Patience;
+  private readonly options: RetryOptions;
   private readonly makeChains: () => Record<Format, Chain>;
   private chains: Record<Format, Chain>;
   private readonly seen = new Set<string>();
@@ -96,13 +96,13 @@ export class Follower {
   private isGone = false;
   private isSkipping = false;
   private recentlyTampered = 0;
-  /** Messages made by others, and those behind a gap, each once: the relay sends what it holds again and again. */
+  /** Distinct forged messages, and those after a gap. The relay replays what it holds, so counters would count them repeatedly. */
   private readonly forged = new Set<string>();
   private readonly behind = new Set<string>();
 
-  constructor(nowMs: number, topic: string, key: Uint8Array, suite: Suite, patience: Patience = PATIENCE) {
+  constructor(nowMs: number, topic: string, key: Uint8Array, suite: Suite, options: RetryOptions = RETRY_OPTIONS) {
     this.topic = topic;
-    this.patience = patience;
+    this.options = options;
     this.makeChains = () => ({
       chunk: new Chain("chunk", key, topic, suite),
       block: new Chain("block", key, topic, suite),
@@ -112,37 +112,37 @@ export class Follower {
     this.rest(nowMs);
   }
 
-  /** The last good MAC. */
+  /** The last verified MAC. */
   get mark(): Uint8Array | undefined {
     return this.chains.block.state ?? this.chains.chunk.state;
   }
 
-  /** Messages that somebody else made, each once. */
+  /** Distinct forged messages. */
   get tampered(): number {
     return this.forged.size;
   }
 
-  /** Messages that wait behind a gap, each once. */
+  /** Distinct messages after a gap. */
   get ahead(): number {
     return this.behind.size;
   }
 
-  /** Messages that arrived and of which we do not know that they are good. */
+  /** Distinct messages that arrived and are not verified. */
   get doubtful(): number {
     return this.forged.size + this.behind.size;
   }
 
-  /** Something is missing, and is being asked for. */
+  /** Whether a message is missing and requested. */
   get isAsking(): boolean {
     return this.isInDoubt && this.ending === undefined;
   }
 
-  /** What arrived in place of the next message was made by somebody else, and nothing good came since. */
+  /** Whether a forged message arrived and no verified one since. */
   get isTampered(): boolean {
     return this.isInDoubt && this.recentlyTampered > 0;
   }
 
-  /** The payloads of a message, if it is the next one; the terminal one becomes `ending` instead. */
+  /** The payloads of a message if it is the next one. A terminal payload sets `ending` instead. */
   take(nowMs: number, bytes: Uint8Array): (Payload | Skipped)[] {
     if (this.ending !== undefined) return [];
     const arrived = arrival(bytes);
@@ -155,40 +155,40 @@ export class Follower {
       : this.takeChunk(nowMs, arrived.frame);
   }
 
-  /** The relay says that it does not know a mark. */
+  /** The relay reports that it does not know a MAC. */
   gone(mark: string): void {
     if (this.mark === undefined || mark !== toHex(this.mark)) return;
     this.counts.gone += 1;
     this.isGone = true;
   }
 
-  /** Whether something is to be asked for now, from `mark` on; sets `ending` when patience is at its end. */
+  /** Whether to request the messages after `mark` now. Sets `ending` when the attempts are used up. */
   step(nowMs: number): boolean {
     if (this.ending !== undefined) return false;
     const hasBegun = this.mark !== undefined || this.isInDoubt;
-    if (hasBegun && nowMs - this.goodMs >= this.patience.idleMs) {
+    if (hasBegun && nowMs - this.goodMs >= this.options.idleMs) {
       this.ending = this.isInDoubt ? this.broken() : { kind: "truncated" };
       return false;
     }
     if (!hasBegun || nowMs < this.nextMs) return false;
-    const triesMax = this.mark === undefined ? this.patience.beginningTriesMax : this.patience.resumeTriesMax;
+    const triesMax = this.mark === undefined ? this.options.beginningTriesMax : this.options.resumeTriesMax;
     if (this.isInDoubt && this.tries >= triesMax) {
       this.ending = this.broken();
       return false;
     }
-    this.nextMs = nowMs + this.waitMs(this.isInDoubt ? this.patience.resumeFirstMs : this.patience.probeMs);
+    this.nextMs = nowMs + this.waitMs(this.isInDoubt ? this.options.resumeFirstMs : this.options.probeMs);
     this.tries += 1;
     this.counts.asked += 1;
     return true;
   }
 
-  /** The link was lost and is back, or nobody looked for a while: the silence was not the publisher's. */
-  rested(nowMs: number): void {
+  /** Restart the timers after a reconnect or a suspended page: the silence was not the publisher's. */
+  resetTimers(nowMs: number): void {
     if (this.isInDoubt) this.goodMs = nowMs;
     else this.rest(nowMs);
   }
 
-  /** Try again after an ending that the publisher did not write; with `skip`, go on behind what is missing. */
+  /** Retry after an ending that the publisher did not send; with `skip`, continue after the missing messages. */
   reopen(nowMs: number, skip: boolean): void {
     if (this.ending === undefined || this.ending.kind === "complete" || this.ending.kind === "failure") return;
     this.ending = undefined;
@@ -196,7 +196,7 @@ export class Follower {
     this.rest(nowMs);
   }
 
-  /** Read another stream of the same topic and key. What was read before is remembered, so it is no new stream. */
+  /** Read another stream of the same topic and key. MACs already read are kept, so a replay does not count as a new stream. */
   restart(nowMs: number): void {
     this.ending = undefined;
     this.format = undefined;
@@ -221,7 +221,7 @@ export class Follower {
     }
     const block = readBlock(frame);
     if (this.format === undefined && (block.kind === "fault" || block.payloads.length === 0)) {
-      // A MAC of 16 bytes can be cut from one of 32, so this may be a chunk in disguise.
+      // A chunk MAC truncated to 16 bytes is a valid block MAC, so this may be a disguised chunk.
       this.doubt(nowMs, name, undefined, chain);
       return [];
     }
@@ -284,12 +284,12 @@ export class Follower {
     return given;
   }
 
-  /** Whether a message behind an unknown one may be next: once, and only after somebody said so. */
+  /** Whether a message after an unknown one may be accepted: once, and only after `reopen` with `skip`. */
   private mayJump(chain: Chain, prev: Uint8Array): boolean {
     return this.isSkipping && !this.seen.has(toHex(prev)) && toHex(prev) !== toHex(chain.prev);
   }
 
-  /** A message is not the next one: note whether something is missing, and see to it that it is asked for. */
+  /** Count a message that is not the next one, and schedule a request for the missing ones. */
   private doubt(nowMs: number, name: string, prev: Uint8Array | undefined, chain: Chain): void {
     const before = prev === undefined ? undefined : toHex(prev);
     const isKnown =
@@ -301,7 +301,7 @@ export class Follower {
       this.counts.tampered += 1;
       this.recentlyTampered += 1;
       this.note(this.forged, name);
-      if (this.recentlyTampered >= this.patience.tamperedMax) {
+      if (this.recentlyTampered >= this.options.tamperedMax) {
         this.ending = this.broken();
         return;
       }
@@ -313,21 +313,21 @@ export class Follower {
       this.isInDoubt = true;
       if (this.mark === undefined) this.goodMs = nowMs;
       this.tries = 0;
-      this.nextMs = nowMs + this.patience.resumeFirstMs;
+      this.nextMs = nowMs + this.options.resumeFirstMs;
     }
   }
 
-  /** Remember a MAC, and forget the oldest at the bound. */
+  /** Remember a MAC, and evict the oldest at the limit. */
   private note(names: Set<string>, name: string): void {
     names.add(name);
-    if (names.size <= this.patience.rememberedMax) return;
+    if (names.size <= this.options.rememberedMax) return;
     for (const oldest of names) {
       names.delete(oldest);
       break;
     }
   }
 
-  /** All is well, as far as we know. */
+  /** Reset to the verified state. */
   private rest(nowMs: number): void {
     this.goodMs = nowMs;
     this.isInDoubt = false;
@@ -335,11 +335,11 @@ export class Follower {
     this.tries = 0;
     this.recentlyTampered = 0;
     this.behind.clear();
-    this.nextMs = nowMs + this.waitMs(this.patience.probeMs);
+    this.nextMs = nowMs + this.waitMs(this.options.probeMs);
   }
 
   private waitMs(firstMs: number): number {
-    return Math.min(firstMs * 2 ** Math.min(this.tries, 20), Math.max(this.patience.resumeLongestMs, firstMs));
+    return Math.min(firstMs * 2 ** Math.min(this.tries, 20), Math.max(this.options.resumeLongestMs, firstMs));
   }
 
   private broken(): Ending {

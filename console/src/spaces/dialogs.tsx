@@ -1,33 +1,33 @@
-// What the operator does in a space: send, invite, kick. The server sends in the name of `operator`.
+// The operator's dialogs for a space: send, invite, kick. The server sends envelopes as `operator`.
 
 import { useState } from "preact/hooks";
 
 import { parseTyped } from "../json.ts";
-import { complain, notify } from "../notices.ts";
+import { notifyFailure, notify } from "../notices.ts";
 import { Button, Command, CopyButton } from "../parts/button.tsx";
 import { Confirm, Dialog } from "../parts/dialog.tsx";
 import { Field } from "../parts/field.tsx";
 import { Refused } from "../parts/panel.tsx";
-import { asFailure, ask, type Failure } from "../request.ts";
+import { asFailure, fetchJson, type Failure } from "../request.ts";
 import type { Space } from "./survey.ts";
 
 const KINDS = ["chat", "chat/acknowledge", "mcp/request", "mcp/proposal", "participant/request-status", "stream/request"] as const;
 
-interface ActProps {
+interface DialogProps {
   readonly space: Space;
   readonly onClose: () => void;
 }
 
-function path(space: Space, act: string): string {
-  return `/v1/spaces/${encodeURIComponent(space.id)}/${act}`;
+function path(space: Space, action: string): string {
+  return `/v1/spaces/${encodeURIComponent(space.id)}/${action}`;
 }
 
-/** Names in a field, apart by commas or blanks. */
+/** The names in a field, separated by commas or spaces. */
 export function names(text: string): string[] {
   return text.split(/[\s,]+/).filter((name) => name !== "");
 }
 
-export function SendDialog({ space, onClose }: ActProps) {
+export function SendDialog({ space, onClose }: DialogProps) {
   const [kind, setKind] = useState("chat");
   const [to, setTo] = useState("");
   const [payload, setPayload] = useState('{"text": "hello", "format": "plain"}');
@@ -39,7 +39,7 @@ export function SendDialog({ space, onClose }: ActProps) {
     setBusy(true);
     try {
       const body = { kind, payload: typed.value, ...(names(to).length > 0 ? { to: names(to) } : {}) };
-      const { id } = await ask<{ id: string }>(path(space, "messages"), { method: "POST", body });
+      const { id } = await fetchJson<{ id: string }>(path(space, "messages"), { method: "POST", body });
       notify(`Sent ${kind} as ${id}.`);
       onClose();
     } catch (error) {
@@ -62,8 +62,8 @@ export function SendDialog({ space, onClose }: ActProps) {
           label="To"
           value={to}
           onInput={setTo}
-          placeholder="everybody"
-          hint="Participants, apart by commas. Everybody hears every envelope; this says whom it is meant for."
+          placeholder="all"
+          hint="Participants, separated by commas. All participants receive every envelope; this field names the addressees."
           options={space.participants.map(({ id }) => id)}
         />
         <Field label="Payload" value={payload} onInput={setPayload} lines={6} error={typed.error} />
@@ -79,7 +79,7 @@ export function SendDialog({ space, onClose }: ActProps) {
   );
 }
 
-export function InviteDialog({ space, onClose }: ActProps) {
+export function InviteDialog({ space, onClose }: DialogProps) {
   const [participant, setParticipant] = useState("");
   const [capabilities, setCapabilities] = useState("chat");
   const [token, setToken] = useState<string | undefined>(undefined);
@@ -90,7 +90,7 @@ export function InviteDialog({ space, onClose }: ActProps) {
     fail(undefined);
     try {
       const body = { participant, capabilities: names(capabilities).map((kind) => ({ kind })) };
-      setToken((await ask<{ token: string }>(path(space, "invite"), { method: "POST", body })).token);
+      setToken((await fetchJson<{ token: string }>(path(space, "invite"), { method: "POST", body })).token);
     } catch (error) {
       fail(asFailure(error));
     } finally {
@@ -99,22 +99,22 @@ export function InviteDialog({ space, onClose }: ActProps) {
   };
   if (token !== undefined) {
     return (
-      <Dialog title={`${participant} may come in`} onClose={onClose}>
+      <Dialog title={`Token for ${participant}`} onClose={onClose}>
         <div class="stack">
-          <p>This is the token of {participant}. It is shown this once: the server keeps a digest of it and nothing more.</p>
+          <p>The token of {participant}. It is shown only once: the server stores only a digest.</p>
           <div class="command">
             <code tabIndex={0} data-token>
               {token}
             </code>
-            <CopyButton text={token} label="Copy the token" />
+            <CopyButton text={token} label="Copy token" />
           </div>
-          <p class="note">With it, this joins the space:</p>
+          <p class="note">Join the space with it:</p>
           <Command
             text={`curl -s '${window.location.origin}/participants/${encodeURIComponent(participant)}/messages?space=${encodeURIComponent(space.id)}' -H 'Authorization: Bearer TOKEN'`}
           />
           <div class="actions end">
             <Button kind="main" onPress={onClose}>
-              I have kept it
+              Done
             </Button>
           </div>
         </div>
@@ -122,7 +122,7 @@ export function InviteDialog({ space, onClose }: ActProps) {
     );
   }
   return (
-    <Dialog title={`Invite somebody to ${space.id}`} onClose={onClose}>
+    <Dialog title={`Invite a participant to ${space.id}`} onClose={onClose}>
       <form
         class="stack"
         onSubmit={(event) => {
@@ -130,13 +130,13 @@ export function InviteDialog({ space, onClose }: ActProps) {
           void invite();
         }}
       >
-        <Field label="Participant" value={participant} onInput={setParticipant} isRequired hint="The id under which it is known in the space." />
+        <Field label="Participant" value={participant} onInput={setParticipant} isRequired hint="The id of the participant in the space." />
         <Field
           label="Capabilities"
           value={capabilities}
           onInput={setCapabilities}
           options={["chat", "chat stream/*", "*"]}
-          hint="Kinds of envelopes that it may send, apart by blanks: chat, stream/*, mcp/*, or * for all."
+          hint="Kinds of envelopes that it may send, separated by spaces: chat, stream/*, mcp/*, or * for all."
         />
         <Refused failure={failure} />
         <div class="actions end">
@@ -150,24 +150,24 @@ export function InviteDialog({ space, onClose }: ActProps) {
   );
 }
 
-export function KickDialog({ space, participant, onClose }: ActProps & { readonly participant: string }) {
+export function KickDialog({ space, participant, onClose }: DialogProps & { readonly participant: string }) {
   const [reason, setReason] = useState("");
   const kick = async (): Promise<void> => {
     try {
       const body = { participant, ...(reason === "" ? {} : { reason }) };
-      await ask<unknown>(path(space, "kick"), { method: "POST", body });
-      notify(`${participant} was put out of ${space.id}.`);
+      await fetchJson<unknown>(path(space, "kick"), { method: "POST", body });
+      notify(`Kicked ${participant} from ${space.id}.`);
     } catch (error) {
-      complain(asFailure(error));
+      notifyFailure(asFailure(error));
     }
     onClose();
   };
   return (
-    <Confirm title={`Put ${participant} out?`} verb="Kick" onConfirm={kick} onClose={onClose}>
+    <Confirm title={`Kick ${participant}?`} verb="Kick" onConfirm={kick} onClose={onClose}>
       <p>
-        Its connections to {space.id} are closed, its streams end, and its token is refused until it is invited again.
+        The server closes its connections to {space.id}, ends its streams, and rejects its token until you invite it again.
       </p>
-      <Field label="Reason" value={reason} onInput={setReason} hint="Everybody in the space reads it." />
+      <Field label="Reason" value={reason} onInput={setReason} hint="Visible to all participants." />
     </Confirm>
   );
 }

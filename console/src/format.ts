@@ -1,16 +1,16 @@
-// Numbers and times as people read them. Counts are always written out, never rounded to thousands: they are compared with other tools.
+// Formats numbers and times. Counts are never rounded, so they can be compared with other tools.
 
 const COUNT = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 3 });
 const RATES = [2, 1, 0].map((digits) => new Intl.NumberFormat("en-GB", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
 const UNITS = ["B", "kB", "MB", "GB", "TB"] as const;
 const NONE = "–";
 
-/** A count to the digit. */
+/** A count, not rounded. */
 export function count(value: number | undefined | null): string {
   return value === undefined || value === null || Number.isNaN(value) ? NONE : COUNT.format(value);
 }
 
-/** So many per second, with as many digits as help. */
+/** A rate per second, with fewer decimals for larger values. */
 export function rate(value: number | undefined | null): string {
   if (value === undefined || value === null || Number.isNaN(value)) return NONE;
   if (value === 0) return "0";
@@ -18,7 +18,7 @@ export function rate(value: number | undefined | null): string {
   return RATES[digits]?.format(value) ?? NONE;
 }
 
-/** A short time: `0.8 ms`, `12 ms`, `3.4 s`, `5 min`, `2 h 5 min`. */
+/** A duration: `0.8 ms`, `12 ms`, `3.4 s`, `5 min`, `2 h 5 min`. */
 export function span(ms: number | undefined | null): string {
   if (ms === undefined || ms === null || Number.isNaN(ms)) return NONE;
   if (ms === 0) return "0 ms";
@@ -43,7 +43,7 @@ export function bytes(value: number | undefined | null): string {
   return `${unit === 0 ? size : Number(size.toPrecision(3))} ${UNITS[unit]}`;
 }
 
-/** The time of day with milliseconds, where the browser is. */
+/** The local time of day with milliseconds. */
 export function clock(when: number | string | Date): string {
   const date = new Date(when);
   if (Number.isNaN(date.getTime())) return NONE;
@@ -52,14 +52,14 @@ export function clock(when: number | string | Date): string {
   return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${ms}`;
 }
 
-/** The day and time of day, where the browser is. */
+/** The local date and time of day. */
 export function moment(when: number | string | Date): string {
   const date = new Date(when);
   if (Number.isNaN(date.getTime())) return NONE;
   return date.toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 }
 
-/** How long ago that was. */
+/** The time since then. */
 export function ago(when: number | string | Date, now: number = Date.now()): string {
   return `${span(Math.max(0, now - new Date(when).getTime()))} ago`;
 }

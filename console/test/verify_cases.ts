@@ -1,19 +1,19 @@
-// Reads cases from the standard input, one JSON document, and says what the verifier makes of each. The tests in Python compare it
-// with their own reader.
+// Reads cases from standard input as one JSON document and prints the verifier's result for each. The Python tests compare it with the
+// Python reader.
 
 import { readFileSync } from "node:fs";
 
 import { fromHex, type Suite } from "../src/tokens/chain.ts";
-import { Follower } from "../src/tokens/follower.ts";
+import { StreamVerifier } from "../src/tokens/verifier.ts";
 import { readBlock, readChunk, readPayload } from "../src/tokens/messages.ts";
 
 interface Stream {
   readonly topic: string;
   readonly key: string;
   readonly suite: Suite;
-  /** Binary messages in hexadecimal; one that begins with `gone:` is the relay's answer about a mark. */
+  /** Binary messages in hexadecimal; one that starts with `gone:` reports a MAC that the relay no longer has. */
   readonly messages: readonly string[];
-  /** Go on behind gaps, as a person may choose to. */
+  /** Skip missing messages, as a user can. */
   readonly skip?: boolean;
 }
 
@@ -25,21 +25,21 @@ interface Cases {
 const bytes = (text: string): Uint8Array => fromHex(text) ?? new Uint8Array();
 
 function follow(stream: Stream): unknown {
-  const follower = new Follower(0, stream.topic, bytes(stream.key), stream.suite);
+  const verifier = new StreamVerifier(0, stream.topic, bytes(stream.key), stream.suite);
   const given: unknown[] = [];
   const take = (message: string): void => {
-    if (message.startsWith("gone:")) follower.gone(message.slice(5));
-    else given.push(...follower.take(0, bytes(message)));
+    if (message.startsWith("gone:")) verifier.gone(message.slice(5));
+    else given.push(...verifier.take(0, bytes(message)));
   };
   for (const [index, message] of stream.messages.entries()) {
     take(message);
-    if (stream.skip !== true || !follower.isAsking) continue;
-    for (let now = 0; follower.ending === undefined; now += 1_000) follower.step(now);
-    follower.reopen(0, true);
-    // Whoever subscribes anew is sent all that the relay has.
+    if (stream.skip !== true || !verifier.isAsking) continue;
+    for (let now = 0; verifier.ending === undefined; now += 1_000) verifier.step(now);
+    verifier.reopen(0, true);
+    // A new subscription receives all that the relay has.
     stream.messages.slice(0, index + 1).forEach(take);
   }
-  return { given, ending: follower.ending ?? null, counts: follower.counts, doubtful: follower.doubtful };
+  return { given, ending: verifier.ending ?? null, counts: verifier.counts, doubtful: verifier.doubtful };
 }
 
 function read(text: string): unknown {

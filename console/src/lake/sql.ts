@@ -1,7 +1,7 @@
-// Questions to the tables, and how their answers are written.
+// SQL queries on the tables, and the format of their results.
 
 import { Digits, written } from "../json.ts";
-import { askExact } from "../request.ts";
+import { fetchExact } from "../request.ts";
 
 export interface Answer {
   readonly columns: readonly string[];
@@ -12,16 +12,16 @@ export interface Answer {
 }
 
 export const ROWS_MAX = 1_000;
-/** Questions that are remembered, as long as the page is open. */
-export const PAST_MAX = 50;
-/** Characters of a cell that are shown; the whole is in its tooltip. */
+/** Recent queries kept until the page is closed. */
+export const RECENT_MAX = 50;
+/** Characters shown of a cell; its tooltip has the full text. */
 const CELL_MAX = 120;
 
-export function question(query: string, limit: number, signal?: AbortSignal): Promise<Answer> {
-  return askExact<Answer>("/v1/sql", { method: "POST", body: { query, limit }, signal });
+export function runQuery(query: string, limit: number, signal?: AbortSignal): Promise<Answer> {
+  return fetchExact<Answer>("/v1/sql", { method: "POST", body: { query, limit }, signal });
 }
 
-/** A name as SQL takes it, whatever is in it. */
+/** A quoted SQL identifier. */
 export function quoted(name: string): string {
   return `"${name.replaceAll('"', '""')}"`;
 }
@@ -30,9 +30,9 @@ export function sample(table: string): string {
   return `select * from ${quoted(table)} limit 50`;
 }
 
-/** The newest first, each once. */
-export function remembered(past: readonly string[], query: string): readonly string[] {
-  return [query, ...past.filter((each) => each !== query)].slice(0, PAST_MAX);
+/** Recent queries, newest first, without duplicates. */
+export function addRecent(recent: readonly string[], query: string): readonly string[] {
+  return [query, ...recent.filter((each) => each !== query)].slice(0, RECENT_MAX);
 }
 
 /** A value as one line of text. */
@@ -53,7 +53,7 @@ export function isNumeric(type: string | undefined): boolean {
   return type !== undefined && NUMBERS.test(type);
 }
 
-/** An answer as comma separated values. A text that a spreadsheet would take for a formula is told to be text. */
+/** A result as CSV. A leading `'` marks what a spreadsheet would run as a formula as text. */
 export function toCsv(answer: Answer): string {
   const field = (value: unknown): string => {
     if (value === null || value === undefined) return "";
@@ -68,7 +68,7 @@ export function toCsv(answer: Answer): string {
 export interface Example {
   readonly title: string;
   readonly query: string;
-  /** The table without which it makes no sense. */
+  /** The table that it needs. */
   readonly table: string;
 }
 
@@ -79,12 +79,12 @@ export const EXAMPLES: readonly Example[] = [
     query: "select channel, count(*) as settled, round(avg(total_ms), 1) as mean_ms, round(max(total_ms), 1) as max_ms\nfrom deliveries group by channel order by mean_ms desc limit 20",
   },
   {
-    title: "Queues by the minute",
+    title: "Queues per minute",
     table: "queue_minutes",
     query: "select minute, channel, enqueued, acked, dead from queue_minutes order by minute desc, channel limit 100",
   },
   {
-    title: "What aiming saved",
+    title: "Saved by targeting",
     table: "fanout_minutes",
     query: "select minute, space, frames, deliveries, broadcast_deliveries, saved from fanout_minutes order by minute desc limit 60",
   },
@@ -99,7 +99,7 @@ export const EXAMPLES: readonly Example[] = [
     query: "select topic_hash, started_at, chunks, chunks_per_s, gaps, ended from token_streams order by started_at desc limit 50",
   },
   {
-    title: "What the journal holds",
+    title: "Journal rows by event",
     table: "events",
     query: "select door, event, count(*) as rows from events group by door, event order by rows desc",
   },
