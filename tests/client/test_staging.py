@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         self.do_POST()
 
     def log_message(self, *words: Any) -> None:
-        """It is never read."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def make() -> QueueMachine:
 
 
 class Driven(QueueDriver):
-    """A bench whose commits go to a log, facts first and observations after them."""
+    """A driver whose commits go to a log, facts first and observations after them."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk

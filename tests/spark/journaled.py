@@ -33,7 +33,7 @@ def holder(name: str) -> Principal:
 
 
 class Journaled(QueueDriver):
-    """A bench with a journal and a heart beat, as a server has them."""
+    """A driver with a journal and ticks, as a server has them."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.rows: list[Row] = []

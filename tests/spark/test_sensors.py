@@ -37,7 +37,7 @@ PAUSE_S = 0.05
 WINDOWS = 2
 """Windows of each sensor that are waited for."""
 READINGS = {"sensor-1": [1.0, 2.0, 6.0], "sensor-2": [20.5], "sensor-3": [-4.0, 4.5]}
-"""Repeated reports."""
+"""Sent repeatedly."""
 
 
 def loaded(name: str) -> ModuleType:

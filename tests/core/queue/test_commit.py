@@ -8,96 +8,96 @@ from tests.core.driving import QueueDriver, record_of
 
 
 def test_a_batch_refused_whole_never_was() -> None:
-    bench = QueueDriver()
-    bench.subscribe("a", 10)
-    bench.offer("a", record_of("1"), record_of("2"))
-    bench.refuse()
-    assert bench.state("a") == (0, 0, 0)
-    assert bench.channel("a").live == {}
-    assert bench.machine.totals.records_refused == 2
-    answer = bench.offer("a", record_of("1"))
+    driver = QueueDriver()
+    driver.subscribe("a", 10)
+    driver.offer("a", record_of("1"), record_of("2"))
+    driver.refuse()
+    assert driver.state("a") == (0, 0, 0)
+    assert driver.channel("a").live == {}
+    assert driver.machine.totals.records_refused == 2
+    answer = driver.offer("a", record_of("1"))
     assert isinstance(answer, Admitted)
     assert answer.duplicates is None
-    bench.commit()
-    assert bench.ids() == ["1"]
+    driver.commit()
+    assert driver.ids() == ["1"]
 
 
 def test_numbers_never_go_back() -> None:
-    bench = QueueDriver()
-    bench.offer("a", record_of("1"))
-    bench.refuse()
-    assert bench.put("a", "2") == [2]
+    driver = QueueDriver()
+    driver.offer("a", record_of("1"))
+    driver.refuse()
+    assert driver.put("a", "2") == [2]
 
 
 def test_a_refused_ack_brings_the_record_back_after_a_pause() -> None:
-    bench = QueueDriver()
-    consumer = bench.subscribe("a", 5)
-    bench.put("a", "1")
-    bench.machine.ack(bench.now, consumer, ["1"])
-    bench.refuse()
-    assert bench.channel("a").counters.ack == 0
-    assert bench.machine.totals.settles_refused == 1
-    assert bench.state("a") == (0, 0, 1)
-    bench.advance(1_000)
-    assert bench.deliveries == [("c", "1", 1), ("c", "1", 2)]
-    assert bench.ack(consumer, "1") == []
+    driver = QueueDriver()
+    consumer = driver.subscribe("a", 5)
+    driver.put("a", "1")
+    driver.machine.ack(driver.now, consumer, ["1"])
+    driver.refuse()
+    assert driver.channel("a").counters.ack == 0
+    assert driver.machine.totals.settles_refused == 1
+    assert driver.state("a") == (0, 0, 1)
+    driver.advance(1_000)
+    assert driver.deliveries == [("c", "1", 1), ("c", "1", 2)]
+    assert driver.ack(consumer, "1") == []
 
 
 def test_a_refused_drop_puts_the_victims_back_in_their_order() -> None:
-    bench = QueueDriver(Policy(max_depth=3, overflow="drop-oldest"))
-    bench.put("a", "1", "2", "3")
-    bench.offer("a", record_of("4"), record_of("5"))
-    bench.refuse()
-    assert [record.id for record in bench.channel("a").ready] == ["1", "2", "3"]
-    assert bench.channel("a").counters.drop == 0
+    driver = QueueDriver(Policy(max_depth=3, overflow="drop-oldest"))
+    driver.put("a", "1", "2", "3")
+    driver.offer("a", record_of("4"), record_of("5"))
+    driver.refuse()
+    assert [record.id for record in driver.channel("a").ready] == ["1", "2", "3"]
+    assert driver.channel("a").counters.drop == 0
 
 
 def test_a_restored_record_goes_to_a_waiting_subscription() -> None:
-    bench = QueueDriver(Policy(max_depth=1, overflow="drop-oldest"))
-    bench.put("a", "1")
-    bench.offer("a", record_of("2"))
-    bench.subscribe("a", 1)
-    bench.refuse()
-    assert bench.deliveries == [("c", "1", 1)]
+    driver = QueueDriver(Policy(max_depth=1, overflow="drop-oldest"))
+    driver.put("a", "1")
+    driver.offer("a", record_of("2"))
+    driver.subscribe("a", 1)
+    driver.refuse()
+    assert driver.deliveries == [("c", "1", 1)]
 
 
 def test_a_refused_purge_and_a_refused_dead_letter_are_undone() -> None:
-    bench = QueueDriver()
-    consumer = bench.subscribe("a", 1)
-    bench.put("a", "1", "2")
-    bench.machine.purge(bench.now, bench.channel("a"))
-    bench.machine.term(bench.now, consumer, bench.held(consumer, "1"), "no")
-    bench.apply()
-    bench.refuse()
-    counters = bench.channel("a").counters
+    driver = QueueDriver()
+    consumer = driver.subscribe("a", 1)
+    driver.put("a", "1", "2")
+    driver.machine.purge(driver.now, driver.channel("a"))
+    driver.machine.term(driver.now, consumer, driver.held(consumer, "1"), "no")
+    driver.apply()
+    driver.refuse()
+    counters = driver.channel("a").counters
     assert (counters.purged, counters.dead) == (0, 0)
-    assert bench.channel("dlq/a").live == {}
-    assert bench.state("a") == (0, 0, 2)
+    assert driver.channel("dlq/a").live == {}
+    assert driver.state("a") == (0, 0, 2)
 
 
 def test_when_only_fresh_facts_are_refused_settles_stand() -> None:
-    bench = QueueDriver()
-    consumer = bench.subscribe("a", 5)
-    bench.put("a", "1", "2")
-    bench.offer("a", record_of("3"))
-    bench.machine.ack(bench.now, consumer, ["1"])
-    bench.machine.term(bench.now, consumer, bench.held(consumer, "2"), None)
-    bench.apply()
-    bench.commit(refused="no space")
-    assert "3" not in bench.channel("a").live
-    assert bench.channel("a").counters.ack == 1
-    assert [record.id for record in bench.channel("dlq/a").ready] == ["2"]
-    assert bench.batches[-1] == ["ack", "enqueue", "dead"]
-    assert bench.channel("dlq/a").live["2"].offset == 3
+    driver = QueueDriver()
+    consumer = driver.subscribe("a", 5)
+    driver.put("a", "1", "2")
+    driver.offer("a", record_of("3"))
+    driver.machine.ack(driver.now, consumer, ["1"])
+    driver.machine.term(driver.now, consumer, driver.held(consumer, "2"), None)
+    driver.apply()
+    driver.commit(refused="no space")
+    assert "3" not in driver.channel("a").live
+    assert driver.channel("a").counters.ack == 1
+    assert [record.id for record in driver.channel("dlq/a").ready] == ["2"]
+    assert driver.batches[-1] == ["ack", "enqueue", "dead"]
+    assert driver.channel("dlq/a").live["2"].offset == 3
 
 
 def test_batches_still_under_way_survive_the_refusal_of_an_earlier_one() -> None:
-    bench = QueueDriver()
-    bench.offer("a", record_of("1"))
-    assert bench.machine.commit_log.take_batch() is not None
-    bench.offer("a", record_of("2"))
-    assert bench.machine.commit_log.take_batch() is not None
-    bench.machine.refused(bench.now)
-    bench.machine.committed(bench.now, 0)
-    bench.apply()
-    assert [record.id for record in bench.channel("a").ready] == ["2"]
+    driver = QueueDriver()
+    driver.offer("a", record_of("1"))
+    assert driver.machine.commit_log.take_batch() is not None
+    driver.offer("a", record_of("2"))
+    assert driver.machine.commit_log.take_batch() is not None
+    driver.machine.refused(driver.now)
+    driver.machine.committed(driver.now, 0)
+    driver.apply()
+    assert [record.id for record in driver.channel("a").ready] == ["2"]

@@ -15,33 +15,33 @@ from tests.core.driving import QueueDriver, body_of, record_of
 THREE = Policy(max_deliveries=3)
 
 
-def letter(bench: QueueDriver, stream: str = "dlq/a", id_: str = "1") -> dict[str, object]:
-    envelope = msgspec.json.decode(bench.channel(stream).live[id_].body)
+def letter(driver: QueueDriver, stream: str = "dlq/a", id_: str = "1") -> dict[str, object]:
+    envelope = msgspec.json.decode(driver.channel(stream).live[id_].body)
     header: dict[str, object] = envelope["headers"]["x-courier"]
     return header
 
 
-def redrive(bench: QueueDriver, limit: int = 1_000) -> Job:
-    job = bench.machine.redrive(bench.now, "a", limit)
+def redrive(driver: QueueDriver, limit: int = 1_000) -> Job:
+    job = driver.machine.redrive(driver.now, "a", limit)
     assert isinstance(job, Job), job
-    bench.apply()
-    bench.commit()
+    driver.apply()
+    driver.commit()
     return job
 
 
 class TestMaxDeliveries:
     @pytest.mark.promise("Delivery", "after `maxDeliveries` an envelope goes to the dead letters")
     def test_the_last_failure_moves_the_record_to_the_dead_letters(self) -> None:
-        bench = QueueDriver(THREE)
-        consumer = bench.subscribe("a", 10)
-        bench.put("a", "1")
+        driver = QueueDriver(THREE)
+        consumer = driver.subscribe("a", 10)
+        driver.put("a", "1")
         for n in range(3):
-            bench.nack(consumer, "1", reason=f"failure {n}")
-        assert [attempt for _, _, attempt in bench.deliveries] == [1, 2, 3]
-        assert bench.state("a") == (0, 0, 0)
-        assert bench.channel("a").counters.dead == 1
-        assert bench.batches[-1] == ["enqueue", "dead"], "one commit moves it"
-        assert letter(bench) == {
+            driver.nack(consumer, "1", reason=f"failure {n}")
+        assert [attempt for _, _, attempt in driver.deliveries] == [1, 2, 3]
+        assert driver.state("a") == (0, 0, 0)
+        assert driver.channel("a").counters.dead == 1
+        assert driver.batches[-1] == ["enqueue", "dead"], "one commit moves it"
+        assert letter(driver) == {
             "reason": "maxDeliveries",
             "stream": "a",
             "attempts": 3,
@@ -50,42 +50,42 @@ class TestMaxDeliveries:
         }
 
     def test_expiries_count_like_failures(self) -> None:
-        bench = QueueDriver(Policy(max_deliveries=2, lease_us=1_000_000))
-        bench.subscribe("a", 10)
-        bench.put("a", "1")
-        bench.advance(2_000)
-        assert letter(bench)["lastError"] == "lease expired"
-        assert bench.channel("a").counters.timeout == 2
+        driver = QueueDriver(Policy(max_deliveries=2, lease_us=1_000_000))
+        driver.subscribe("a", 10)
+        driver.put("a", "1")
+        driver.advance(2_000)
+        assert letter(driver)["lastError"] == "lease expired"
+        assert driver.channel("a").counters.timeout == 2
 
     def test_without_a_limit_it_is_delivered_for_ever(self) -> None:
-        bench = QueueDriver()
-        consumer = bench.subscribe("a", 100)
-        bench.put("a", "1")
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", 100)
+        driver.put("a", "1")
         for _ in range(60):
-            bench.nack(consumer, "1")
-        assert bench.deliveries[-1] == ("c", "1", 61)
+            driver.nack(consumer, "1")
+        assert driver.deliveries[-1] == ("c", "1", 61)
 
     def test_the_envelope_keeps_its_other_headers(self) -> None:
-        bench = QueueDriver()
-        consumer = bench.subscribe("a", 1)
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", 1)
         raw = b'{"id":"1","headers":{"k":1e400},"payload":{"deep":[1.10]}}'
         record = record_of("1")
         record.body = raw
-        bench.offer("a", record)
-        bench.commit()
-        bench.term(consumer, "1", "never")
-        body = bench.channel("dlq/a").live["1"].body
+        driver.offer("a", record)
+        driver.commit()
+        driver.term(consumer, "1", "never")
+        body = driver.channel("dlq/a").live["1"].body
         assert b'"k":1e400' in body
         assert b'{"deep":[1.10]}' in body
         assert letter_reason(body) == ("term", "never")
 
     def test_a_dead_id_is_still_a_duplicate_at_its_origin(self) -> None:
-        bench = QueueDriver()
-        consumer = bench.subscribe("a", 1)
-        bench.put("a", "1")
-        bench.term(consumer, "1")
-        assert bench.put("a", "1") == [1]
-        assert bench.channel("a").settled["1"].outcome == "dead"
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", 1)
+        driver.put("a", "1")
+        driver.term(consumer, "1")
+        assert driver.put("a", "1") == [1]
+        assert driver.channel("a").settled["1"].outcome == "dead"
 
 
 def letter_reason(body: bytes) -> tuple[object, object]:
@@ -95,235 +95,235 @@ def letter_reason(body: bytes) -> tuple[object, object]:
 
 
 class TestFullDeadLetters:
-    def bench(self) -> QueueDriver:
+    def driver(self) -> QueueDriver:
         return QueueDriver(policies={"dlq/a": Policy(max_depth=1)})
 
     @pytest.mark.promise("Delivery", "after `maxDeliveries` an envelope goes to the dead letters")
     def test_nothing_is_lost_it_stays_held_and_is_tried_again(self) -> None:
-        bench = self.bench()
-        consumer = bench.subscribe("a", 2)
-        bench.put("a", "1", "2")
-        bench.term(consumer, "1")
-        bench.term(consumer, "2", "for a reason")
-        assert bench.state("a") == (0, 0, 1)
-        assert bench.channel("a").held == 1
-        assert bench.machine.totals.dead_blocked == 1
-        assert bench.channel("a").counters.dead == 1
-        bench.advance(3_000)
-        assert bench.machine.totals.dead_blocked == 4
-        dead = bench.subscribe("dlq/a", 1)
-        bench.ack(dead, "1")
-        bench.advance(1_000)
-        assert bench.state("a") == (0, 0, 0)
-        assert letter(bench, id_="2")["reason"] == "term", "a retry does not change why it died"
-        assert letter(bench, id_="2")["lastError"] == "for a reason"
+        driver = self.driver()
+        consumer = driver.subscribe("a", 2)
+        driver.put("a", "1", "2")
+        driver.term(consumer, "1")
+        driver.term(consumer, "2", "for a reason")
+        assert driver.state("a") == (0, 0, 1)
+        assert driver.channel("a").held == 1
+        assert driver.machine.totals.dead_blocked == 1
+        assert driver.channel("a").counters.dead == 1
+        driver.advance(3_000)
+        assert driver.machine.totals.dead_blocked == 4
+        dead = driver.subscribe("dlq/a", 1)
+        driver.ack(dead, "1")
+        driver.advance(1_000)
+        assert driver.state("a") == (0, 0, 0)
+        assert letter(driver, id_="2")["reason"] == "term", "a retry does not change why it died"
+        assert letter(driver, id_="2")["lastError"] == "for a reason"
 
     def test_a_journal_that_refuses_the_giving_up_spares_the_record(self) -> None:
-        bench = QueueDriver(policies={"dlq/a": Policy(max_depth=0)})
-        consumer = bench.subscribe("a", 2)
-        bench.put("a", "1")
-        record = bench.channel("a").live["1"]
-        bench.machine.term(bench.now, consumer, record, None)
-        bench.apply()
-        assert bench.channel("a").held == 1
-        bench.refuse()
-        assert (bench.channel("a").held, bench.channel("a").delayed) == (0, 1)
-        bench.advance(1_000)
-        assert bench.deliveries[-1][1:] == ("1", 2)
+        driver = QueueDriver(policies={"dlq/a": Policy(max_depth=0)})
+        consumer = driver.subscribe("a", 2)
+        driver.put("a", "1")
+        record = driver.channel("a").live["1"]
+        driver.machine.term(driver.now, consumer, record, None)
+        driver.apply()
+        assert driver.channel("a").held == 1
+        driver.refuse()
+        assert (driver.channel("a").held, driver.channel("a").delayed) == (0, 1)
+        driver.advance(1_000)
+        assert driver.deliveries[-1][1:] == ("1", 2)
 
     def test_a_held_record_counts_in_the_depth_of_its_origin(self) -> None:
-        bench = QueueDriver(policies={"dlq/a": Policy(max_depth=0), "a": Policy(max_depth=1)})
-        consumer = bench.subscribe("a", 2)
-        bench.put("a", "1")
-        bench.term(consumer, "1")
-        assert bench.refusal("a", record_of("2")).code == "StreamFull"
-        assert bench.ack(consumer, "1") == ["LeaseExpired"]
+        driver = QueueDriver(policies={"dlq/a": Policy(max_depth=0), "a": Policy(max_depth=1)})
+        consumer = driver.subscribe("a", 2)
+        driver.put("a", "1")
+        driver.term(consumer, "1")
+        assert driver.refusal("a", record_of("2")).code == "StreamFull"
+        assert driver.ack(consumer, "1") == ["LeaseExpired"]
 
     def test_another_record_under_the_same_id_is_not_lost(self) -> None:
         """The id may come again after its window, while its first life still lies in the dead letters."""
-        bench = QueueDriver(Policy(dedup_us=1_000_000))
-        consumer = bench.subscribe("a", 5)
-        bench.put("a", "1")
-        bench.term(consumer, "1")
-        bench.advance(2_000)
-        bench.offer("a", record_of("1", "second life"))
-        bench.commit()
-        bench.term(consumer, "1")
-        bodies = [record.body for name in ("a", "dlq/a") for record in bench.channel(name).live.values()]
+        driver = QueueDriver(Policy(dedup_us=1_000_000))
+        consumer = driver.subscribe("a", 5)
+        driver.put("a", "1")
+        driver.term(consumer, "1")
+        driver.advance(2_000)
+        driver.offer("a", record_of("1", "second life"))
+        driver.commit()
+        driver.term(consumer, "1")
+        bodies = [record.body for name in ("a", "dlq/a") for record in driver.channel(name).live.values()]
         assert any(b"second life" in body for body in bodies)
 
     def test_dead_letters_need_no_stream_of_their_own(self) -> None:
-        bench = QueueDriver()
-        consumer = bench.subscribe("a", 1)
-        bench.put("a", "1")
-        bench.machine.auto_create = False
-        bench.term(consumer, "1")
-        assert [record.id for record in bench.channel("dlq/a").ready] == ["1"]
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", 1)
+        driver.put("a", "1")
+        driver.machine.auto_create = False
+        driver.term(consumer, "1")
+        assert [record.id for record in driver.channel("dlq/a").ready] == ["1"]
 
 
 class TestDeadLettersAreAStream:
     def test_they_are_delivered_like_any_other(self) -> None:
-        bench = QueueDriver()
-        consumer = bench.subscribe("a", 1)
-        bench.subscribe("dlq/a", 1, label="undertaker")
-        bench.put("a", "1")
-        bench.term(consumer, "1")
-        assert bench.deliveries[-1] == ("undertaker", "1", 1)
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", 1)
+        driver.subscribe("dlq/a", 1, label="undertaker")
+        driver.put("a", "1")
+        driver.term(consumer, "1")
+        assert driver.deliveries[-1] == ("undertaker", "1", 1)
 
     def test_what_dies_there_ends_there(self) -> None:
-        bench = QueueDriver(policies={"dlq/a": Policy(max_deliveries=1)})
-        consumer = bench.subscribe("a", 2)
-        dead = bench.subscribe("dlq/a", 2)
-        bench.put("a", "1", "2")
-        bench.term(consumer, "1")
-        bench.term(consumer, "2")
-        bench.term(dead, "1")
-        bench.nack(dead, "2")
-        assert bench.state("dlq/a") == (0, 0, 0)
-        assert bench.channel("dlq/a").counters.dead == 2
-        assert not bench.machine.known("dlq/dlq/a")
+        driver = QueueDriver(policies={"dlq/a": Policy(max_deliveries=1)})
+        consumer = driver.subscribe("a", 2)
+        dead = driver.subscribe("dlq/a", 2)
+        driver.put("a", "1", "2")
+        driver.term(consumer, "1")
+        driver.term(consumer, "2")
+        driver.term(dead, "1")
+        driver.nack(dead, "2")
+        assert driver.state("dlq/a") == (0, 0, 0)
+        assert driver.channel("dlq/a").counters.dead == 2
+        assert not driver.machine.known("dlq/dlq/a")
 
 
 class TestRedrive:
-    def bench(self, count: int = 3) -> QueueDriver:
-        bench = QueueDriver()
-        consumer = bench.subscribe("a", count)
+    def driver(self, count: int = 3) -> QueueDriver:
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", count)
         ids = [str(n + 1) for n in range(count)]
-        bench.put("a", *ids)
+        driver.put("a", *ids)
         for id_ in ids:
-            bench.term(consumer, id_)
-        return bench
+            driver.term(consumer, id_)
+        return driver
 
     @pytest.mark.promise("Delivery", "redrive moves dead letters back")
     def test_sends_everything_home_although_the_home_remembers_the_ids(self) -> None:
-        bench = self.bench()
-        assert set(bench.channel("a").settled) == {"1", "2", "3"}
-        job = redrive(bench)
+        driver = self.driver()
+        assert set(driver.channel("a").settled) == {"1", "2", "3"}
+        job = redrive(driver)
         assert (job.moved, job.kept) == (3, 0)
-        assert [(r.id, r.seq, r.attempt) for r in bench.channel("a").ready] == [
+        assert [(r.id, r.seq, r.attempt) for r in driver.channel("a").ready] == [
             ("1", 4, 0), ("2", 5, 0), ("3", 6, 0),
         ]  # fmt: skip
-        assert bench.channel("dlq/a").counters.moved == 3
-        assert bench.channel("a").ready[0].body == body_of("1"), "without the header that it got"
+        assert driver.channel("dlq/a").counters.moved == 3
+        assert driver.channel("a").ready[0].body == body_of("1"), "without the header that it got"
 
     def test_is_bounded_and_takes_the_oldest_first(self) -> None:
-        bench = self.bench()
-        assert redrive(bench, 2).moved == 2
-        assert [record.id for record in bench.channel("dlq/a").ready] == ["3"]
+        driver = self.driver()
+        assert redrive(driver, 2).moved == 2
+        assert [record.id for record in driver.channel("dlq/a").ready] == ["3"]
 
     def test_keeps_what_the_home_has_no_room_for(self) -> None:
-        bench = self.bench()
-        bench.channel("a").policy = Policy(max_depth=2)
-        job = redrive(bench)
+        driver = self.driver()
+        driver.channel("a").policy = Policy(max_depth=2)
+        job = redrive(driver)
         assert (job.moved, job.kept) == (2, 1)
-        assert [record.id for record in bench.channel("dlq/a").ready] == ["3"]
+        assert [record.id for record in driver.channel("dlq/a").ready] == ["3"]
 
     def test_keeps_what_is_live_at_home(self) -> None:
-        bench = QueueDriver(Policy(dedup_us=1_000_000))
-        consumer = bench.subscribe("a", 1)
-        bench.put("a", "1")
-        bench.term(consumer, "1")
-        bench.advance(2_000)
-        bench.put("a", "1")
-        job = redrive(bench)
+        driver = QueueDriver(Policy(dedup_us=1_000_000))
+        consumer = driver.subscribe("a", 1)
+        driver.put("a", "1")
+        driver.term(consumer, "1")
+        driver.advance(2_000)
+        driver.put("a", "1")
+        job = redrive(driver)
         assert (job.moved, job.kept) == (0, 1)
-        assert bench.state("dlq/a") == (1, 0, 0)
+        assert driver.state("dlq/a") == (1, 0, 0)
 
     def test_may_be_asked_for_by_either_name(self) -> None:
-        bench = self.bench(1)
-        job = bench.machine.redrive(bench.now, "dlq/a", 10)
+        driver = self.driver(1)
+        job = driver.machine.redrive(driver.now, "dlq/a", 10)
         assert isinstance(job, Job)
-        bench.apply()
+        driver.apply()
         assert job.moved == 1
 
     def test_of_a_stream_without_dead_letters_is_refused_and_makes_nothing(self) -> None:
-        bench = QueueDriver()
-        bench.put("a", "1")
-        refusal = bench.machine.redrive(bench.now, "a", 10)
+        driver = QueueDriver()
+        driver.put("a", "1")
+        refusal = driver.machine.redrive(driver.now, "a", 10)
         assert isinstance(refusal, Refusal)
         assert refusal.code == "UnknownStream"
-        assert not bench.machine.known("dlq/a")
+        assert not driver.machine.known("dlq/a")
 
     def test_what_failed_again_dies_again(self) -> None:
-        bench = self.bench(1)
-        redrive(bench)
-        consumer = bench.subscribe("a", 1)
-        bench.term(consumer, "1", "again")
-        assert letter(bench)["lastError"] == "again"
-        assert letter(bench)["attempts"] == 1
+        driver = self.driver(1)
+        redrive(driver)
+        consumer = driver.subscribe("a", 1)
+        driver.term(consumer, "1", "again")
+        assert letter(driver)["lastError"] == "again"
+        assert letter(driver)["attempts"] == 1
 
     def test_a_refused_commit_undoes_both_ends(self) -> None:
-        bench = self.bench(1)
-        bench.machine.redrive(bench.now, "a", 10)
-        bench.apply()
-        bench.refuse()
-        assert bench.channel("a").live == {}
-        assert bench.channel("dlq/a").counters.moved == 0
-        bench.advance(1_000)
-        assert bench.state("dlq/a") == (1, 0, 0)
+        driver = self.driver(1)
+        driver.machine.redrive(driver.now, "a", 10)
+        driver.apply()
+        driver.refuse()
+        assert driver.channel("a").live == {}
+        assert driver.channel("dlq/a").counters.moved == 0
+        driver.advance(1_000)
+        assert driver.state("dlq/a") == (1, 0, 0)
 
 
 class TestPurge:
     def test_drops_ready_and_delayed_as_facts_and_leaves_leases(self) -> None:
-        bench = QueueDriver()
-        consumer = bench.subscribe("a", 2)
-        bench.put("a", "1", "2", "3", "4")
-        bench.nack(consumer, "2", 1_000)
-        assert bench.state("a") == (2, 1, 1)
-        assert bench.machine.purge(bench.now, bench.channel("a")) == 3
-        bench.apply()
-        bench.commit()
-        assert bench.batches[-1] == ["purge"] * 3
-        assert bench.state("a") == (0, 1, 0)
-        assert bench.channel("a").counters.purged == 3
-        bench.grant(consumer, 5)
-        bench.advance(2_000)
-        assert bench.ids() == ["1", "2"]
-        assert bench.ack(consumer, "1") == []
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", 2)
+        driver.put("a", "1", "2", "3", "4")
+        driver.nack(consumer, "2", 1_000)
+        assert driver.state("a") == (2, 1, 1)
+        assert driver.machine.purge(driver.now, driver.channel("a")) == 3
+        driver.apply()
+        driver.commit()
+        assert driver.batches[-1] == ["purge"] * 3
+        assert driver.state("a") == (0, 1, 0)
+        assert driver.channel("a").counters.purged == 3
+        driver.grant(consumer, 5)
+        driver.advance(2_000)
+        assert driver.ids() == ["1", "2"]
+        assert driver.ack(consumer, "1") == []
 
     def test_leaves_what_is_not_yet_committed(self) -> None:
-        bench = QueueDriver()
-        bench.offer("a", record_of("1"))
-        assert bench.machine.purge(bench.now, bench.channel("a")) == 0
-        bench.commit()
-        assert bench.state("a") == (1, 0, 0)
+        driver = QueueDriver()
+        driver.offer("a", record_of("1"))
+        assert driver.machine.purge(driver.now, driver.channel("a")) == 0
+        driver.commit()
+        assert driver.state("a") == (1, 0, 0)
 
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "release", "term", "expire", "purge", "redrive"])
 def test_the_identity_holds_after_every_way_out(verb: str) -> None:
-    bench = QueueDriver(Policy(lease_us=1_000_000, max_deliveries=2))
-    consumer = bench.subscribe("a", 3)
-    bench.put("a", "1", "2", "3", "4")
+    driver = QueueDriver(Policy(lease_us=1_000_000, max_deliveries=2))
+    consumer = driver.subscribe("a", 3)
+    driver.put("a", "1", "2", "3", "4")
     match verb:
         case "ack":
-            bench.ack(consumer, "1", "2")
+            driver.ack(consumer, "1", "2")
         case "nack":
-            bench.nack(consumer, "1")
-            bench.nack(consumer, "2", 500)
+            driver.nack(consumer, "1")
+            driver.nack(consumer, "2", 500)
         case "release":
-            bench.release(consumer, "1")
+            driver.release(consumer, "1")
         case "term":
-            bench.term(consumer, "1")
+            driver.term(consumer, "1")
         case "expire":
-            bench.advance(1_500)
+            driver.advance(1_500)
         case "purge":
-            bench.machine.purge(bench.now, bench.channel("a"))
+            driver.machine.purge(driver.now, driver.channel("a"))
         case _:
-            bench.term(consumer, "1")
-            redrive(bench)
-    row = bench.machine.metrics(bench.now, bench.channel("a"))
+            driver.term(consumer, "1")
+            redrive(driver)
+    row = driver.machine.metrics(driver.now, driver.channel("a"))
     gone = sum(row[f"q.{name}"] for name in ("ack", "dead", "drop", "purged", "moved"))
     assert row["q.in"] == gone + row["q.depth"] + row["q.if"] + row["q.delayed"]
     assert row["q.in"] == (5 if verb == "redrive" else 4)
 
 
 def test_the_row_of_a_dead_record_says_who_gave_it_up_and_why() -> None:
-    bench = QueueDriver()
-    consumer = bench.subscribe("a", 1)
-    bench.put("a", "1")
-    bench.machine.term(bench.now, consumer, bench.held(consumer, "1"), "not an image")
-    bench.apply()
-    rows = [row_of(fact) for fact in bench.machine.commit_log.facts]
+    driver = QueueDriver()
+    consumer = driver.subscribe("a", 1)
+    driver.put("a", "1")
+    driver.machine.term(driver.now, consumer, driver.held(consumer, "1"), "not an image")
+    driver.apply()
+    rows = [row_of(fact) for fact in driver.machine.commit_log.facts]
     dead = next(row for row in rows if row.event == "dead")
     assert (dead.reason, dead.peer) == ("term", "operator")
     assert dead.meta == '{"error":"not an image"}'
@@ -331,33 +331,33 @@ def test_the_row_of_a_dead_record_says_who_gave_it_up_and_why() -> None:
 
 def test_dead_letters_that_find_no_room_at_home_keep_their_place_by_urgency() -> None:
     urgent = Policy(priority=True, max_deliveries=1)
-    bench = QueueDriver(policies={"q": Policy(max_deliveries=1, max_depth=4), "dlq/q": urgent})
-    consumer = bench.subscribe("q", 4)
-    bench.put("q", "1", "2", "3", "4")
+    driver = QueueDriver(policies={"q": Policy(max_deliveries=1, max_depth=4), "dlq/q": urgent})
+    consumer = driver.subscribe("q", 4)
+    driver.put("q", "1", "2", "3", "4")
     for id_ in "1234":
-        bench.term(consumer, id_)
-    bench.put("q", "a", "b", "c", "d")  # there is no room at home
-    job = bench.machine.redrive(bench.now, "q", 2)
+        driver.term(consumer, id_)
+    driver.put("q", "a", "b", "c", "d")  # there is no room at home
+    job = driver.machine.redrive(driver.now, "q", 2)
     assert not isinstance(job, Refusal)
-    bench.apply()
-    bench.commit()
+    driver.apply()
+    driver.commit()
     assert (job.moved, job.kept) == (0, 2)
-    assert [record.id for record in bench.channel("dlq/q").ready] == ["1", "2", "3", "4"]
+    assert [record.id for record in driver.channel("dlq/q").ready] == ["1", "2", "3", "4"]
 
 
 def test_a_redrive_that_the_journal_refuses_leaves_the_memory_of_ids_as_it_was() -> None:
-    bench = QueueDriver()
-    consumer = bench.subscribe("q", 9)
-    bench.put("q", "1", "2", "3")
-    bench.term(consumer, "1")
-    bench.advance(5)
-    bench.ack(consumer, "2")
-    before = list(bench.channel("q").order)
-    bench.machine.redrive(bench.now, "q", 1)
-    bench.apply()
-    bench.refuse()
-    assert list(bench.channel("q").order) == list(bench.channel("q").settled) == before
-    answer = bench.offer("q", record_of("1"))
+    driver = QueueDriver()
+    consumer = driver.subscribe("q", 9)
+    driver.put("q", "1", "2", "3")
+    driver.term(consumer, "1")
+    driver.advance(5)
+    driver.ack(consumer, "2")
+    before = list(driver.channel("q").order)
+    driver.machine.redrive(driver.now, "q", 1)
+    driver.apply()
+    driver.refuse()
+    assert list(driver.channel("q").order) == list(driver.channel("q").settled) == before
+    answer = driver.offer("q", record_of("1"))
     assert isinstance(answer, Admitted)
     assert answer.duplicates == ["1"]
-    assert bench.machine.revived == {}
+    assert driver.machine.revived == {}

@@ -16,7 +16,7 @@ from tests.core.driving import QueueDriver, record_of
 
 
 class Recorded(QueueDriver):
-    """A bench that keeps the rows of what it commits, as a journal would."""
+    """A driver that keeps the rows of what it commits, as a journal would."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.rows: list[Row] = []
@@ -44,23 +44,23 @@ class Recorded(QueueDriver):
 
 
 def test_live_records_come_back_with_their_bytes_and_numbers() -> None:
-    bench = Recorded()
-    bench.put("a", "1", "2", "3")
-    bench.put("b", "1")
-    fresh = bench.restarted()
+    driver = Recorded()
+    driver.put("a", "1", "2", "3")
+    driver.put("b", "1")
+    fresh = driver.restarted()
     assert [(r.id, r.seq, r.body, r.offset) for r in fresh.channel("a").ready] == [
-        (r.id, r.seq, r.body, r.offset) for r in bench.channel("a").ready
+        (r.id, r.seq, r.body, r.offset) for r in driver.channel("a").ready
     ]
     assert fresh.put("a", "4") == [4]
     assert fresh.put("b", "2") == [2]
 
 
 def test_what_was_settled_stays_settled_and_is_remembered() -> None:
-    bench = Recorded()
-    consumer = bench.subscribe("a", 5)
-    bench.put("a", "1", "2")
-    bench.ack(consumer, "1")
-    fresh = bench.restarted()
+    driver = Recorded()
+    consumer = driver.subscribe("a", 5)
+    driver.put("a", "1", "2")
+    driver.ack(consumer, "1")
+    fresh = driver.restarted()
     assert [record.id for record in fresh.channel("a").ready] == ["2"]
     assert fresh.put("a", "1") == [1]
     again = fresh.subscribe("a", 5)
@@ -68,11 +68,11 @@ def test_what_was_settled_stays_settled_and_is_remembered() -> None:
 
 
 def test_leases_end_with_the_process_and_attempts_go_on() -> None:
-    bench = Recorded()
-    consumer = bench.subscribe("a", 5)
-    bench.put("a", "1")
-    bench.nack(consumer, "1", reason="boom")
-    fresh = bench.restarted()
+    driver = Recorded()
+    consumer = driver.subscribe("a", 5)
+    driver.put("a", "1")
+    driver.nack(consumer, "1", reason="boom")
+    fresh = driver.restarted()
     fresh.subscribe("a", 1)
     assert fresh.deliveries[0][1] == "1"
     assert fresh.deliveries[0][2] >= 2
@@ -80,24 +80,24 @@ def test_leases_end_with_the_process_and_attempts_go_on() -> None:
 
 
 def test_the_window_ages_over_a_restart() -> None:
-    bench = Recorded(Policy(dedup_us=10_000_000))
-    consumer = bench.subscribe("a", 5)
-    bench.put("a", "1")
-    bench.ack(consumer, "1")
-    assert bench.restarted(9_000).put("a", "1") == [1]
-    assert bench.restarted(11_000).put("a", "1") == [2]
+    driver = Recorded(Policy(dedup_us=10_000_000))
+    consumer = driver.subscribe("a", 5)
+    driver.put("a", "1")
+    driver.ack(consumer, "1")
+    assert driver.restarted(9_000).put("a", "1") == [1]
+    assert driver.restarted(11_000).put("a", "1") == [2]
 
 
 def test_delays_end_when_they_would_have() -> None:
-    bench = Recorded()
-    consumer = bench.subscribe("a", 5)
-    bench.offer("a", record_of("scheduled", due_wall_us=0))
-    bench.commit()
-    due = bench.now.wall_us + 60_000_000
-    bench.offer("a", record_of("later", due_wall_us=due, scheduled_wall_us=due))
-    bench.commit()
-    bench.nack(consumer, "scheduled", 30_000)
-    fresh = bench.restarted(10_000)
+    driver = Recorded()
+    consumer = driver.subscribe("a", 5)
+    driver.offer("a", record_of("scheduled", due_wall_us=0))
+    driver.commit()
+    due = driver.now.wall_us + 60_000_000
+    driver.offer("a", record_of("later", due_wall_us=due, scheduled_wall_us=due))
+    driver.commit()
+    driver.nack(consumer, "scheduled", 30_000)
+    fresh = driver.restarted(10_000)
     again = fresh.subscribe("a", 5)
     assert fresh.state("a") == (0, 0, 2)
     fresh.advance(19_999)
@@ -110,27 +110,27 @@ def test_delays_end_when_they_would_have() -> None:
 
 
 def test_dead_letters_and_redriven_ones_are_where_they_were() -> None:
-    bench = Recorded()
-    consumer = bench.subscribe("a", 5)
-    bench.put("a", "1", "2")
-    bench.term(consumer, "1")
-    bench.term(consumer, "2")
-    bench.machine.redrive(bench.now, "a", 1)
-    bench.apply()
-    bench.commit()
-    fresh = bench.restarted()
+    driver = Recorded()
+    consumer = driver.subscribe("a", 5)
+    driver.put("a", "1", "2")
+    driver.term(consumer, "1")
+    driver.term(consumer, "2")
+    driver.machine.redrive(driver.now, "a", 1)
+    driver.apply()
+    driver.commit()
+    fresh = driver.restarted()
     assert [(r.id, r.seq) for r in fresh.channel("a").ready] == [("1", 3)]
     assert [record.id for record in fresh.channel("dlq/a").ready] == ["2"]
 
 
 def test_rows_about_records_that_the_rows_do_not_hold_are_passed_over() -> None:
-    bench = Recorded()
-    consumer = bench.subscribe("a", 5)
-    bench.put("a", "1", "2")
-    bench.ack(consumer, "1")
-    bench.nack(consumer, "2")
+    driver = Recorded()
+    consumer = driver.subscribe("a", 5)
+    driver.put("a", "1", "2")
+    driver.ack(consumer, "1")
+    driver.nack(consumer, "2")
     fresh = QueueDriver()
-    for row in bench.rows[1:]:
+    for row in driver.rows[1:]:
         fresh.machine.restore(fresh.now, row)
     fresh.machine.recovered(fresh.now)
     fresh.check()
@@ -139,11 +139,11 @@ def test_rows_about_records_that_the_rows_do_not_hold_are_passed_over() -> None:
 
 
 def test_an_empty_stream_may_sleep_after_a_restart() -> None:
-    bench = Recorded()
-    consumer = bench.subscribe("a", 5)
-    bench.put("a", "1")
-    bench.ack(consumer, "1")
-    fresh = bench.restarted()
+    driver = Recorded()
+    consumer = driver.subscribe("a", 5)
+    driver.put("a", "1")
+    driver.ack(consumer, "1")
+    fresh = driver.restarted()
     fresh.advance(120_000)
     assert "a" not in fresh.machine.channels
     assert fresh.put("a", "1", "2") == [1, 2]
@@ -152,27 +152,27 @@ def test_an_empty_stream_may_sleep_after_a_restart() -> None:
 @pytest.mark.promise("Journal", "the live file and the log after it restore the whole state")
 @given(st.lists(st.tuples(st.sampled_from(["put", "ack", "nack", "release", "term", "wait"]), st.integers(0, 5))))
 def test_any_history_is_rebuilt_with_the_same_live_ids_and_balance(steps: list[tuple[str, int]]) -> None:
-    bench = Recorded(Policy(max_deliveries=3, lease_us=2_000_000))
-    consumer = bench.subscribe("a", 10_000)
+    driver = Recorded(Policy(max_deliveries=3, lease_us=2_000_000))
+    consumer = driver.subscribe("a", 10_000)
     for n, (verb, pick) in enumerate(steps):
         held = list(consumer.leases.values())
         match verb:
             case "put":
-                bench.put("a", f"e{n}")
+                driver.put("a", f"e{n}")
             case "wait":
-                bench.advance(pick * 700)
+                driver.advance(pick * 700)
             case "ack" if held:
-                bench.ack(consumer, held[pick % len(held)].id)
+                driver.ack(consumer, held[pick % len(held)].id)
             case "nack" if held:
-                bench.nack(consumer, held[pick % len(held)].id, pick * 100)
+                driver.nack(consumer, held[pick % len(held)].id, pick * 100)
             case "release" if held:
-                bench.release(consumer, held[pick % len(held)].id)
+                driver.release(consumer, held[pick % len(held)].id)
             case "term" if held:
-                bench.term(consumer, held[pick % len(held)].id)
+                driver.term(consumer, held[pick % len(held)].id)
             case _:
                 pass
-    fresh = bench.restarted()
-    for name, channel in bench.machine.channels.items():
+    fresh = driver.restarted()
+    for name, channel in driver.machine.channels.items():
         if channel.counters.in_:
             rebuilt = fresh.channel(name)
             assert {r.id: r.seq for r in rebuilt.live.values()} == {r.id: r.seq for r in channel.live.values()}
@@ -201,23 +201,25 @@ def test_the_streams_of_a_snapshot_sleep_until_something_of_them_is_live() -> No
     assert after.put("empty", "z") == [2]
 
 
-def tick(bench: QueueDriver, minute_us: int) -> list[dict[str, Any]]:
+def tick(driver: QueueDriver, minute_us: int) -> list[dict[str, Any]]:
     """Close a minute; what the gauges say."""
-    bench.machine.tick(bench.now, minute_us)
-    notes = [note for note in bench.machine.commit_log.observations if isinstance(note, Note) and note.event == "gauge"]
-    bench.commit()
+    driver.machine.tick(driver.now, minute_us)
+    notes = [
+        note for note in driver.machine.commit_log.observations if isinstance(note, Note) and note.event == "gauge"
+    ]
+    driver.commit()
     return [{"channel": note.channel, **msgspec.json.decode(note.meta or "")} for note in notes]
 
 
 def test_what_was_counted_before_a_restart_is_in_no_gauge_after_it() -> None:
-    bench = Recorded(Policy(lease_us=1_000_000))
-    consumer = bench.subscribe("a", 2)
-    bench.put("a", "1", "2", "3")
-    bench.ack(consumer, "1")
-    (before,) = tick(bench, 0)
+    driver = Recorded(Policy(lease_us=1_000_000))
+    consumer = driver.subscribe("a", 2)
+    driver.put("a", "1", "2", "3")
+    driver.ack(consumer, "1")
+    (before,) = tick(driver, 0)
     assert before["delta"] == {"in": 3, "out": 2, "ack": 1}
-    bench.ack(consumer, "2")
-    fresh = bench.restarted()
+    driver.ack(consumer, "2")
+    fresh = driver.restarted()
     (stands,) = tick(fresh, 60_000_000)
     assert (stands["delta"], stands["ready"], stands["leased"]) == ({}, 1, 0)
     assert (stands["counters"]["in"], stands["counters"]["ack"]) == (3, 2)
@@ -229,41 +231,41 @@ def test_what_was_counted_before_a_restart_is_in_no_gauge_after_it() -> None:
 
 
 def test_a_stream_that_slept_says_what_changed_since_its_last_gauge() -> None:
-    bench = QueueDriver()
-    bench.ack(bench.pull("a", wait_ms=60_000), "none")
-    bench.put("a", "1")
-    consumer = next(iter(bench.machine.consumers.values()))
-    bench.ack(consumer, "1")
-    assert tick(bench, 0)[0]["delta"] == {"in": 1, "out": 1, "ack": 1}
-    bench.put("a", "1")
-    bench.advance(200_000)
-    assert "a" in bench.machine.dormant
-    bench.put("a", "2")
-    assert tick(bench, 60_000_000)[0]["delta"] == {"in": 1, "dup": 1}
+    driver = QueueDriver()
+    driver.ack(driver.pull("a", wait_ms=60_000), "none")
+    driver.put("a", "1")
+    consumer = next(iter(driver.machine.consumers.values()))
+    driver.ack(consumer, "1")
+    assert tick(driver, 0)[0]["delta"] == {"in": 1, "out": 1, "ack": 1}
+    driver.put("a", "1")
+    driver.advance(200_000)
+    assert "a" in driver.machine.dormant
+    driver.put("a", "2")
+    assert tick(driver, 60_000_000)[0]["delta"] == {"in": 1, "dup": 1}
 
 
 def test_a_refused_settle_does_not_make_a_gauge_count_backwards() -> None:
-    bench = QueueDriver()
-    consumer = bench.subscribe("a", 1)
-    bench.put("a", "1")
-    bench.machine.ack(bench.now, consumer, ["1"])
-    bench.machine.tick(bench.now, 0)
-    bench.refuse()
-    (gauge,) = tick(bench, 60_000_000)
+    driver = QueueDriver()
+    consumer = driver.subscribe("a", 1)
+    driver.put("a", "1")
+    driver.machine.ack(driver.now, consumer, ["1"])
+    driver.machine.tick(driver.now, 0)
+    driver.refuse()
+    (gauge,) = tick(driver, 60_000_000)
     assert (gauge["delta"], gauge["delayed"], gauge["counters"]["ack"]) == ({}, 1, 0)
 
 
 def test_the_oldest_ready_record_is_found_behind_leased_ones_and_within_a_bound() -> None:
-    bench = QueueDriver()
-    bench.subscribe("a", 2)
-    bench.put("a", "1", "2")
-    bench.advance(1_000)
-    bench.put("a", "3")
-    bench.advance(500)
-    bench.put("a", "4")
-    assert tick(bench, 0)[0]["oldest"] == 500
-    bench.subscribe("a", 1)
-    bench.advance(250)
-    assert tick(bench, 0)[0]["oldest"] == 250
-    bench.subscribe("a", 1)
-    assert tick(bench, 0)[0]["oldest"] == 0
+    driver = QueueDriver()
+    driver.subscribe("a", 2)
+    driver.put("a", "1", "2")
+    driver.advance(1_000)
+    driver.put("a", "3")
+    driver.advance(500)
+    driver.put("a", "4")
+    assert tick(driver, 0)[0]["oldest"] == 500
+    driver.subscribe("a", 1)
+    driver.advance(250)
+    assert tick(driver, 0)[0]["oldest"] == 250
+    driver.subscribe("a", 1)
+    assert tick(driver, 0)[0]["oldest"] == 0

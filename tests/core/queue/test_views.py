@@ -44,102 +44,102 @@ class TestLatest:
     @pytest.mark.promise("The document's testing strategy", "Unit: view updates")
     @pytest.mark.promise("Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later")
     def test_is_the_last_to_arrive_of_each_inbox(self) -> None:
-        bench = QueueDriver()
-        bench.put(SAM, "1", "2")
-        bench.put(JEN, "9")
-        bench.put("jobs", "3")
-        bench.put(SAM, "4")
-        assert shown(bench.machine) == {JEN: body_of("9"), SAM: body_of("4")}
+        driver = QueueDriver()
+        driver.put(SAM, "1", "2")
+        driver.put(JEN, "9")
+        driver.put("jobs", "3")
+        driver.put(SAM, "4")
+        assert shown(driver.machine) == {JEN: body_of("9"), SAM: body_of("4")}
 
     @pytest.mark.promise("Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later")
     def test_shows_nothing_before_it_is_committed_and_nothing_refused(self) -> None:
-        bench = QueueDriver()
-        bench.offer(SAM, record_of("1"))
-        assert shown(bench.machine) == {}
-        bench.refuse()
-        assert shown(bench.machine) == {}
-        bench.put(SAM, "2")
-        assert shown(bench.machine) == {SAM: body_of("2")}
+        driver = QueueDriver()
+        driver.offer(SAM, record_of("1"))
+        assert shown(driver.machine) == {}
+        driver.refuse()
+        assert shown(driver.machine) == {}
+        driver.put(SAM, "2")
+        assert shown(driver.machine) == {SAM: body_of("2")}
 
     def test_a_batch_is_one_change_an_inbox(self) -> None:
-        bench = QueueDriver()
-        view = bench.machine.views.latest
+        driver = QueueDriver()
+        view = driver.machine.views.latest
         before = view.version
-        bench.put(SAM, *"abcdefgh")
+        driver.put(SAM, *"abcdefgh")
         assert view.version == before + 1
 
     @pytest.mark.promise("The document's testing strategy", "Unit: view updates")
     @pytest.mark.promise("Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later")
     def test_acks_nacks_expiries_and_duplicates_do_not_change_it(self) -> None:
-        bench = QueueDriver()
-        bench.put(SAM, "1", "2")
-        view = bench.machine.views.latest
-        before = (view.version, shown(bench.machine))
-        consumer = bench.subscribe(SAM, 10, lease_ms=1_000)
-        bench.nack(consumer, "1")
-        bench.advance(5_000)
-        bench.put(SAM, "1")
-        bench.offer(SAM, record_of("2", "other content"))
-        bench.grant(consumer, 10)
-        bench.ack(consumer, "1", "2")
-        assert (view.version, shown(bench.machine)) == before
+        driver = QueueDriver()
+        driver.put(SAM, "1", "2")
+        view = driver.machine.views.latest
+        before = (view.version, shown(driver.machine))
+        consumer = driver.subscribe(SAM, 10, lease_ms=1_000)
+        driver.nack(consumer, "1")
+        driver.advance(5_000)
+        driver.put(SAM, "1")
+        driver.offer(SAM, record_of("2", "other content"))
+        driver.grant(consumer, 10)
+        driver.ack(consumer, "1", "2")
+        assert (view.version, shown(driver.machine)) == before
 
     @pytest.mark.promise("Views", "`latestPerAgent` shows the last committed arrival, whatever happens to it later")
     def test_dead_letters_and_their_way_back_do_not_change_it(self) -> None:
-        bench = QueueDriver()
-        bench.put(SAM, "1", "2")
-        consumer = bench.subscribe(SAM, 1)
-        view = bench.machine.views.latest
-        before = (view.version, shown(bench.machine))
-        bench.term(consumer, "1")
-        bench.machine.redrive(bench.now, SAM, 10)
-        bench.apply()
-        bench.commit()
-        assert bench.state(SAM)[0] == 2
-        assert (view.version, shown(bench.machine)) == before
+        driver = QueueDriver()
+        driver.put(SAM, "1", "2")
+        consumer = driver.subscribe(SAM, 1)
+        view = driver.machine.views.latest
+        before = (view.version, shown(driver.machine))
+        driver.term(consumer, "1")
+        driver.machine.redrive(driver.now, SAM, 10)
+        driver.apply()
+        driver.commit()
+        assert driver.state(SAM)[0] == 2
+        assert (view.version, shown(driver.machine)) == before
 
     def test_a_scheduled_one_counts_when_it_arrives(self) -> None:
-        bench = QueueDriver()
-        bench.put(SAM, "1")
-        later = bench.now.wall_us + 60_000_000
-        bench.offer(SAM, record_of("2", due_wall_us=later, scheduled_wall_us=later))
-        bench.commit()
-        assert shown(bench.machine) == {SAM: body_of("2")}
+        driver = QueueDriver()
+        driver.put(SAM, "1")
+        later = driver.now.wall_us + 60_000_000
+        driver.offer(SAM, record_of("2", due_wall_us=later, scheduled_wall_us=later))
+        driver.commit()
+        assert shown(driver.machine) == {SAM: body_of("2")}
 
 
 class TestRecovery:
     def test_the_rows_come_back_from_the_history(self) -> None:
-        bench = Recorded()
-        bench.put(SAM, "1", "2")
-        consumer = bench.subscribe(SAM, 10)
-        bench.ack(consumer, "1", "2")
-        bench.put(JEN, "3")
-        bench.term(bench.subscribe(JEN, 1), "3")
-        bench.put(JEN, "4")
-        bench.machine.redrive(bench.now, JEN, 10)
-        bench.apply()
-        bench.commit()
-        assert shown(bench.restarted().machine) == shown(bench.machine) == {SAM: body_of("2"), JEN: body_of("4")}
+        driver = Recorded()
+        driver.put(SAM, "1", "2")
+        consumer = driver.subscribe(SAM, 10)
+        driver.ack(consumer, "1", "2")
+        driver.put(JEN, "3")
+        driver.term(driver.subscribe(JEN, 1), "3")
+        driver.put(JEN, "4")
+        driver.machine.redrive(driver.now, JEN, 10)
+        driver.apply()
+        driver.commit()
+        assert shown(driver.restarted().machine) == shown(driver.machine) == {SAM: body_of("2"), JEN: body_of("4")}
 
     @pytest.mark.promise("Views", "rows survive a restart, also through the live file; versions are never reused")
     def test_the_rows_come_back_from_a_snapshot_where_the_records_are_gone(self) -> None:
-        bench = Recorded()
-        bench.put(JEN, "1")
-        bench.put(SAM, "2")
-        bench.ack(bench.subscribe(SAM, 10), "2")
+        driver = Recorded()
+        driver.put(JEN, "1")
+        driver.put(SAM, "2")
+        driver.ack(driver.subscribe(SAM, 10), "2")
         fresh = QueueDriver()
-        for row in list(bench.machine.snapshot(bench.now)):
+        for row in list(driver.machine.snapshot(driver.now)):
             fresh.machine.resume(fresh.now, row)
         fresh.machine.recovered(fresh.now)
-        assert list(shown(fresh.machine).items()) == list(shown(bench.machine).items())
+        assert list(shown(fresh.machine).items()) == list(shown(driver.machine).items())
 
     @pytest.mark.promise("Views", "rows survive a restart, also through the live file; versions are never reused")
     def test_no_version_of_an_earlier_life_can_be_followed_on(self) -> None:
-        bench = Recorded()
-        bench.machine.views.begin(bench.now)
-        bench.put(SAM, "1")
-        told = bench.machine.views.latest.version
-        fresh = bench.restarted(later_ms=1)
+        driver = Recorded()
+        driver.machine.views.begin(driver.now)
+        driver.put(SAM, "1")
+        told = driver.machine.views.latest.version
+        fresh = driver.restarted(later_ms=1)
         view = fresh.machine.views.latest
         fresh.machine.views.begin(fresh.now)
         assert view.version > told
@@ -299,30 +299,30 @@ def test_the_view_is_that_of_the_committed_and_recovery_agrees(
     turns: list[tuple[list[tuple[str, int]], bool]], rows_max: int
 ) -> None:
     limits = Limits(view_rows_max=rows_max)
-    bench = Recorded()
-    bench.machine.views = type(bench.machine.views)(limits)
+    driver = Recorded()
+    driver.machine.views = type(driver.machine.views)(limits)
     model: dict[str, bytes] = {}
     for arrivals, is_refused in turns:
         fresh: list[tuple[str, Record]] = []
         for stream, number in arrivals:
             record = record_of(str(number))
-            channel = bench.machine.channels.get(stream)
+            channel = driver.machine.channels.get(stream)
             known = channel is not None and (record.id in channel.live or record.id in channel.settled)
-            bench.offer(stream, record)
+            driver.offer(stream, record)
             if not known:
                 fresh.append((stream, record))
         if is_refused and fresh:
-            bench.refuse()
+            driver.refuse()
             continue
-        bench.commit()
+        driver.commit()
         for stream, record in fresh:
             if stream != "jobs":
                 model.pop(stream, None)
                 model[stream] = record.body
         model = dict(list(model.items())[-rows_max:])
-        assert list(shown(bench.machine).items()) == list(model.items())
+        assert list(shown(driver.machine).items()) == list(model.items())
     again = QueueDriver(limits=limits)
-    for row in bench.rows:
+    for row in driver.rows:
         again.machine.restore(again.now, row)
     assert list(shown(again.machine).items()) == list(model.items())
 
