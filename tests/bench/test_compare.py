@@ -19,7 +19,6 @@ from penstock.bench.compare import (
     compute_ratio,
     find_version,
     order_of,
-    show,
 )
 from penstock.cli import main
 from penstock.cli.options import PLAIN
@@ -63,7 +62,7 @@ def test_options_that_make_no_sense_are_refused(words, said, capsys):
 def test_the_exit_code_says_whether_a_whole_interval_is_above_the_limit(low, code, capsys):
     found = [Comparison("queue", [10.0], [10.6], Ratio(1.06, low, 1.09))]
     result = CompareResult("compare", {}, max_ratio=1.03, comparisons=found)
-    assert show(result, PLAIN) == code
+    assert result.show(PLAIN) == code
     shown = capsys.readouterr().out
     assert "1.06" in shown and f"{low:.3f} to 1.090" in shown and ("above 1.03" in shown) == (code == 3)
 

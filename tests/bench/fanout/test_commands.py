@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.bench.fanout.commands import growth_lines
-from penstock.bench.fanout.node_relay import install_relay
+from penstock.bench.fanout.commands import growth_lines, install_relay
 from penstock.bench.harness.result import BenchResult, BenchRound
 from penstock.cli import main
 
@@ -32,7 +31,7 @@ def test_a_machine_without_node_has_no_peer_and_the_reason_is_noted(monkeypatch,
 
 
 def test_the_plot_shows_the_growth_and_no_other_cell():
-    result = BenchResult.begin("fanout")
+    result = BenchResult.begin("fanout", {})
     for workload, speed in [
         ("targeted, 1 to 1 of 50", 9.0),
         ("growth, 10 participants, targeted", 200.0),

@@ -18,7 +18,7 @@ from tests.server_process import environment
 
 @pytest.fixture
 def group():
-    with ProcessGroup(BenchResult.begin("test")) as group:
+    with ProcessGroup(BenchResult.begin("test", {})) as group:
         yield group
 
 
@@ -39,7 +39,7 @@ def test_a_load_that_fails_fails_the_run_with_its_reason(group):
 
 
 def test_a_group_ends_its_processes_and_removes_its_folder():
-    with ProcessGroup(BenchResult.begin("test")) as group:
+    with ProcessGroup(BenchResult.begin("test", {})) as group:
         server = group.start(lambda folder: ServerProcess(folder, ["sleep", "60"]))
         assert cpu_s(server.pid) is not None and group.folder.is_dir()
     assert cpu_s(server.pid) is None and not group.folder.exists()

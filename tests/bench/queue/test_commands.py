@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.bench.harness.processes import ProcessGroup
+from penstock.bench.harness.result import BenchError, BenchResult
+from penstock.bench.queue.commands import QueueRounds
+
 
 @pytest.mark.promise("The document's testing strategy", "Load: synthetic producers and consumers, latency percentiles")
 @pytest.mark.promise("Benchmarks and robustness", "`penstock bench queue` and `bench http` account for every envelope")
@@ -47,3 +51,12 @@ def test_http_cells_are_accounted_for(bench):
     )  # fmt: skip
     assert len(found["cells"]) == 4
     assert all(cell["rounds"][0]["count"] > 0 for cell in found["cells"])
+
+
+@pytest.mark.promise("Benchmarks and robustness", "`penstock bench queue` and `bench http` account for every envelope")
+def test_an_envelope_that_was_not_acked_fails_the_run():
+    with ProcessGroup(BenchResult.begin("test", {})) as group:
+        server = group.penstock()
+        QueueRounds(group, 300).memory(server, 10)
+        with pytest.raises(BenchError, match="10 envelopes were sent"):
+            server.check_counts("bench/nowhere", 10, is_held=True)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.bench.queue.envelopes import Adds, EnqueueLines, Posts, envelope
+from penstock.bench.queue.envelopes import EnqueueLines, Posts, envelope
 
 
 @pytest.mark.parametrize("size", [220, 300, 5000])
@@ -28,7 +28,6 @@ def test_lines_carry_every_number_once(batch):
     assert found == [f"t-{number:010d}" for number in range(6, 6 + 2 * batch)]
 
 
-def test_posts_and_adds_say_their_length():
+def test_posts_say_their_length():
     head, _, body = Posts("s", 300, "t", 2, "h", "token").make(0, 1).partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head and len(json.loads(body)["envelopes"]) == 2
-    assert Adds("s", 300, "t").make(0, 2, 1).count(b"$300\r\n") == 2

@@ -1,9 +1,11 @@
-"""`penstock bench fanout`: frames of streams in a space, to one target and to all."""
+"""`penstock bench fanout`: frames of streams in a space, to one target and to all; the peer is a Node relay."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,36 +14,33 @@ from cyclopts import Parameter
 
 from penstock.bench.fanout.frames import NUMBER_DIGITS
 from penstock.bench.fanout.loads import SPACE, FanoutJob, name, token
-from penstock.bench.fanout.node_relay import NodeRelay, install_relay
-from penstock.bench.harness.load import LoadReport
-from penstock.bench.harness.plot import require_matplotlib, save_plot
-from penstock.bench.harness.processes import (
-    PenstockServer,
-    ProcessGroup,
-    ServerProcess,
-    allow_files,
-    threads_cpu_s,
+from penstock.bench.harness.load import BENCHES
+from penstock.bench.harness.processes import ProcessGroup, allow_files, threads_cpu_s, to_round
+from penstock.bench.harness.result import (
+    BenchResult,
+    BenchRound,
+    Lines,
+    Side,
+    refuse,
+    require_matplotlib,
+    save_plot,
 )
-from penstock.bench.harness.result import BenchResult, BenchRound, parse_names, refuse, take_turns
 from penstock.bench.queue.commands import Kinds, Rounds, Seconds
 from penstock.cli.options import PLAIN, Output
 
-CELLS = ("targeted", "broadcast", "table", "growth")
-ALL_CELLS = ",".join(CELLS)
+CELLS = "targeted,broadcast,table,growth"
 ENTITIES = (6, 15, 50)  # the sizes of the table: what a broadcast costs
-TARGETED_GOAL, BROADCAST_GOAL, RATIO_GOAL = 300_000, 1_500_000, 2.0
-PLAIN_RELAY = "node ws"
 BLOCK = 256  # frames of one write
 REST_S, REST_SHARE, REST_MAX_S = 0.2, 0.05, 20.0
-
-Side = tuple[str, PenstockServer | NodeRelay]
+INSTALL_S = 120.0
+SINGLE = "nothing: one frame a write"
 
 
 def fanout(
     *,
     seconds: Seconds = 10.0,
     rounds: Rounds = 3,
-    only: Kinds = ALL_CELLS,
+    only: Kinds = CELLS,
     size: Annotated[int, Parameter(help="Bytes of data in a frame.")] = 100,
     participants: Annotated[int, Parameter(help="Participants of `targeted` and `broadcast`.")] = 50,
     window: Annotated[int, Parameter(help="Frames in flight to the slowest reader, at most.")] = 4096,
@@ -60,7 +59,8 @@ def fanout(
       penstock bench fanout --only targeted,broadcast --seconds 30 --json > result.json
       penstock bench fanout --only growth --sizes 10,100,1000 --plot growth.svg
     """
-    kinds = parse_names("kind", only, CELLS)
+    result = BenchResult.begin("fanout", locals())
+    kinds, counts = result.parse_names("only", "kind", CELLS), result.parse_numbers("sizes")
     if plot is not None and "growth" not in kinds:
         refuse("a plot shows the growth, which `--only` leaves out")
     if size < NUMBER_DIGITS:
@@ -69,39 +69,35 @@ def fanout(
         refuse("a publisher needs a reader: at least 2 participants")
     if plot is not None:
         require_matplotlib()
-    counts = [int(word) for word in sizes.split(",")]
-    options = {
-        "seconds": seconds,
-        "rounds": rounds,
-        "only": kinds,
-        "size": size,
-        "participants": participants,
-    }
-    options |= {"window": window, "rate": rate, "sizes": counts, "broadcastMax": broadcast_max, "peer": peer}
-    result = BenchResult.begin("fanout", **options)
     allowed = allow_files(max([*counts, participants]))
     each_s = seconds / rounds
 
     def run(group: ProcessGroup) -> None:
         measured = FanoutRounds(group, size, window)
+        ways = {"targeted": True, "broadcast": False}
         if {"targeted", "broadcast", "table"} & set(kinds):
             sides = _start_sides(group, max(participants, *ENTITIES), wants_peer=peer)
-            for kind in [kind for kind in ("targeted", "broadcast") if kind in kinds]:
-                flow = partial(measured.flow, count=participants, seconds=each_s)
-                _closed(result, sides, rounds, kind, participants, partial(flow, is_targeted=kind == "targeted"))
-            if "table" in kinds:
-                _table(result, measured, sides, rounds, each_s, rate)
-            for _, server in sides:
-                server.stop()
-        for is_targeted in (True, False) if "growth" in kinds else ():
-            most = allowed if is_targeted else min(allowed, broadcast_max)
+            for way in [way for way in ways if way in kinds]:
+                words = f"{way}, 1 to {1 if ways[way] else participants} of {participants}"
+                batched = "256 frames a write, pipelined; per second counts deliveries, the sender's own included"
+                measure = partial(measured.flow, count=participants, seconds=each_s, is_targeted=ways[way])
+                result.alternate(words, batched, sides, rounds, measure)
+            for count, way in [(count, way) for count in ENTITIES for way in ways] if "table" in kinds else ():
+                paced = partial(measured.pace, count=count, seconds=each_s, rate=rate, is_targeted=ways[way])
+                words = f"table, {count} entities at {rate} Hz, {way}"
+                for cell in result.alternate(words, SINGLE, sides[:2], rounds, paced):
+                    cell.ratio = None  # both send by the clock
+            for side in sides:
+                side.server.stop()
+        for way in ways if "growth" in kinds else ():
+            most = allowed if ways[way] else min(allowed, broadcast_max)
             for count in [count for count in counts if count <= most]:
                 server = group.penstock(space_config(count))
-                result.commands["penstock"] = server.words
-                found = measured.paced(server, count, seconds, rate, is_targeted=is_targeted, is_aggregated=True)
+                side = Side("penstock", server)
+                found = measured.pace(side, count, seconds, rate, is_targeted=ways[way], is_aggregated=True)
                 server.stop()
-                words = f"growth, {count:,} participants, {'targeted' if is_targeted else 'broadcast'}"
-                result.add(words, f"nothing: one frame a write; all at {rate} Hz, one sends sums to all", [found])
+                words = f"growth, {count:,} participants, {way}"
+                result.add(words, f"{SINGLE}; all at {rate} Hz, one sends sums to all", [found])
 
     code = ProcessGroup(result, durable=True).run(run, output)
     if plot is not None and not result.failures:
@@ -110,9 +106,9 @@ def fanout(
     return code
 
 
-def growth_lines(result: BenchResult) -> dict[str, list[tuple[float, float]]]:
+def growth_lines(result: BenchResult) -> Lines:
     """Deliveries a second by the number of participants, targeted and broadcast."""
-    lines: dict[str, list[tuple[float, float]]] = {}
+    lines: Lines = {}
     for cell in result.cells:
         kind, count, *_, way = cell.workload.replace(",", "").split()
         if kind == "growth":
@@ -134,103 +130,68 @@ class FanoutRounds:
     def __init__(self, group: ProcessGroup, size: int, window: int) -> None:
         self._group, self._size, self._window = group, size, window
 
-    def flow(self, server: ServerProcess, count: int, seconds: float, *, is_targeted: bool) -> BenchRound:
+    def flow(self, side: Side, count: int, seconds: float, *, is_targeted: bool) -> BenchRound:
         """One publisher, as fast as the slowest reader."""
-        job = FanoutJob(port=server.http_port, seconds=seconds, board=self._group.board(), size=self._size, count=count)
-        job.block, job.window, job.is_targeted = min(BLOCK, self._window), self._window, is_targeted
-        sent, read = self._group.flow(server.cpu_s, "fanout.loads:publish", job, "fanout.loads:receive")
-        expected = sent.count * (1 if is_targeted else count)
-        done = _to_round(server, sent, read.count + sent.received, expected, read.cpu_s)
-        _wait_idle(server)
+        server, board, window = side.server, self._group.board(), self._window
+        job = FanoutJob(port=server.http_port, seconds=seconds, board=board, size=self._size, count=count)
+        job.block, job.window, job.is_targeted = min(BLOCK, window), window, is_targeted
+        sent, read = self._group.flow(server.pid, "fanout.loads:publish", job, "fanout.loads:receive")
+        done = to_round(server.pid, sent, read, read.count + sent.received)
+        done.frames, done.dropped = sent.count, sent.count * (1 if is_targeted else count) - done.count
+        done.frame_cpu_us = round(sent.server_cpu_s / max(sent.count, 1) * 1e6, 3)
+        _wait_idle(server.pid)
         return done
 
-    def paced(
-        self,
-        server: ServerProcess,
-        count: int,
-        seconds: float,
-        rate: int,
-        *,
-        is_targeted: bool,
-        is_aggregated: bool,
+    def pace(
+        self, side: Side, count: int, seconds: float, rate: int, *, is_targeted: bool, is_aggregated: bool = False
     ) -> BenchRound:
         """Every participant publishes by the clock."""
+        server = side.server
         job = FanoutJob(port=server.http_port, seconds=seconds, size=self._size, count=count, rate=rate)
         job.is_targeted, job.is_aggregated = is_targeted, is_aggregated
-        sent = self._group.measure(partial(threads_cpu_s, server.pid), "fanout.loads:pace", job)
-        done = _to_round(server, sent, sent.received, sent.received + sent.missing)
+        sent = self._group.measure(server.pid, "fanout.loads:pace", job, threads_cpu_s)
+        done = to_round(server.pid, sent, None, sent.received)
+        done.frames, done.dropped = sent.count, sent.missing
         # At this rate the server mostly wakes up; its share of a core says more than the CPU of a frame.
-        done.frame_cpu_us = done.producer_cpu_us = None
+        done.producer_cpu_us = None
         done.server_cpu_share = round(sent.server_cpu_s / done.seconds, 5)
         done.others_per_second = round((sent.received - sent.echoes) / done.seconds, 1)
-        _wait_idle(server)
+        _wait_idle(server.pid)
         return done
 
 
-def _to_round(
-    server: ServerProcess, sent: LoadReport, received: int, expected: int, reader_s: float = 0.0
-) -> BenchRound:
-    cpu_s = {"server": sent.server_cpu_s, "producer": sent.cpu_s} | ({"consumer": reader_s} if reader_s else {})
-    done = BenchRound.timed(received, sent.seconds, server.rss_bytes(), **cpu_s)
-    done.frames, done.dropped = sent.count, expected - received
-    done.frame_cpu_us = round(sent.server_cpu_s / max(sent.count, 1) * 1e6, 3)
-    return done
-
-
-def _wait_idle(server: ServerProcess) -> None:
+def _wait_idle(pid: int) -> None:
     """Wait until the server has handled the leaving of the last round, but not for ever."""
     deadline = time.monotonic() + REST_MAX_S
     share = 1.0
     while share > REST_SHARE and time.monotonic() < deadline:
-        before_s = threads_cpu_s(server.pid)
+        before_s = threads_cpu_s(pid)
         time.sleep(REST_S)
-        share = (threads_cpu_s(server.pid) - before_s) / REST_S
+        share = (threads_cpu_s(pid) - before_s) / REST_S
 
 
 def _start_sides(group: ProcessGroup, participants: int, *, wants_peer: bool) -> list[Side]:
     """The servers, ours first."""
-    sides: list[Side] = [("penstock", group.penstock(space_config(participants)))]
+    sides = [Side("penstock", group.penstock(space_config(participants)))]
     home = install_relay() if wants_peer else None
     if isinstance(home, str):
         group.result.notes.append(f"no peer: {home}")
     elif home is not None:
-        for words, is_corked in ((PLAIN_RELAY, False), ("node ws, corked", True)):
-            sides.append((words, group.start(partial(NodeRelay, home=home, is_corked=is_corked))))
-    group.result.commands |= {words: server.words for words, server in sides}
+        for words, options in (("node ws", ()), ("node ws, corked", ("--cork",))):
+            sides.append(Side(words, group.peer(words, "node", str(home / "relay.js"), *options)))
     return sides
 
 
-def _closed(
-    result: BenchResult,
-    sides: list[Side],
-    rounds: int,
-    kind: str,
-    participants: int,
-    measure: Callable[[ServerProcess], BenchRound],
-) -> None:
-    """As fast as it goes: one publisher to one of the others, or to all and itself."""
-    is_targeted = kind == "targeted"
-    found = take_turns(sides, rounds, lambda side: measure(side[1]))
-    words = f"{kind}, 1 to {1 if is_targeted else participants} of {participants}"
-    batched = "256 frames a write, pipelined; per second counts deliveries, the sender's own included"
-    cells = [result.add(words, batched, done, side[0]) for side, done in zip(sides, found, strict=True)]
-    goal = TARGETED_GOAL if is_targeted else BROADCAST_GOAL
-    result.judge(f"{kind}: {cells[0].speed:,.0f} a second; the goal of {goal:,}", cells[0].speed > goal)
-    for cell in cells[1:]:
-        ratio = cell.compare(cells[0]) or 0.0
-        if cell.target == PLAIN_RELAY:
-            goal_words = f"{kind}: {ratio:.2f} times the plain relay; the goal of {RATIO_GOAL:.0f} times"
-            result.judge(goal_words, ratio >= RATIO_GOAL)
-
-
-def _table(
-    result: BenchResult, measured: FanoutRounds, sides: list[Side], rounds: int, each_s: float, rate: int
-) -> None:
-    """Every participant publishes by the clock, to one of them or to all."""
-    for count in ENTITIES:
-        for is_targeted in (True, False):
-            measure = partial(measured.paced, count=count, seconds=each_s, rate=rate, is_aggregated=False)
-            words = f"table, {count} entities at {rate} Hz, {'targeted' if is_targeted else 'broadcast'}"
-            found = take_turns(sides[:2], rounds, lambda side: measure(side[1], is_targeted=is_targeted))  # noqa: B023 - called at once
-            for side, done in zip(sides, found, strict=False):
-                result.add(words, "nothing: one frame a write", done, side[0])
+def install_relay() -> Path | str:
+    """The folder with the relay and its library, installed on first use; or why there is none."""
+    script = BENCHES / "ws_relay" / "install.sh"
+    if not script.is_file():
+        return "the Node relay is in the source repository only"
+    cache = Path.home() / "Library/Caches" if sys.platform == "darwin" else Path.home() / ".cache"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or cache) / "penstock"
+    command = ["/bin/sh", str(script), str(cache)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"`npm ci` took longer than {INSTALL_S:.0f} s"
+    return done.stderr.strip()[-200:] if done.returncode else Path(done.stdout.strip())

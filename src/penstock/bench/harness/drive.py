@@ -103,7 +103,8 @@ def send_window(
 ) -> LoadReport:
     """Send bursts for `seconds` while the window before `position` has room, then wait until all have arrived.
 
-    `send` gets the number of the first message and the time, and returns how many it sent, `burst` at most. When nothing arrives for `stall_s`, the rest is lost. `sent` counts messages of before.
+    `send` gets the number of the first message and the time, and returns how many it sent, `burst` at most. When nothing
+    arrives for `stall_s`, the rest is lost. `sent` counts messages of before.
     """
     announce()
     board = Board(job.board)
@@ -153,18 +154,14 @@ def count_until_end(
 def send_paced(
     job: LoadJob, rate: float, count: int, send: Callable[[int, int], None], read: Callable[[float], object]
 ) -> LoadReport:
-    """Open loop: send one message at a time at fixed times, whatever the server does.
-
-    A sleep, because the timers of event loops have a grain of a millisecond. `late` is how far the sends were behind the
-    schedule.
-    """
+    """Open loop: send one message at a time at fixed times; `late` is how far the sends were behind them."""
     late: list[int] = []
     announce()
     first_ns = time.monotonic_ns()
     for number in range(count):
         due_ns = first_ns + int(number * 1e9 / rate)
         if (wait_ns := due_ns - time.monotonic_ns()) > 0:
-            time.sleep(wait_ns / 1e9)
+            time.sleep(wait_ns / 1e9)  # the timers of event loops have a grain of a millisecond
         now_ns = time.monotonic_ns()
         late.append(now_ns - due_ns)
         send(number, now_ns)

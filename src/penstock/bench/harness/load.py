@@ -1,7 +1,7 @@
 """A load process: its job, its report, and the counters that it shares with the others.
 
-`python -m penstock.bench.harness.load ROLE JOB` calls the function that ROLE names (`queue.loads:produce`) with
-the job, and prints one `LoadLine` as JSON for each notice and for the report.
+`python -m penstock.bench.harness.load ROLE JOB` calls the function that ROLE names with the job, and prints one
+`LoadLine` as JSON for each notice and for the report. A role without a dot is a peer's, in `benches/`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import time
 import traceback
 from importlib import import_module
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
+import penstock
 from penstock.bench.harness.result import BenchCell, BenchError
 
 _NUMBER = struct.Struct("=q")
+BENCHES = Path(penstock.__file__).parents[2] / "benches"
 UNKNOWN = -1
 PARENT_POLL_S = 0.5
 SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "max": 1.0}
@@ -68,42 +70,38 @@ class LoadLine(msgspec.Struct, omit_defaults=True):
     report: LoadReport | None = None
 
 
-class Board:
-    """Two counters in a mapped file: `acked` so far, and the `total`, which is unknown until the producer stops.
+class MappedNumber:
+    """A counter of a board, as an attribute."""
 
-    They let a producer keep a bounded window up to the consumer in another process. Each has one writer.
-    """
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def __get__(self, board: Board, _owner: type[Board]) -> int:
+        return int(_NUMBER.unpack_from(board.map, self._offset)[0])
+
+    def __set__(self, board: Board, count: int) -> None:
+        _NUMBER.pack_into(board.map, self._offset, count)
+
+
+class Board:
+    """Two counters in a mapped file, with one writer each: the consumer's position, and the total once it is known."""
+
+    acked, total = MappedNumber(0), MappedNumber(_NUMBER.size)
 
     def __init__(self, path: str | Path) -> None:
         with Path(path).open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 2 * _NUMBER.size)
+            self.map = mmap.mmap(file.fileno(), 2 * _NUMBER.size)
 
     @staticmethod
     def create(path: Path) -> None:
         path.write_bytes(_NUMBER.pack(0) + _NUMBER.pack(UNKNOWN))
 
-    @property
-    def acked(self) -> int:
-        return int(_NUMBER.unpack_from(self._map, 0)[0])
-
-    @acked.setter
-    def acked(self, count: int) -> None:
-        _NUMBER.pack_into(self._map, 0, count)
-
-    @property
-    def total(self) -> int:
-        return int(_NUMBER.unpack_from(self._map, _NUMBER.size)[0])
-
-    @total.setter
-    def total(self, count: int) -> None:
-        _NUMBER.pack_into(self._map, _NUMBER.size, count)
-
 
 def percentiles_ms(values_ns: list[int]) -> dict[str, float]:
     """Nearest-rank percentiles, in milliseconds."""
     ordered = sorted(values_ns)
-    ranks = {name: max(0, math.ceil(share * len(ordered)) - 1) for name, share in SHARES.items()}
-    return {name: round(ordered[rank] / 1e6, 3) for name, rank in ranks.items()} if ordered else {}
+    found = {name: ordered[max(0, math.ceil(share * len(ordered)) - 1)] for name, share in SHARES.items() if ordered}
+    return {name: round(value_ns / 1e6, 3) for name, value_ns in found.items()}
 
 
 def announce(*, note: str | None = None, cell: BenchCell | None = None) -> None:
@@ -115,10 +113,20 @@ def send_line(line: LoadLine) -> None:
     os.write(1, msgspec.json.encode(line) + b"\n")
 
 
+def import_role(module: str) -> Any:
+    """A module with loads: ours, or a peer's in `benches/`; None when this is no checkout."""
+    if "." in module:
+        return import_module(f"penstock.bench.{module}")
+    if not (BENCHES / f"{module}.py").is_file():
+        return None
+    sys.path.append(str(BENCHES))
+    return import_module(module)
+
+
 def perform(role: str, text: str) -> LoadReport:
     """Call the function of a role with its job."""
     module, _, name = role.partition(":")
-    function = getattr(import_module(f"penstock.bench.{module}"), name)
+    function = getattr(import_role(module), name)
     job = msgspec.json.decode(text, type=get_type_hints(function)["job"])
     before = resource.getrusage(resource.RUSAGE_SELF)
     report: LoadReport = function(job)

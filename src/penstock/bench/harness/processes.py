@@ -22,7 +22,7 @@ import msgspec
 
 import penstock
 from penstock.bench.harness.load import Board, LoadJob, LoadLine, LoadReport
-from penstock.bench.harness.result import BenchCell, BenchError, BenchResult
+from penstock.bench.harness.result import BenchCell, BenchError, BenchResult, BenchRound
 from penstock.cli.options import Output
 from penstock.cli.output import print_note
 
@@ -33,32 +33,35 @@ SOURCE = Path(penstock.__file__).parents[1]
 HOST = "127.0.0.1"
 
 
+def read_proc(pid: int, name: str) -> str:
+    """A file of a process in /proc; empty when the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def read_stat(pid: int) -> list[str]:
+    """The fields of `stat` after the program's name."""
+    return read_proc(pid, "stat").rpartition(")")[2].split()
+
+
 def cpu_s(pid: int) -> float | None:
     """CPU seconds of a process, user and kernel; None when it does not exist."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    fields = read_stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else None
 
 
 def threads_cpu_s(pid: int) -> float:
     """The same over the running threads, in nanosecond steps: a clock tick is too coarse for slow loads."""
-    total_ns = 0
-    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        try:
-            total_ns += int(path.read_bytes().split()[0])
-        except OSError:
-            continue  # the thread has just ended
-    return total_ns / 1e9
+    threads = [path.parent.name for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int((read_proc(pid, f"task/{thread}/schedstat") or "0").split()[0]) for thread in threads) / 1e9
 
 
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
+    fields = read_proc(pid, "statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
 def make_environment(source: Path | None = SOURCE) -> dict[str, str]:
@@ -101,20 +104,27 @@ def wait_until(is_done: Callable[[], bool], wait_s: float, explain: Callable[[],
         time.sleep(0.02)
 
 
+def to_round(pid: int, sent: LoadReport, taken: LoadReport | None = None, count: int | None = None) -> BenchRound:
+    """What a server with this pid did for a sender and its receiver; `count` is of deliveries."""
+    spent_s = {"server": sent.server_cpu_s, "producer": sent.cpu_s}
+    spent_s |= {} if taken is None else {"consumer": taken.cpu_s}
+    done = BenchRound.timed(sent.count if count is None else count, sent.seconds, rss_bytes(pid), **spent_s)
+    done.latency_ms = (taken.latencies if taken is not None else None) or sent.latencies
+    done.late_ms = sent.late
+    return done
+
+
 class LoadProcess:
     """A load at work. Its stderr goes to `log`, if given."""
 
     def __init__(self, role: str, job: LoadJob, log: Path | None = None) -> None:
         self._role, self._seconds = role.partition(":")[2], job.seconds
-        words = ["-m", "penstock.bench.harness.load", role, msgspec.json.encode(job).decode()]
+        words = [sys.executable, "-m", "penstock.bench.harness.load", role, msgspec.json.encode(job).decode()]
         environment = make_environment() | ({} if log is None else {"TMPDIR": str(log.parent)})
-        errors = None if log is None else os.open(log, os.O_CREAT | os.O_WRONLY)
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [sys.executable, *words], stdin=pipe, stdout=pipe, stderr=errors, env=environment
-        )
+        pipe, errors = subprocess.PIPE, None if log is None else log.open("wb")
+        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errors, env=environment)
         if errors is not None:
-            os.close(errors)
+            errors.close()
 
     def read_line(self, timeout_s: float) -> LoadLine:
         assert self.process.stdout is not None
@@ -142,9 +152,10 @@ class LoadProcess:
 
 
 class ServerProcess:
-    """A server on a free port of the loopback interface."""
+    """A server on free ports of the loopback interface."""
 
     port = http_port = 0
+    pub = pull = ""  # the endpoints of a relay
 
     def __init__(self, folder: Path, command: list[str], source: Path | None = SOURCE) -> None:
         folder.mkdir()
@@ -154,7 +165,7 @@ class ServerProcess:
         environment = make_environment(source) | {"TMPDIR": str(folder)}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
-        self.pid = self.process.pid
+        self.pid = self.relay_pid = self.process.pid
 
     @property
     def words(self) -> str:
@@ -185,10 +196,24 @@ class ServerProcess:
         return rss_bytes(self.pid)
 
 
+class PeerServer(ServerProcess):
+    """A peer that prints its endpoints as one JSON line: `port`, or `pub` and `pull`."""
+
+    def is_ready(self) -> bool:
+        line, newline, _ = self.log.read_bytes().partition(b"\n")
+        if not newline:
+            return False
+        try:
+            ends = msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.DecodeError:
+            raise BenchError(f"the peer did not start: {line[:200]!r}") from None
+        self.port = self.http_port = ends.get("port", 0)
+        self.pub, self.pull = ends.get("pub", ""), ends.get("pull", "")
+        return True
+
+
 class PenstockServer(ServerProcess):
     """`penstock up`, and requests to it."""
-
-    pub = pull = ""
 
     def __init__(
         self,
@@ -213,8 +238,7 @@ class PenstockServer(ServerProcess):
             file.write_bytes(msgspec.json.encode(config))  # JSON is YAML, and quicker to parse
             words += ["--config", str(file)]
         super().__init__(folder, [python, *words], source)
-        self.data = folder / "data"
-        self.relay_pid: int | None = None if relay is not None else 0
+        self.data, self._has_relay, self.relay_pid = folder / "data", relay is not None, 0
 
     def is_ready(self) -> bool:
         found = next(self.folder.glob("**/endpoints.json"), None)
@@ -224,11 +248,11 @@ class PenstockServer(ServerProcess):
         ends = msgspec.json.decode(found.read_bytes())
         self.port, self.http_port = (int(ends[name].rpartition(":")[2]) for name in ("control", "http"))
         self.pub, self.pull = ends.get("pub") or "", ends.get("pull") or ""
-        for path in Path(f"/proc/{self.pid}/task").glob("*/children") if self.relay_pid is None else ():
+        for path in Path(f"/proc/{self.pid}/task").glob("*/children") if self._has_relay else ():
             for pid in path.read_text().split():
-                if b"relay" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if "relay" in read_proc(int(pid), "cmdline"):
                     self.relay_pid = int(pid)
-        return self.relay_pid is not None
+        return bool(self.relay_pid) or not self._has_relay
 
     def token(self) -> str:
         return (self._run / "operator.token").read_text().strip()
@@ -255,28 +279,19 @@ class PenstockServer(ServerProcess):
             answer = msgspec.json.decode(sock.makefile("rb").readline())
         total: dict[str, int] = {}
         for entry in answer["result"]["streams"]:
-            if entry["id"].startswith(prefix):
-                for name, count in entry["q"].items():
-                    total[name] = total.get(name, 0) + count
+            for name, count in entry["q"].items() if entry["id"].startswith(prefix) else ():
+                total[name] = total.get(name, 0) + count
         return total
 
     def check_counts(self, prefix: str, count: int, *, is_held: bool = False) -> None:
         """Every envelope was enqueued once and acked once; with `is_held`, every one is still queued."""
-
-        def is_whole() -> bool:
-            now = self.counts(prefix)
-            acked, depth = (0, count) if is_held else (count, 0)
-            return (now.get("q.in"), now.get("q.ack"), now.get("q.depth"), now.get("q.if")) == (
-                count,
-                acked,
-                depth,
-                0,
-            )
-
-        def explain() -> str:
-            return f"{count} envelopes were sent and the server counts {self.counts(prefix)}"
-
-        wait_until(is_whole, STOP_S if not is_held else 0.0, explain)
+        acked, depth = (0, count) if is_held else (count, 0)
+        wanted = {"q.in": count, "q.ack": acked, "q.depth": depth, "q.if": 0}
+        wait_until(
+            lambda: wanted.items() <= self.counts(prefix).items(),
+            0.0 if is_held else STOP_S,
+            lambda: f"{count} envelopes were sent and the server counts {self.counts(prefix)}",
+        )
 
 
 P = TypeVar("P", bound=ServerProcess)
@@ -314,8 +329,17 @@ class ProcessGroup:
         server.wait()
         return server
 
-    def penstock(self, config: dict[str, Any] | None = None) -> PenstockServer:
-        return self.start(lambda folder: PenstockServer(folder, durable=self.durable, config=config))
+    def penstock(self, config: dict[str, Any] | None = None, relay: str | None = None) -> PenstockServer:
+        """Start our server and note its command."""
+        server = self.start(lambda folder: PenstockServer(folder, durable=self.durable, config=config, relay=relay))
+        self.result.commands.setdefault("penstock", server.words)
+        return server
+
+    def peer(self, name: str, *command: str) -> PeerServer:
+        """Start a peer and note its command."""
+        server = self.start(lambda folder: PeerServer(folder, list(command)))
+        self.result.commands[name] = server.words
+        return server
 
     def board(self) -> str:
         """A file with fresh counters."""
@@ -332,26 +356,23 @@ class ProcessGroup:
             load.read_line(START_S)
         return load
 
-    def measure(self, read_cpu_s: Callable[[], float], role: str, job: LoadJob) -> LoadReport:
-        """Run a load that announces its start; the report has the CPU from then on."""
+    def measure(
+        self, pid: int, role: str, job: LoadJob, read_cpu_s: Callable[[int], float | None] = cpu_s
+    ) -> LoadReport:
+        """Run a load that announces its start; the report has the CPU of the server from then on."""
         load = self.load(role, job, is_announced=True)
-        before_s = read_cpu_s()
+        before_s = read_cpu_s(pid) or 0.0
         report = load.report()
-        report.server_cpu_s = read_cpu_s() - before_s
+        report.server_cpu_s = (read_cpu_s(pid) or 0.0) - before_s
         return report
 
     def flow(
-        self,
-        read_cpu_s: Callable[[], float],
-        sender: str,
-        job: LoadJob,
-        receiver: str,
-        receiver_job: LoadJob | None = None,
+        self, pid: int, sender: str, job: LoadJob, receiver: str, receiver_job: LoadJob | None = None
     ) -> tuple[LoadReport, LoadReport]:
         """Run a sender with its receiver; the report of the sender has the CPU of the server."""
         receiving = self.load(receiver, receiver_job or job, is_announced=True)
         try:
-            sent = self.measure(read_cpu_s, sender, job)
+            sent = self.measure(pid, sender, job)
         except BenchError:
             if receiving.process.poll() is not None:
                 receiving.report()  # a receiver that gave up knows why; the sender only saw it leave

@@ -1,4 +1,4 @@
-"""The result of a bench run: one JSON document of a stable shape, and the same as a table."""
+"""The result of a bench run: one JSON document of a stable shape, the same as a table, and plots of it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from statistics import median
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
@@ -17,16 +18,23 @@ from penstock.cli.options import Output
 from penstock.cli.output import print_json, print_line, print_note, print_table
 from penstock.core.errors import PenstockError, Refusal
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 SCHEMA = "penstock.bench/1"
 LIBRARIES = ("penstock", "uvloop", "msgspec", "aiohttp", "redis", "hiredis", "pyzmq")
-BAR_CELLS = 20
 EXIT_CHECK = 3
 HEADINGS = (
-    "workload", "server (client)", "per second", "", "server us", "producer us", "consumer us",
-    "p50/p95/p99/max ms", "RSS MiB", "",
+    "workload", "server (client)", "per second", "server us", "producer us", "consumer us", "p50/p95/p99/max ms",
+    "RSS MiB", "",
 )  # fmt: skip
+REMARKS = {
+    "ratio": "ours is {:.2f}x", "bytes_each": "{:,.0f} bytes each", "server_cpu_share": "{:.2%} of a core",
+    "others_per_second": "{:,.0f} a second without the sender", "frame_cpu_us": "{:,.1f} us a frame",
+}  # fmt: skip
 MIB = 1024 * 1024
-S = TypeVar("S")
+Lines = dict[str, list[tuple[float, float]]]
+"""The points of a plot by the name of their line."""
 
 
 class BenchError(Exception):
@@ -56,7 +64,7 @@ class BenchRound(msgspec.Struct, rename="camel", omit_defaults=True):
     by_program: dict[str, str] | None = None
 
     @classmethod
-    def timed(cls, count: int, seconds: float, rss_bytes: int | None = None, **cpu_s: float) -> BenchRound:
+    def timed(cls, count: int, seconds: float, rss_bytes: int | None = None, **cpu_s: float) -> Self:
         """A round with its rate; `cpu_s` are CPU seconds of `server`, `producer` and `consumer`."""
         made = cls(count, round(seconds, 4), round(count / seconds, 1))
         made.server_rss_mib = None if rss_bytes is None else round(rss_bytes / MIB, 1)
@@ -78,29 +86,52 @@ class BenchCell(msgspec.Struct, rename="camel", omit_defaults=True):
     ratio: float | None = None  # our throughput over this peer's, both with the lean client; 0.87 to 1.15 is a tie
 
     def middle(self, field: str) -> float | None:
-        """The median of a field over the rounds that have it."""
-        values = [value for one in self.rounds if (value := getattr(one, field)) is not None]
-        return median(values) if values else None
-
-    def middle_ms(self, name: str) -> float | None:
-        values = [one.latency_ms[name] for one in self.rounds if one.latency_ms]
+        """The median of a field over the rounds that have it; `p50` to `max` are latencies."""
+        found = [(one.latency_ms or {}).get(field, getattr(one, field, None)) for one in self.rounds]
+        values = [value for value in found if value is not None]
         return median(values) if values else None
 
     @property
     def speed(self) -> float:
         return self.middle("per_second") or 0.0
 
-    def compare(self, ours: BenchCell) -> float | None:
+    def compare(self, ours: BenchCell) -> None:
         """Set the ratio of our cell to this one."""
         self.ratio = round(ours.speed / self.speed, 3) if self.speed else None
-        return self.ratio
+
+    def to_row(self) -> list[object]:
+        """The cells of the table, under `HEADINGS`."""
+        times = [_format(self.middle(name), 2) for name in ("p50", "p95", "p99", "max")]
+        figures = {field: self.ratio if field == "ratio" else self.middle(field) for field in REMARKS}
+        remarks = [text.format(figures[field]) for field, text in REMARKS.items() if figures[field] is not None]
+        return [
+            self.workload,
+            f"{self.target} ({self.client})",
+            _format(self.speed or None, 0),
+            *[_format(self.middle(f"{who}_cpu_us")) for who in ("server", "producer", "consumer")],
+            "/".join(times) if times[0] != "-" else "-",
+            _format(self.middle("server_rss_mib"), 0),
+            ", ".join(remarks),
+        ]
+
+
+def _format(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+class Side(NamedTuple):
+    """One of the servers that a workload compares; ours is the first."""
+
+    target: str
+    server: Any
+    client: str = "lean"
 
 
 class BenchResult(msgspec.Struct, rename="camel"):
     """A whole run."""
 
     bench: str
-    options: dict[str, object]
+    options: dict[str, Any]
     schema: str = SCHEMA
     started_at: str = ""
     machine: dict[str, object] = {}
@@ -111,11 +142,31 @@ class BenchResult(msgspec.Struct, rename="camel"):
     failures: list[str] = []
 
     @classmethod
-    def begin(cls, bench: str, **options: object) -> Self:
-        """A result with the machine and the versions; an option is named as in JSON."""
+    def begin(cls, bench: str, given: Mapping[str, Any]) -> Self:
+        """A result with the machine, the versions, and the options of the command as they were given."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        options = {
+            "".join([first, *map(str.capitalize, more)]): str(value) if isinstance(value, Path) else value
+            for name, value in given.items()
+            if name not in ("output", "plot")
+            for first, *more in [name.split("_")]
+        }
         versions = {"python": f"{platform.python_implementation()} {sys.version.split()[0]}"}
         return cls(bench, options, SCHEMA, now, _machine(), versions | find_versions(*LIBRARIES))
+
+    def parse_numbers(self, option: str) -> list[int]:
+        """The numbers of an option, which has commas between them."""
+        self.options[option] = [int(word) for word in self.options[option].split(",")]
+        return list(self.options[option])
+
+    def parse_names(self, option: str, what: str, known: str) -> list[str]:
+        """The names of an option, each of which must be among those that are known; both have commas."""
+        names: list[str] = self.options[option].split(",")
+        for name in names:
+            if name not in known.split(","):
+                refuse(f"there is no {what} `{name}`", f"use one or more of {known.replace(',', ', ')}, with commas")
+        self.options[option] = names
+        return names
 
     def add(
         self,
@@ -137,41 +188,35 @@ class BenchResult(msgspec.Struct, rename="camel"):
         print_note(f"{workload}: {target} ({client}) {cell.speed:,.0f} a second" if cell.speed else workload)
         return cell
 
-    def judge(self, words: str, is_met: bool) -> None:
-        """Note whether a goal is met."""
-        self.notes.append(f"{words} is {'met' if is_met else 'missed'}")
+    def alternate(
+        self, workload: str, batched: str, sides: Sequence[Side], rounds: int, measure: Callable[[Side], BenchRound]
+    ) -> list[BenchCell]:
+        """A cell for each side. The sides alternate, so that a slow minute affects all of them."""
+        turns = [[measure(side) for side in sides] for _ in range(rounds)]
+        cells = [
+            self.add(workload, batched, list(found), side.target, side.client)
+            for side, found in zip(sides, zip(*turns, strict=True), strict=True)
+        ]
+        for cell in cells[1:]:
+            cell.compare(cells[0])
+        return cells
 
     def show(self, output: Output) -> int:
         """Print the result; the exit code says whether every message is accounted for."""
         if output.as_json:
             print_json(self)
         else:
-            print_table(HEADINGS, to_rows(self.cells))
-            for cell in self.cells:
-                print_line(f"{cell.workload}, {cell.target} ({cell.client}): {cell.batched}")
+            self.print_tables()
             for note in self.notes:
                 print_line(f"note: {note}")
         for failure in self.failures:
             print_note(f"error: {failure}")
         return EXIT_CHECK if self.failures else 0
 
-
-def take_turns(sides: Sequence[S], rounds: int, measure: Callable[[S], BenchRound]) -> list[list[BenchRound]]:
-    """The rounds of each side; the sides alternate, so that a slow minute hits all of them."""
-    found: list[list[BenchRound]] = [[] for _ in sides]
-    for _ in range(rounds):
-        for done, side in zip(found, sides, strict=True):
-            done.append(measure(side))
-    return found
-
-
-def parse_names(what: str, text: str, known: Sequence[str]) -> list[str]:
-    """Names with commas between them, each of which must be known."""
-    names = text.split(",")
-    for name in names:
-        if name not in known:
-            refuse(f"there is no {what} `{name}`", f"use one or more of {', '.join(known)}, with commas")
-    return names
+    def print_tables(self) -> None:
+        print_table(HEADINGS, [cell.to_row() for cell in self.cells])
+        for cell in self.cells:
+            print_line(f"{cell.workload}, {cell.target} ({cell.client}): {cell.batched}")
 
 
 def refuse(message: str, hint: str | None = None) -> None:
@@ -201,46 +246,39 @@ def _machine() -> dict[str, object]:
     return {"cores": cores, "kernel": kernel, "cpu": next(iter(names), ""), "loadBefore": load}
 
 
-def to_rows(cells: list[BenchCell]) -> list[list[object]]:
-    """One row a cell, with a bar for its throughput among those of its kind."""
-    best: dict[str, float] = {}
-    for cell in cells:
-        kind = cell.workload.split(",")[0]
-        best[kind] = max(best.get(kind, 0.0), cell.speed)
-    rows: list[list[object]] = []
-    for cell in cells:
-        top = best[cell.workload.split(",")[0]]
-        times = [_number(cell.middle_ms(name), 2) for name in ("p50", "p95", "p99", "max")]
-        cpu = [_number(cell.middle(f"{who}_cpu_us")) for who in ("server", "producer", "consumer")]
-        rows.append(
-            [
-                cell.workload,
-                f"{cell.target} ({cell.client})",
-                f"{cell.speed:,.0f}" if cell.speed else "-",
-                "█" * round(BAR_CELLS * cell.speed / top) if top else "",
-                *cpu,
-                "/".join(times) if times[0] != "-" else "-",
-                _number(cell.middle("server_rss_mib"), 0),
-                _remarks(cell),
-            ]
-        )
-    return rows
+def require_matplotlib() -> None:
+    """Refuse before the measurements, not after them."""
+    try:
+        import matplotlib  # noqa: F401 - only whether it is there
+    except ImportError:
+        refuse("a plot needs matplotlib, which is not installed", "run `pip install 'penstock[bench]'`")
 
 
-def _number(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
+def draw(title: str, x_name: str, y_name: str, lines: Lines) -> Figure:
+    """A figure over logarithmic axes; a dashed line continues the first one in proportion."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import StrMethodFormatter
+
+    figure = Figure((7.2, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, points in lines.items():
+        axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=name)
+    first = next(iter(lines.values()))
+    if len(first) > 1:
+        (x_first, y_first), (x_last, _) = first[0], first[-1]
+        proportional = [y_first, y_first * x_last / x_first]
+        axes.plot([x_first, x_last], proportional, color="0.6", linestyle="--", label="linear")
+    axes.set(title=title, xlabel=x_name, ylabel=y_name, xscale="log", yscale="log")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.grid(color="0.9")
+    axes.legend()
+    return figure
 
 
-def _remarks(cell: BenchCell) -> str:
-    words = []
-    if cell.ratio is not None:
-        words.append(f"ours is {cell.ratio:.2f}x" + (" (a tie)" if 1 / 1.15 < cell.ratio < 1.15 else ""))
-    for field, text in (
-        ("bytes_each", "{:,.0f} bytes each"),
-        ("server_cpu_share", "{:.2%} of a core"),
-        ("others_per_second", "{:,.0f} a second without the sender"),
-        ("frame_cpu_us", "{:,.1f} us a frame"),
-    ):
-        if (value := cell.middle(field)) is not None:
-            words.append(text.format(value))
-    return ", ".join(words)
+def save_plot(file: Path, title: str, x_name: str, y_name: str, lines: Lines) -> None:
+    """Write the figure as SVG with its text as text, whatever the file is called."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        draw(title, x_name, y_name, lines).savefig(file, format="svg")

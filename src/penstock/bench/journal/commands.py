@@ -1,8 +1,4 @@
-"""`penstock bench journal`: append with a sync per commit, read back and recover, with SQLite in the same run.
-
-In process, without a server. SQLite has its fastest safe settings: WAL, full synchronisation, prepared statements and
-the same number of rows per transaction.
-"""
+"""`penstock bench journal`: append with a sync per commit, read back and recover; SQLite with WAL does the same."""
 
 from __future__ import annotations
 
@@ -54,8 +50,8 @@ def journal(
       penstock bench journal
       penstock bench journal --live 1000000 --json
     """
-    commits = [int(word) for word in commit.split(",")]
-    result = BenchResult.begin("journal", rounds=rounds, count=count, commit=commits, size=size, live=live)
+    result = BenchResult.begin("journal", locals())
+    commits = result.parse_numbers("commit")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         try:
             for group in commits:
@@ -69,26 +65,25 @@ def journal(
 
 
 def _measure(result: BenchResult, folder: Path, rounds: int, count: int, group: int, size: int) -> None:
-    appended: dict[str, list[BenchRound]] = {"penstock": [], "sqlite": []}
-    read: dict[str, list[BenchRound]] = {"penstock": [], SEALED: [], "sqlite": []}
+    words = f"{group} records a commit, synced"
+    found: dict[tuple[str, str], list[BenchRound]] = {}
     for number in range(rounds):
         data = folder / f"{group}-{number}"
-        appended["penstock"].append(_append(data, count, group, size))
-        read["penstock"].append(_timed(count, partial(_read_back, data)))
+        peer = data / "peer.db"
+        done = {("append", "penstock"): _append(data, count, group, size)}
+        done["append", "sqlite"] = _append_sqlite(peer, count, group, size)
+        done["read back", "penstock"] = _timed(count, partial(_read_back, data))
         if seal(data, _make_machine) != count:
             raise BenchError(f"not all of {count} records were sealed")
-        read[SEALED].append(_timed(count, partial(_read_back, data)))
-        appended["sqlite"].append(_append_sqlite(data / "peer.db", count, group, size))
-        read["sqlite"].append(_timed(count, partial(_read_sqlite, data / "peer.db")))
-    words = f"{group} records a commit, synced"
-    for kind, found, batched, ours in (
-        ("append", appended, words, "penstock"),
-        ("read back", read, "in order", SEALED),
-    ):
-        cells = {
-            name: result.add(f"{kind}, {words}", batched, done, name, "in process") for name, done in found.items()
-        }
-        cells["sqlite"].compare(cells[ours])
+        done["read back", SEALED] = _timed(count, partial(_read_back, data))
+        done["read back", "sqlite"] = _timed(count, partial(_read_sqlite, peer))
+        for key, one in done.items():
+            found.setdefault(key, []).append(one)
+    for (kind, target), one_rounds in found.items():
+        batched = words if kind == "append" else "in order"
+        cell = result.add(f"{kind}, {words}", batched, one_rounds, target, "in process")
+        if target == "sqlite":  # compared with the cell before: our append, our reading of sealed rows
+            cell.compare(result.cells[-2])
 
 
 def _make_machine() -> QueueMachine:

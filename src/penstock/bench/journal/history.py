@@ -1,8 +1,4 @@
-"""Journals for the benches: records appended by the journal's own writer, and sealed, without a server.
-
-`make_history` gives the same rows for the same count, except for their times. Half of them are envelopes of 300 bytes
-over two dozen streams and inboxes, in conversations of six; the other half settle them a moment later.
-"""
+"""Journals for the benches, written and sealed by the journal's own code, without a server."""
 
 from __future__ import annotations
 
@@ -74,7 +70,7 @@ def seal(folder: Path, make_state: Callable[[], NoState | QueueMachine] = NoStat
 
 
 def make_history(folder: Path, rows: int) -> Path:
-    """Fill a data directory with sealed rows; returns it."""
+    """Fill a data directory with sealed rows: half of them envelopes in conversations, the others settle these."""
 
     def write(log: Log) -> None:
         maker = _CommitMaker(log, time.time_ns() // 1000 - rows * 1_000_000 // RATE)

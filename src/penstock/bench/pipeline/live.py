@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import msgspec
 import pyarrow.compute as pc
 
 from penstock.bench.harness.load import percentiles_ms
-from penstock.bench.harness.processes import HOST, ProcessGroup, rss_bytes
-from penstock.bench.harness.result import MIB, BenchError, BenchRound
-from penstock.bench.pipeline.processes import PipelineServer, ProcessTree, start_server
+from penstock.bench.harness.processes import (
+    HOST,
+    PenstockServer,
+    ProcessGroup,
+    cpu_s,
+    end,
+    read_proc,
+    read_stat,
+    rss_bytes,
+)
+from penstock.bench.harness.result import MIB, BenchError, BenchRound, Side
+from penstock.bench.queue.commands import QueueRounds
 from penstock.bench.queue.envelopes import EnqueueLines
-from penstock.bench.queue.rounds import QueueRounds
+from penstock.ipc.pipeline import STATUS_FILE, PipelineStatus
+from penstock.journal.reader import JournalReader
 
+JOIN_S = 120.0  # how long Spark may take to join a server
+CATCH_UP_S = 600.0  # how long a pipeline may take to process what a round left
+STOP_S = 40.0  # a server lets its pipeline finish a batch before it ends
 SIZE, BATCH = 300, 64
 PROBE_STREAM = "bench/probe"
 PROBE_EVERY_S = 0.27  # not a fraction of the pipeline's trigger, so that probes fall into all its phases
@@ -23,6 +40,101 @@ POLL_S = 0.05
 LAST_S = 60.0  # how long the last probe may take to be counted
 QUIET_S, QUIET_MAX_S = 75.0, 240.0  # ticks come every 30 s while there is anything to close
 WARM_S = 60.0  # load before the first measurement: a JVM needs a few dozen batches to warm up
+
+
+class PipelineServer(PenstockServer):
+    """`penstock up` on a disk, with a pipeline or without."""
+
+    def status(self) -> PipelineStatus:
+        try:
+            return msgspec.json.decode((self.data / "run" / STATUS_FILE).read_bytes(), type=PipelineStatus)
+        except FileNotFoundError:
+            return PipelineStatus("off")
+
+    def end_offset(self) -> int:
+        return JournalReader(self.data).mark().end
+
+    def wait_running(self) -> None:
+        self._wait(lambda: self.status().state == "running", JOIN_S, "did not join")
+
+    def wait_caught_up(self) -> None:
+        """Until every table holds all rows that the journal has now."""
+        goal = self.end_offset()
+        self._wait(lambda: self.status().offset >= goal, CATCH_UP_S, f"did not reach row {goal}")
+
+    def wait_quiet(self) -> None:
+        """Until the journal has not grown for a while: a queue that changed is measured until a minute later."""
+        seen, since = -1, time.monotonic()
+
+        def is_quiet() -> bool:
+            nonlocal seen, since
+            if (now := self.end_offset()) != seen:
+                seen, since = now, time.monotonic()
+            return time.monotonic() - since >= QUIET_S
+
+        self._wait(is_quiet, QUIET_MAX_S, "kept getting rows")
+        self.wait_caught_up()
+
+    def _wait(self, is_done: Callable[[], bool], bound_s: float, what: str) -> None:
+        deadline = time.monotonic() + bound_s
+        while not is_done():
+            status = self.status()
+            if status.state in ("failed", "halted") or time.monotonic() > deadline:
+                raise BenchError(f"the pipeline {what}: it is {status.state}, {status.message or 'no message'}")
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        end(self.process, STOP_S)
+
+
+def start_server(group: ProcessGroup, *, has_pipeline: bool = True) -> PipelineServer:
+    """A server that accepts and, with a pipeline, has been joined by it."""
+    server = group.start(partial(PipelineServer, durable=True, has_pipeline=has_pipeline))
+    if has_pipeline:
+        group.result.commands["penstock"] = "penstock " + " ".join(server.command[3:])
+        server.wait_running()
+    return server
+
+
+class ProcessTree:
+    """A process and its descendants."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._spent_s: dict[int, float] = {}
+
+    def pids(self) -> list[int]:
+        children: dict[int, list[int]] = {}
+        for entry in os.listdir("/proc"):
+            if entry.isdecimal() and (fields := read_stat(int(entry))):
+                children.setdefault(int(fields[1]), []).append(int(entry))
+        found = [self._pid]
+        for pid in found:  # grows while it is walked
+            found += children.get(pid, [])
+        return found
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all; of a process that has ended, what it had when it was last seen."""
+        for pid in self.pids():
+            self._spent_s[pid] = cpu_s(pid) or self._spent_s.get(pid, 0.0)
+        return sum(self._spent_s.values())
+
+    def rss_bytes(self) -> int:
+        """Resident memory. Pages that processes share count for each of them."""
+        return sum(rss_bytes(pid) for pid in self.pids())
+
+    def pss_bytes(self) -> int:
+        """The same, with shared pages divided among the processes."""
+        lines = [line for pid in self.pids() for line in read_proc(pid, "smaps_rollup").splitlines()]
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+    def names(self) -> dict[str, list[int]]:
+        """The processes by the name of their program."""
+        found: dict[str, list[int]] = {}
+        for pid in self.pids():
+            if name := read_proc(pid, "comm").strip():
+                found.setdefault(name, []).append(pid)
+        return found
 
 
 class FreshnessProbes:
@@ -86,22 +198,16 @@ class PipelineRounds:
         self._group = group
         self._queue = QueueRounds(group, SIZE)
         self._warm: tuple[PipelineServer, FreshnessProbes] | None = None
-        self.command = ""
-
-    def _start(self) -> PipelineServer:
-        server = start_server(self._group)
-        self.command = "penstock " + " ".join(server.command[3:])
-        return server
 
     def _run_load(self, seconds: float, rate: int) -> tuple[PipelineServer, list[int]]:
         """A steady load, all of it acked; returns the server and how long the probes took, in nanoseconds."""
         if self._warm is None:
-            server = self._start()
+            server = start_server(self._group)
             self._warm = server, FreshnessProbes(server)
             self._run_load(WARM_S, rate)
         server, probes = self._warm
         with ThreadPoolExecutor(1) as pool:
-            load = pool.submit(self._queue.flow, server, 1, seconds, rate)
+            load = pool.submit(self._queue.flow, Side("penstock", server), 1, seconds, rate)
             took = probes.run(seconds)
             load.result()
         return server, took
@@ -115,7 +221,7 @@ class PipelineRounds:
     def idle(self, seconds: float, rate: int) -> BenchRound:
         """What the pipeline's processes cost while no message flows."""
         server, _ = self._run_load(0.0, rate) if self._warm is None else (self._warm[0], [])
-        server.wait_quiet(QUIET_S, QUIET_MAX_S)
+        server.wait_quiet()
         tree = ProcessTree(server.status().pid)
         before_s, begun = tree.cpu_s(), time.monotonic()
         time.sleep(seconds)
@@ -129,19 +235,16 @@ class PipelineRounds:
         return done
 
     def busy(self, seconds: float, rounds: int) -> tuple[list[BenchRound], list[BenchRound], list[float]]:
-        """Durable throughput with a pipeline and without, alternating, and the rows a second of the tables.
-
-        The pipeline catches up between two rounds, or it would slow the round without it.
-        """
-        fed, plain = self._start(), start_server(self._group, has_pipeline=False)
+        """Durable throughput with a pipeline and without, alternating, and the rows a second of the tables."""
+        fed, plain = start_server(self._group), start_server(self._group, has_pipeline=False)
         done: dict[PipelineServer, list[BenchRound]] = {fed: [], plain: []}
         speeds = []
         for number in range(rounds + 1):  # the first round warms up
             for server in (fed, plain):
                 first, begun = server.end_offset(), time.monotonic()
-                done[server].append(self._queue.flow(server, BATCH, seconds / rounds))
+                done[server].append(self._queue.flow(Side("penstock", server), BATCH, seconds / rounds))
                 if server is fed:
-                    fed.wait_caught_up()
+                    fed.wait_caught_up()  # or it would slow the round without it
                     speed = (server.end_offset() - first) / (time.monotonic() - begun)
                     speeds += [speed] if number else []
         for server in (fed, plain):

@@ -1,7 +1,4 @@
-"""Loads inside Spark: the source compared with Spark's own sources, and the fill of every table from nothing.
-
-Each runs in a process with a Spark session of its own, as a load of the harness.
-"""
+"""Loads inside Spark: the source compared with Spark's own sources, and the fill of every table from nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from msgspec.structs import replace
 from penstock.bench.harness.load import LoadJob, LoadReport, announce
 from penstock.bench.harness.result import MIB, BenchCell, BenchError, BenchRound
 from penstock.bench.journal.history import make_history
-from penstock.bench.pipeline.processes import ProcessTree
+from penstock.bench.pipeline.live import ProcessTree
 from penstock.ipc.pipeline import PipelineSection
 from penstock.journal.parquet_table import FILE_SCHEMA
 
@@ -66,10 +63,7 @@ QUERIES = {
 
 
 def source(job: SparkJob) -> LoadReport:
-    """Each query on every source: once to warm up, then `rounds` times, the sources alternating.
-
-    A query is a stream that reads all rows and ends, into a sink that drops them.
-    """
+    """Each query on every source: once to warm up, then `rounds` times, the sources alternating."""
     from penstock.spark.session import make_session
 
     folder, rows = Path(job.folder), job.rows[0]
@@ -143,10 +137,7 @@ def _run(query: SourceQuery, frame: DataFrame, count: int, checkpoints: Path) ->
 
 
 def growth(job: SparkJob) -> LoadReport:
-    """Fill every table from journals of several sizes, smallest first, in one session.
-
-    Each table is filled by itself, as `penstock pipeline backfill` does, with the pipeline's own settings.
-    """
+    """Fill every table by itself, with the pipeline's own settings, from journals of several sizes, smallest first."""
     from penstock.spark.pipeline.rebuild import tables_only
 
     warm = min(WARM_ROWS, *job.rows)

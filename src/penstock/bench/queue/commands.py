@@ -1,21 +1,24 @@
-"""`penstock bench queue` and `penstock bench http`."""
+"""`penstock bench queue` and `penstock bench http`, and the rounds of the queue that other benches use."""
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from penstock.bench.harness.processes import ProcessGroup, allow_files
-from penstock.bench.harness.result import BenchCell, BenchResult, BenchRound, parse_names, take_turns
-from penstock.bench.queue.redis import RedisServer
-from penstock.bench.queue.rounds import QueueRounds, Server
+from penstock.bench.harness.load import import_role
+from penstock.bench.harness.processes import PenstockServer, ProcessGroup, allow_files, to_round
+from penstock.bench.harness.result import BenchError, BenchResult, BenchRound, Side
+from penstock.bench.queue.loads import QueueJob
 from penstock.cli.options import PLAIN, Output
 
 OPEN_RATE = 2_000
-CELLS = ("closed", "open", "memory", "idle", "core")
-ALL_CELLS = ",".join(CELLS)
+WINDOW = 8192
+UNBOUNDED = 1 << 40  # a window for envelopes that stay queued
+FILL_STREAM = 50_000  # envelopes that fill one stream: below the default limit of its depth
+CELLS = "closed,open,memory,idle,core"
 
 Seconds = Annotated[float, Parameter(help="Seconds of load per cell, divided among its rounds.")]
 Rounds = Annotated[int, Parameter(help="Rounds per cell; peers alternate, and medians are shown.")]
@@ -25,7 +28,6 @@ Durable = Annotated[
 ]
 Size = Annotated[int, Parameter(help="Bytes of an envelope.")]
 Kinds = Annotated[str, Parameter(help="Kinds of cells to run, with commas.")]
-Side = tuple[Server, str]
 
 
 def queue(
@@ -36,12 +38,11 @@ def queue(
     size: Size = 300,
     durable: Durable = False,
     peer: Annotated[bool, Parameter(help="Also measure Redis Streams, if installed.")] = True,
-    only: Kinds = ALL_CELLS,
+    only: Kinds = CELLS,
     queued: Annotated[int, Parameter(help="Envelopes held for the memory cell.")] = 200_000,
     subscribers: Annotated[int, Parameter(help="Connections of the idle cell.")] = 10_000,
     triggers: Annotated[
-        bool,
-        Parameter(negative="", show_default=False, help="Instead, measure triggers: none, many, firing."),
+        bool, Parameter(negative="", show_default=False, help="Instead, measure triggers: none, many, firing.")
     ] = False,
     output: Output = PLAIN,
 ) -> int:
@@ -54,21 +55,18 @@ def queue(
       penstock bench queue --only closed --batch 64 --no-peer
       penstock bench queue --triggers --batch 64,1
     """
-    batches, kinds = [int(word) for word in batch.split(",")], parse_names("kind", only, CELLS)
-    options = {"seconds": seconds, "rounds": rounds, "batch": batches, "size": size, "durable": durable}
-    result = BenchResult.begin("queue", **options, peer=peer, only=kinds)
+    result = BenchResult.begin("queue", locals())
+    batches, kinds = result.parse_numbers("batch"), result.parse_names("only", "kind", CELLS)
     each_s = seconds / rounds
 
     def measure_triggers(group: ProcessGroup) -> None:
+        sides = [Side(words, group.penstock(config)) for words, config in trigger_configs().items()]
         measured = QueueRounds(group, size)
-        servers = {words: group.penstock(config) for words, config in trigger_configs().items()}
         for count in batches:
             measure = partial(measured.flow, batch=count, seconds=each_s)
-            found = take_turns(list(servers.values()), rounds, measure)
-            cells = [
-                result.add(f"closed loop, {count} a frame, {words}", _batched(count), done, batch=count)
-                for words, done in zip(servers, found, strict=True)
-            ]
+            cells = result.alternate(f"closed loop, {count} a frame", describe(count), sides, rounds, measure)
+            for cell in cells:
+                cell.workload, cell.target, cell.batch = f"{cell.workload}, {cell.target}", "penstock", count
             for cell in cells[1:]:  # the ratio is to the server without triggers
                 cell.ratio = round(cell.speed / cells[0].speed, 3)
 
@@ -78,9 +76,13 @@ def queue(
         flows = [(count, 0) for count in batches] if "closed" in kinds else []
         for count, rate in flows + ([(1, OPEN_RATE)] if "open" in kinds else []):
             # redis-py sends single envelopes only with a round trip each, which would measure the network.
-            chosen = [side for side in sides if side[1] == "lean" or count > 1]
-            measure = partial(_flow, measured, count, each_s, rate)
-            _add_flow(result, chosen, take_turns(chosen, rounds, measure), count, rate)
+            chosen = [side for side in sides if side.client == "lean" or count > 1]
+            name = f"open loop, {rate:,} a second" if rate else f"closed loop, {count} a frame"
+            measure = partial(measured.flow, batch=count, seconds=each_s, rate=rate)
+            for cell in result.alternate(name, "", chosen, rounds, measure):
+                cell.batch, cell.batched = count, describe(count, cell.target, cell.client, rate)
+                if rate or cell.client != "lean":  # another client would give the clients' ratio
+                    cell.ratio = None
         if "memory" in kinds:
             held = measured.memory(group.penstock(), queued)
             result.add(f"memory, {held.count:,} envelopes queued", "64 a frame", [held])
@@ -90,8 +92,9 @@ def queue(
                 result.notes.append(f"{subscribers} subscribers need more open files than this user may have")
             result.add(f"idle, {idle.count:,} subscribers", "nothing is sent", [idle])
         for count in (64, 1) if "core" in kinds else ():
-            cycles = [measured.core(count, each_s) for _ in range(rounds)]
-            words = f"{count} records a call"
+            job, words = QueueJob(batch=count, seconds=each_s, size=size), f"{count} records a call"
+            done = [group.load("queue.core_alone:cycle", job).report() for _ in range(rounds)]
+            cycles = [BenchRound.timed(report.count, report.seconds) for report in done]
             result.add(f"core alone, {words}", words, cycles, client="in process", batch=count)
 
     return ProcessGroup(result, durable=durable).run(measure_triggers if triggers else measure_all, output)
@@ -115,59 +118,116 @@ def http(
       penstock bench http
       penstock bench http --batch 100 --connections 8 --json
     """
-    batches = [int(word) for word in batch.split(",")]
-    options = {"seconds": seconds, "rounds": rounds, "batch": batches, "size": size, "durable": durable}
-    result = BenchResult.begin("http", **options, connections=connections)
+    result = BenchResult.begin("http", locals())
+    batches = result.parse_numbers("batch")
 
     def run(group: ProcessGroup) -> None:
-        measured = QueueRounds(group, size)
-        server = group.penstock()
-        result.commands["penstock"] = server.words
-        for is_taken in (True, False):
+        measured, server = QueueRounds(group, size), group.penstock()
+        for is_taken, ending in ((True, "all taken and acked"), (False, "without a consumer")):
             for count in batches:
+                each_s = seconds / rounds if is_taken else seconds
                 done = [
-                    measured.posts(server, count, seconds / rounds, connections)
-                    if is_taken
-                    else measured.fill(group.penstock(), count, queued, seconds, connections)
+                    measured.post(
+                        server if is_taken else group.penstock(), count, each_s, connections, 0 if is_taken else queued
+                    )
                     for _ in range(rounds)
                 ]
                 words = "one envelope a request" if count == 1 else f"{count} envelopes a request"
-                batched = f"{words}, one request in flight per connection"
-                batched += "; 64 a delivery" if is_taken else ""
-                name = f"POST, {words}, {'all taken and acked' if is_taken else 'without a consumer'}"
-                result.add(name, batched, done, batch=count)
+                batched = f"{words}, one request in flight per connection" + ("; 64 a delivery" if is_taken else "")
+                result.add(f"POST, {words}, {ending}", batched, done, batch=count)
 
     return ProcessGroup(result, durable=durable).run(run, output)
 
 
+class QueueRounds:
+    """Rounds in one process group. Each has a stream of its own and proves that no envelope was lost."""
+
+    def __init__(self, group: ProcessGroup, size: int) -> None:
+        self._group, self._size = group, size
+
+    def _job(self, server: PenstockServer, kind: str, seconds: float, batch: int = 1) -> QueueJob:
+        board = self._group.board()
+        number = board.rpartition("-")[2]
+        job = QueueJob(port=server.port, seconds=seconds, board=board, size=self._size, batch=batch, window=WINDOW)
+        job.stream, job.tag = f"bench/{kind}-{number}", f"b{number}"
+        return job
+
+    def flow(self, side: Side, batch: int, seconds: float, rate: int = 0) -> BenchRound:
+        """One producer, one consumer, everything acked: closed loop, or open loop at `rate` a second."""
+        job = self._job(side.server, "flow", seconds, batch)
+        job.rate = rate
+        role = "redis_streams:" if side.target == "redis" else "queue.loads:"
+        role += "stock_" if side.client == "redis-py" else ""
+        return self._measure(side.server, role + ("pace" if rate else "produce"), job, role + "consume", job)
+
+    def post(self, server: PenstockServer, batch: int, seconds: float, connections: int, held: int = 0) -> BenchRound:
+        """HTTP enqueues: a control subscription takes and acks them; or `held` stay, in streams that are bounded."""
+        job = self._job(server, "post", seconds, batch)
+        job.port, job.connections, job.token = server.http_port, connections, server.token()
+        if not held:
+            job.window = max(WINDOW, 4 * batch * connections)
+            consumer = QueueJob(port=server.port, seconds=seconds, board=job.board, stream=job.stream, batch=64)
+            return self._measure(server, "queue.loads:post", job, "queue.loads:consume", consumer)
+        job.window, job.count, job.stream_max = UNBOUNDED, held, FILL_STREAM // batch * batch
+        report = self._group.measure(server.pid, "queue.loads:post", job)
+        server.check_counts(job.stream, report.count, is_held=True)
+        return to_round(server.pid, report)
+
+    def _measure(self, server: Any, sender: str, job: QueueJob, receiver: str, receiver_job: QueueJob) -> BenchRound:
+        sent, taken = self._group.flow(server.pid, sender, job, receiver, receiver_job)
+        if sent.count != taken.count:
+            raise BenchError(f"{sent.count} envelopes were sent and {taken.count} were acked")
+        server.check_counts(job.stream, sent.count)
+        sent.last_ns = taken.last_ns
+        return to_round(server.pid, sent, taken)
+
+    def memory(self, server: PenstockServer, count: int) -> BenchRound:
+        """Memory of a queued envelope: the server's RSS before and after `count` that stay queued."""
+        rss_before, cpu_before = server.rss_bytes(), server.cpu_s()
+        seconds, held = 0.0, 0
+        while held < count:
+            job = self._job(server, "held", 60.0, min(64, count - held))
+            job.count, job.window = min(count - held, FILL_STREAM), UNBOUNDED
+            report = self._group.load("queue.loads:produce", job).report()
+            server.check_counts(job.stream, report.count, is_held=True)
+            held += report.count
+            seconds += report.seconds
+        done = BenchRound.timed(held, seconds, server.rss_bytes(), server=server.cpu_s() - cpu_before)
+        done.bytes_each = round((server.rss_bytes() - rss_before) / held, 1)
+        return done
+
+    def idle(self, server: PenstockServer, count: int, seconds: float) -> BenchRound:
+        """CPU and memory of subscribers that have nothing to do."""
+        rss_before = server.rss_bytes()
+        job = self._job(server, "idle", seconds)
+        job.count = count
+        load = self._group.load("queue.loads:hold", job, is_announced=True)
+        before_s = server.cpu_s()
+        time.sleep(seconds)
+        done = BenchRound.timed(0, seconds, server.rss_bytes())
+        done.server_cpu_share = round((server.cpu_s() - before_s) / seconds, 5)
+        done.bytes_each = round((server.rss_bytes() - rss_before) / max(count, 1), 1)
+        done.count = load.report().count
+        return done
+
+
 def _start_sides(group: ProcessGroup, *, wants_peer: bool) -> list[Side]:
     """The servers and their clients, ours first."""
-    result, ours = group.result, group.penstock()
-    result.commands["penstock"] = ours.words
-    missing = RedisServer.missing() if wants_peer else "not wanted"
+    ours = [Side("penstock", group.penstock())]
+    if not wants_peer:
+        return ours
+    redis = import_role("redis_streams")
+    missing = "the client of Redis is in the source repository only" if redis is None else redis.missing()
     if missing is not None:
-        result.notes += [f"no peer: {missing}"] if wants_peer else []
-        return [(ours, "lean")]
-    theirs = group.start(partial(RedisServer, durable=group.durable))
-    result.commands["redis"] = theirs.words
-    return [(ours, "lean"), (theirs, "lean"), (theirs, "redis-py")]
+        group.result.notes.append(f"no peer: {missing}")
+        return ours
+    theirs = group.start(partial(redis.RedisServer, durable=group.durable))
+    group.result.commands["redis"] = theirs.words
+    return [*ours, Side("redis", theirs), Side("redis", theirs, "redis-py")]
 
 
-def _flow(measured: QueueRounds, batch: int, each_s: float, rate: int, side: Side) -> BenchRound:
-    return measured.flow(side[0], batch, each_s, rate, side[1])
-
-
-def _add_flow(result: BenchResult, sides: list[Side], found: list[list[BenchRound]], batch: int, rate: int) -> None:
-    name = f"open loop, {rate:,} a second" if rate else f"closed loop, {batch} a frame"
-    cells: list[BenchCell] = []
-    for (server, client), done in zip(sides, found, strict=True):
-        target = "redis" if isinstance(server, RedisServer) else "penstock"
-        cells.append(result.add(name, _batched(batch, target, client, rate), done, target, client, batch))
-        if len(cells) > 1 and not rate and client == "lean":  # another client would give the clients' ratio
-            cells[-1].compare(cells[0])
-
-
-def _batched(batch: int, target: str = "penstock", client: str = "lean", rate: int = 0) -> str:
+def describe(batch: int, target: str = "penstock", client: str = "lean", rate: int = 0) -> str:
+    """What travels together, in words."""
     if rate:
         return "nothing: one envelope a write; the acks of one read go together"
     if target == "redis":
@@ -178,7 +238,7 @@ def _batched(batch: int, target: str = "penstock", client: str = "lean", rate: i
 
 
 def trigger_configs() -> dict[str, dict[str, Any]]:
-    """Configs of `--triggers` by name: no rules, many that match nothing, some that read each envelope, one that fires."""
+    """Configs by name: no rules, many that match nothing, some that read each envelope, one that fires."""
     notify = {"action": "notify", "to": "notices", "payload": {"ref": "${env.id}"}}
 
     def with_rules(*conditions: dict[str, Any], **more: object) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Envelopes of an exact size, made by inserting a number and a time into a template.
-
-Encoding JSON for each envelope would measure the client. Only the id and the time differ between envelopes.
-"""
+"""Envelopes of an exact size, made by inserting a number and a time: encoding JSON for each would measure the client."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ class EnqueueLines:
             if len(self._block) != lines * len(self._line):
                 self._block = self._line * lines
             numbers = range(first, first + lines)
-            triples = zip(numbers, numbers, repeat(stamp_ns), strict=False)
-            return self._block % tuple(chain.from_iterable(triples))
+            return self._block % tuple(chain.from_iterable(zip(numbers, numbers, repeat(stamp_ns), strict=False)))
         starts = range(first, first + lines * self._batch, self._batch)
         return b"".join([self._line % (start, *pairs(start, self._batch, stamp_ns)) for start in starts])
 
@@ -69,23 +65,3 @@ class Posts:
     def make(self, first: int, stamp_ns: int) -> bytes:
         """One request, with envelopes numbered from `first`."""
         return self._head + self._body % pairs(first, self._batch, stamp_ns)
-
-
-class Adds:
-    """Redis commands that add one envelope each to a stream.
-
-    The stream is trimmed to about `KEPT` entries, because XACK deletes nothing.
-    """
-
-    KEPT = 100_000
-
-    def __init__(self, stream: str, size: int, tag: str) -> None:
-        words = [b"XADD", stream.encode(), b"MAXLEN", b"~", b"%d" % self.KEPT, b"*", b"e"]
-        head = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
-        self._one = b"*8\r\n%b$%d\r\n%b\r\n" % (head, size, envelope(stream, size, tag))
-        self._block = b""
-
-    def make(self, first: int, count: int, stamp_ns: int) -> bytes:
-        if len(self._block) != count * len(self._one):
-            self._block = self._one * count
-        return self._block % pairs(first, count, stamp_ns)

@@ -1,7 +1,4 @@
-"""`penstock bench live`: followers of a view on WebSockets, and the producer that changes its rows.
-
-The followers count changes; one of them also reads the time in each row. At the end all must be at the same version.
-"""
+"""`penstock bench live`: followers of a view on WebSockets, which must all reach the same version."""
 
 from __future__ import annotations
 
@@ -48,10 +45,9 @@ def live(
       penstock bench live
       penstock bench live --watchers 100,1000 --rows 100 --changes 5000 --json
     """
-    counts = [int(word) for word in watchers.split(",")]
+    result = BenchResult.begin("live", locals())
+    counts = result.parse_numbers("watchers")
     allowed = allow_files(max(counts))
-    options = {"seconds": seconds, "watchers": counts, "rows": rows, "changes": changes, "size": size}
-    result = BenchResult.begin("live", **options)
     load = QueueJob(size=size, inboxes=rows, seconds=seconds, rate=changes, tag="c")
 
     def run(group: ProcessGroup) -> None:
@@ -87,7 +83,7 @@ def _measure(group: ProcessGroup, watchers: int, load: QueueJob) -> BenchRound:
 
 
 class FollowerSocket(LoadSocket):
-    """One follower: it counts changes and keeps the newest version."""
+    """One follower: it counts changes, keeps the newest version and, if it is timed, reads the time in each row."""
 
     def __init__(self, job: QueueJob, *, is_timed: bool) -> None:
         super().__init__(job.port)

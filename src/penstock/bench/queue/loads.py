@@ -1,13 +1,10 @@
-"""Loads over Control v1 lines and over HTTP: producers in closed or open loop, a consumer, and idle subscribers.
-
-The HTTP client is hand-made, because stock ones cost several times what the server does. It reads only the status line
-and `Content-Length`.
-"""
+"""Loads over Control v1 lines and over HTTP: producers in closed or open loop, a consumer, and idle subscribers."""
 
 from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import msgspec
 
@@ -45,7 +42,7 @@ class QueueJob(LoadJob, kw_only=True, omit_defaults=True):
 
 
 class ControlSender(LoadSocket):
-    """Counts the lines that confirm an enqueue."""
+    """Counts the lines that confirm requests."""
 
     confirmed = 0
     _tail = b""
@@ -160,8 +157,8 @@ class ControlReceiver(LoadSocket):
         self.acked += len(ids)
 
 
-def consume(job: QueueJob) -> LoadReport:
-    receiver = ControlReceiver(job)
+def count_acks(job: QueueJob, receiver: Any) -> LoadReport:
+    """Ack everything until there is no more."""
     while not receiver.is_ready:
         receiver.read(WAIT_S)
     announce()
@@ -169,24 +166,19 @@ def consume(job: QueueJob) -> LoadReport:
     return LoadReport(receiver.acked, first_ns, last_ns, latencies=percentiles_ms(receiver.latencies) or None)
 
 
-class IdleSubscriber(LoadSocket):
-    """A subscriber of a stream that stays empty."""
-
-    is_ready = False
-
-    def received(self, data: bytes) -> None:
-        self.is_ready = True
+def consume(job: QueueJob) -> LoadReport:
+    return count_acks(job, ControlReceiver(job))
 
 
 def hold(job: QueueJob) -> LoadReport:
-    """Open idle subscribers and keep them until stdin ends."""
-    group: SocketGroup[IdleSubscriber] = SocketGroup()
+    """Open subscribers of streams that stay empty, and keep them until stdin ends."""
+    group: SocketGroup[ControlSender] = SocketGroup()
     for number in range(job.count):
-        member = IdleSubscriber(job.port)
+        member = ControlSender(job.port)
         line = b'{"type":"subscribe","reqId":1,"stream":"%b-%d","credit":10}\n'
         member.send(line % (job.stream.encode(), number))
         group.add(member)
-    group.wait(lambda member: member.is_ready, "an answer to each subscription")
+    group.wait(lambda member: member.confirmed > 0, "an answer to each subscription")
     announce()
     sys.stdin.read()
     group.read()  # a connection that the server closed is an error
@@ -194,7 +186,7 @@ def hold(job: QueueJob) -> LoadReport:
 
 
 class HttpConnection(LoadSocket):
-    """One keep-alive connection."""
+    """One keep-alive connection, made by hand: a stock client costs several times what the server does."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)

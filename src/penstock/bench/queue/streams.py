@@ -1,7 +1,6 @@
 """`penstock bench streams`: very many streams with one envelope each, their memory and the stalls they cause.
 
-While the server is filled and queried, and while a full minute passes, another connection sends a small request every
-few milliseconds. The slowest answer shows how long the server's loop was busy, plus the noise of the machine.
+The slowest answer to a small request every few milliseconds shows how long the server's loop was busy.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from penstock.bench.harness.processes import ANSWER_S, HOST, PenstockServer, Pro
 from penstock.bench.harness.result import BenchError, BenchResult, BenchRound
 from penstock.bench.queue.commands import Durable
 from penstock.cli.options import PLAIN, Output
-from penstock.cli.output import print_note
 
 PROBE_EVERY_S = 0.002
 LINES_A_WRITE = 256
@@ -74,7 +72,7 @@ def streams(
       penstock bench streams
       penstock bench streams --durable --json
     """
-    result = BenchResult.begin("streams", count=count, size=size, durable=durable, minute=minute)
+    result = BenchResult.begin("streams", locals())
 
     def run(group: ProcessGroup) -> None:
         server = group.penstock()
@@ -85,7 +83,8 @@ def streams(
         for path in ("/metrics", "/v1/metrics", "/v1/envelopes/1"):
             _measure(result, server, f"GET {path}", partial(server.get, path))
         if minute:
-            _measure(result, server, "a full minute passes", _pass_minute)
+            wait_s = MINUTE_S - time.time() % MINUTE_S + AFTER_MINUTE_S
+            _measure(result, server, "a full minute passes", partial(time.sleep, wait_s))
         held = server.metric("penstock_q_depth")
         if held != count:
             raise BenchError(f"{count} envelopes were sent and the server holds {held:.0f}")
@@ -118,11 +117,5 @@ def _measure(
     seconds = time.perf_counter() - before
     done = BenchRound.timed(count, seconds, server.rss_bytes(), server=server.cpu_s() - cpu_before)
     done.latency_ms = percentiles_ms(took_ns)
-    batched = f"a small request each {PROBE_EVERY_S * 1e3:.0f} ms"
-    result.add(workload, batched, [done], client="probe")
-    print_note(f"  {seconds:.2f} s; the slowest answer took {max(took_ns, default=0) / 1e6:.1f} ms")
+    result.add(workload, f"a small request each {PROBE_EVERY_S * 1e3:.0f} ms", [done], client="probe")
     return done
-
-
-def _pass_minute() -> None:
-    time.sleep(MINUTE_S - time.time() % MINUTE_S + AFTER_MINUTE_S)

@@ -1,12 +1,7 @@
-"""The loads of a relay: their messages, a publisher with its subscriber, and loads that register, hold and verify topics.
-
-The publisher begins when a probe has come through, so every subscription is in effect. Both ends count every message.
-"""
+"""The loads of a relay: their messages, a publisher with its subscriber, and loads that register, hold and verify topics."""
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
 import select
 import sys
@@ -93,20 +88,23 @@ class RelayJob(LoadJob, kw_only=True, omit_defaults=True):
     is_plain: bool = False  # the server is a proxy that knows no topics
 
 
-def _open(context: zmq.Context[Any], kind: int, endpoint: str) -> zmq.Socket[Any]:
-    socket: zmq.Socket[Any] = context.socket(kind)
+def _open(kind: int, endpoint: str) -> zmq.Socket[Any]:
+    socket: zmq.Socket[Any] = zmq.Context.instance().socket(kind)
     socket.linger = 0
     socket.sndhwm = socket.rcvhwm = HWM
     socket.connect(endpoint)
     return socket
 
 
+def _topics(job: RelayJob) -> list[str]:
+    return [topic(job.tag, number) for number in range(job.count)]
+
+
 def publish(job: RelayJob) -> LoadReport:
     """Send chunks for `seconds` in a window, or at `rate` until stdin ends; then wait until all have arrived."""
     board = Board(job.board)
-    names = [topic(job.tag, number) for number in range(job.count)]
-    context: zmq.Context[Any] = zmq.Context()
-    push = _open(context, zmq.PUSH, job.pull)
+    names = _topics(job)
+    push = _open(zmq.PUSH, job.pull)
 
     def to_wire(name: str, frame: bytes) -> bytes:
         return name.encode() + frame if job.is_plain else frame  # a proxy does not prefix the topic
@@ -116,7 +114,7 @@ def publish(job: RelayJob) -> LoadReport:
     frames = [to_wire(name, chunk(name, job.size, 0)) for name in names]
     frames *= max(1, BURST // len(frames))
     deadline = time.monotonic() + 20.0
-    while not board.acked:
+    while not board.acked:  # a probe that has come through shows that the subscriptions are in effect
         if time.monotonic() > deadline:
             raise ValueError("no probe came through")
         push.send(to_wire(names[-1], probe(names[-1])))
@@ -146,17 +144,15 @@ def publish(job: RelayJob) -> LoadReport:
     send = send_due if job.rate else send_burst
     report = send_window(job, send, wait, lambda: board.acked, burst=BURST, stall_s=STALL_S, sent=1)
     report.count -= 1  # the probe
-    context.destroy(0)
     return report
 
 
 def receive(job: RelayJob) -> LoadReport:
     """Count the messages of every topic until there are no more."""
     board = Board(job.board)
-    context: zmq.Context[Any] = zmq.Context()
-    sub = _open(context, zmq.SUB, job.pub)
-    for number in range(job.count):
-        sub.subscribe(topic(job.tag, number))
+    sub = _open(zmq.SUB, job.pub)
+    for name in _topics(job):
+        sub.subscribe(name)
     announce()
     take = super(zmq.Socket, sub).recv
     count, probes = 0, 0
@@ -175,16 +171,14 @@ def receive(job: RelayJob) -> LoadReport:
         return count != before or bool(probes and not board.acked)
 
     count_until_end(job, read, lambda: count + probes, stall_s=STALL_S)
-    context.destroy(0)
     return LoadReport(count)
 
 
 def register(job: RelayJob) -> LoadReport:
     """Register many topics; a message sent after them arrives when all are handled."""
-    names = [topic(job.tag, number) for number in range(job.count)]
+    names = _topics(job)
     signed = [registration(name) for name in names]
-    context: zmq.Context[Any] = zmq.Context()
-    push, sub = _open(context, zmq.PUSH, job.pull), _open(context, zmq.SUB, job.pub)
+    push, sub = _open(zmq.PUSH, job.pull), _open(zmq.SUB, job.pub)
     sub.subscribe(names[-1])
     announce()
     first_ns = time.monotonic_ns()
@@ -193,16 +187,13 @@ def register(job: RelayJob) -> LoadReport:
     push.send(chunk(names[-1], job.size, 0))
     if not sub.poll(60_000):
         raise ValueError("the last registration had no effect")
-    report = LoadReport(job.count, first_ns, time.monotonic_ns())
-    context.destroy(0)
-    return report
+    return LoadReport(job.count, first_ns, time.monotonic_ns())
 
 
 def hold(job: RelayJob) -> LoadReport:
     """Open many topics, each with a subscriber and `each` messages, and keep them until stdin ends."""
-    names = [topic(job.tag, number) for number in range(job.count)]
-    context: zmq.Context[Any] = zmq.Context()
-    push, sub = _open(context, zmq.PUSH, job.pull), _open(context, zmq.SUB, job.pub)
+    names = _topics(job)
+    push, sub = _open(zmq.PUSH, job.pull), _open(zmq.SUB, job.pub)
     for name in names:
         sub.subscribe(name)
     first_ns = time.monotonic_ns()
@@ -221,9 +212,7 @@ def hold(job: RelayJob) -> LoadReport:
             received += 1
     report = LoadReport(len(names), first_ns, time.monotonic_ns())
     announce()
-    while os.read(sys.stdin.fileno(), 4_096):
-        pass
-    context.destroy(0)
+    sys.stdin.read()
     return report
 
 
@@ -242,19 +231,3 @@ def verify(job: RelayJob) -> LoadReport:
             raise ValueError(f"{follower.counts.accepted} of {len(stream)} blocks were accepted")
         now_ns = time.monotonic_ns()
     return LoadReport(tokens, first_ns, now_ns)
-
-
-def run_proxy(pub: str, pull: str) -> None:
-    """libzmq's proxy between PULL and XPUB, until the process is ended; prints its endpoints first."""
-    context: zmq.Context[Any] = zmq.Context()
-    front, back = context.socket(zmq.PULL), context.socket(zmq.XPUB)
-    front.rcvhwm = back.sndhwm = HWM
-    front.bind(pull)
-    back.bind(pub)
-    ends = [socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0") for socket in (back, front)]
-    os.write(1, json.dumps(ends).encode() + b"\n")
-    zmq.proxy(front, back)
-
-
-if __name__ == "__main__":
-    run_proxy(*sys.argv[1:])

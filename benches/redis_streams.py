@@ -1,4 +1,4 @@
-"""The peer of the queue: Redis Streams, driven by a lean hand-made client and by redis-py.
+"""The peer of `penstock bench queue`: Redis Streams, driven by a lean hand-made client and by redis-py.
 
 Both send XADD, XREADGROUP with a count, and XACK of all that came. hiredis parses the replies of both.
 """
@@ -15,16 +15,24 @@ from typing import Any
 
 import msgspec
 
-from penstock.bench.harness.drive import HOST, WAIT_S, LoadSocket, count_until_end, send_paced, send_window
-from penstock.bench.harness.load import Board, LoadReport, announce, percentiles_ms
+from penstock.bench.harness.drive import HOST, LoadSocket, count_until_end, send_paced, send_window
+from penstock.bench.harness.load import Board, LoadReport, announce
 from penstock.bench.harness.processes import START_S, ServerProcess
 from penstock.bench.harness.result import BenchError
-from penstock.bench.queue.envelopes import ID_DIGITS, Adds, envelope
-from penstock.bench.queue.loads import TURN, QueueJob, StampedEnvelope
+from penstock.bench.queue.envelopes import ID_DIGITS, envelope, pairs
+from penstock.bench.queue.loads import TURN, QueueJob, StampedEnvelope, count_acks
 
 GROUP = b"bench"
 READ_MAX = 256  # entries of one XREADGROUP: about what our server merges into one write
 BLOCK_MS = 1000
+
+
+def missing() -> str | None:
+    """Why this machine has no peer."""
+    if shutil.which("redis-server") is None:
+        return "redis-server is not installed"
+    absent = [name for name in ("redis", "hiredis") if find_spec(name) is None]
+    return f"its Python client is not installed: {', '.join(absent)}" if absent else None
 
 
 class RedisServer(ServerProcess):
@@ -36,14 +44,6 @@ class RedisServer(ServerProcess):
             self.port = sock.getsockname()[1]
         options = ["--port", str(self.port), "--bind", HOST, "--save", ""]
         super().__init__(folder, ["redis-server", *options, "--appendonly", "yes" if durable else "no"])
-
-    @staticmethod
-    def missing() -> str | None:
-        """Why this machine has no peer."""
-        if shutil.which("redis-server") is None:
-            return "redis-server is not installed"
-        absent = [name for name in ("redis", "hiredis") if find_spec(name) is None]
-        return f"its Python client is not installed: {', '.join(absent)}" if absent else None
 
     def _ask(self, line: str, timeout_s: float = START_S) -> list[bytes]:
         with socket.create_connection((HOST, self.port), timeout_s) as sock:
@@ -66,6 +66,23 @@ class RedisServer(ServerProcess):
 
 def command(*words: bytes) -> bytes:
     return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
+
+
+class Adds:
+    """Commands that add one envelope each to a stream, which is trimmed because XACK deletes nothing."""
+
+    KEPT = 100_000
+
+    def __init__(self, stream: str, size: int, tag: str) -> None:
+        words = [b"XADD", stream.encode(), b"MAXLEN", b"~", b"%d" % self.KEPT, b"*", b"e"]
+        head = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+        self._one = b"*8\r\n%b$%d\r\n%b\r\n" % (head, size, envelope(stream, size, tag))
+        self._block = b""
+
+    def make(self, first: int, count: int, stamp_ns: int) -> bytes:
+        if len(self._block) != count * len(self._one):
+            self._block = self._one * count
+        return self._block % pairs(first, count, stamp_ns)
 
 
 class RedisSender(LoadSocket):
@@ -143,12 +160,7 @@ class RedisReceiver(LoadSocket):
 
 
 def consume(job: QueueJob) -> LoadReport:
-    receiver = RedisReceiver(job)
-    while not receiver.is_ready:
-        receiver.read(WAIT_S)
-    announce()
-    first_ns, last_ns = count_until_end(job, receiver.read, lambda: receiver.acked)
-    return LoadReport(receiver.acked, first_ns, last_ns, latencies=percentiles_ms(receiver.latencies) or None)
+    return count_acks(job, RedisReceiver(job))
 
 
 def stock_produce(job: QueueJob) -> LoadReport:
