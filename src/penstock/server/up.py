@@ -24,6 +24,8 @@ from penstock.server.ops.pipeline_supervisor import is_installed
 if TYPE_CHECKING:
     from penstock.server.logging.logs import LogWriter
 
+DEMO_STOP_S = 3.0
+"""How long the agents of the demo may take to disconnect."""
 EXIT_OK, EXIT_ERROR, EXIT_USAGE = 0, 1, 2
 
 
@@ -234,11 +236,11 @@ async def _run(config: Config, data: Path | None, writer: LogWriter, options: Op
         service.start_pipeline()
     demo = None
     if options.demo:
-        from penstock.server.ops.demo_supervisor import DemoSupervisor, task_of
+        from penstock.server.ops.demo_supervisor import demo_child, task_of
 
-        demo = DemoSupervisor(task_of(service, config, prints=not options.as_json), service.run_dir)
-        await demo.start()
+        demo = demo_child(service.run_dir)
+        await demo.start(task_of(service, config, prints=not options.as_json))
     await stopping.wait()
     if demo is not None:
-        await demo.stop()
+        await demo.stop(DEMO_STOP_S)
     return await drain(service)

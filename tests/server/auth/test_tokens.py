@@ -18,14 +18,9 @@ from penstock.server.auth.tokens import (
     subprotocol,
     write_operator_token,
 )
-from penstock.server.config.load import (
-    AuthSection,
-    Config,
-    ConfigError,
-    ListenSection,
-    TokenSection,
-    digest_of,
-)
+from penstock.server.config.load import Config, ConfigError
+from penstock.server.config.sections import AuthSection, ListenSection, TokenSection
+from penstock.server.files.secret_files import digest_of
 
 READ = ("streams:*:read",)
 SAM = TokenSection(token="sam-secret", scopes=READ, agent="sam")

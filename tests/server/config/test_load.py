@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from penstock.core.errors import TABLE
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy, Retry
-from penstock.server.config.load import Config, ConfigError, digest_of, load, policy_for
+from penstock.server.config.load import Config, ConfigError, load, policy_for
 from penstock.server.config.reference import error_reference, field_docs, reference, to_yaml
 from penstock.server.config.sections import JournalSection, Sections, StreamsSection
 from penstock.server.files import yaml_tree
+from penstock.server.files.secret_files import digest_of
 from tests.paths import ROOT
 
 REFERENCE = ROOT / "docs/reference"

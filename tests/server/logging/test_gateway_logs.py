@@ -15,11 +15,13 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from penstock.core.clock import Now
+from penstock.dialects.mew.rights import Decision
 from penstock.server.logging import gateway_logs
-from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, Switches, redact
+from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, redact, switches
 from tests.server.logging.draining import drain
 
-AT_US = 1_767_225_600_123_456
+AT = Now(0, 1_767_225_600_123_456)
 STAMP = "2026-01-01T00:00:00.123Z"
 CHAT = (
     b'{"protocol":"mew/v0.4","id":"m1","ts":"x","from":"sam","to":["client-b"],"kind":"chat","payload":{"text":"hi"}}'
@@ -48,26 +50,24 @@ def decisions(tmp_path: Path) -> list[bytes]:
     "the gateway's log files keep form, order of keys and the sender's bytes",
 )
 def test_an_envelope_that_came_and_went(logs: GatewayLogs, tmp_path: Path) -> None:
-    logs.received(AT_US, CHAT, "m1", "sam", "demo", "websocket")
-    logs.delivered(AT_US, CHAT, "m1", ["sam", "bob"], "demo", "websocket", {"source_participant": "sam"})
-    logs.rejected(AT_US, CHAT, "m1", "sam", "demo", "http", "capability_violation")
+    logs.received(AT, CHAT, "m1", "sam", "demo", "websocket")
+    logs.delivered(AT, CHAT, "m1", [("sam", "websocket"), ("bob", "websocket")], "demo")
+    logs.rejected(AT, CHAT, "m1", "sam", "demo", "http", "capability_violation")
     logs.close()
     head = f'{{"timestamp":"{STAMP}","event":'.encode()
     body = b',"id":"m1","envelope":' + CHAT + b',"participant":'
     assert history(tmp_path) == [
         head + b'"received"' + body + b'"sam","space_id":"demo","direction":"inbound","transport":"websocket"}',
-        head + b'"delivered"' + body + b'"sam","space_id":"demo","direction":"outbound","transport":"websocket",'
-        b'"metadata":{"source_participant":"sam"}}',
-        head + b'"delivered"' + body + b'"bob","space_id":"demo","direction":"outbound","transport":"websocket",'
-        b'"metadata":{"source_participant":"sam"}}',
+        head + b'"delivered"' + body + b'"sam","space_id":"demo","direction":"outbound","transport":"websocket"}',
+        head + b'"delivered"' + body + b'"bob","space_id":"demo","direction":"outbound","transport":"websocket"}',
         head + b'"rejected"' + body + b'"sam","space_id":"demo","direction":"inbound","transport":"http",'
         b'"metadata":{"reason":"capability_violation"}}',
     ]  # fmt: skip
 
 
 def test_what_is_not_known_is_left_out(logs: GatewayLogs, tmp_path: Path) -> None:
-    logs.received(AT_US, b"{}", None, None, None, "websocket", {})
-    logs.delivered(AT_US, b"{}", "m", [], "demo", "websocket")
+    logs.received(AT, b"{}", "", None, None, "websocket")  # type: ignore[arg-type]
+    logs.delivered(AT, b"{}", "m", [], "demo")
     logs.close()
     line = f'{{"timestamp":"{STAMP}","event":"received","envelope":{{}},"direction":"inbound","transport":"websocket"}}'
     assert history(tmp_path) == [line.encode()], "and a delivery to nobody is none"
@@ -79,8 +79,8 @@ def test_what_is_not_known_is_left_out(logs: GatewayLogs, tmp_path: Path) -> Non
 )
 def test_a_decision(logs: GatewayLogs, tmp_path: Path) -> None:
     held = ({"kind": "chat"}, {"kind": "mcp/*"})
-    logs.decided(AT_US, "m1", "sam", "demo", True, "mcp/request", held[1], "static", held, "websocket", ["r1", "r2"])
-    logs.decided(AT_US, "m2", "sam", "demo", False, "stream/open", None, None, (), "http")
+    logs.decided(AT, Decision("m1", "sam", "demo", "mcp/request", held[1], "static", held, "websocket", ("r1", "r2")))
+    logs.decided(AT, Decision("m2", "sam", "demo", "stream/open", None, None, (), "polling"))
     logs.close()
     allowed, denied = decisions(tmp_path)
     assert allowed.decode() == (
@@ -120,7 +120,7 @@ def test_what_tools_search_for_is_found_however_the_envelope_was_written(
     }
     wide = msgspec.json.format(msgspec.json.encode(envelope), indent=4)
     assert b"\n" in wide
-    logs.delivered(AT_US, wide, "m1", ["bob"], "demo", "websocket")
+    logs.delivered(AT, wide, "m1", [("bob", "websocket")], "demo")
     logs.close()
     (line,) = history(tmp_path)
     assert re.search(pattern, line.decode())
@@ -132,7 +132,7 @@ def test_what_tools_search_for_is_found_however_the_envelope_was_written(
 )
 def test_an_envelope_keeps_its_own_spelling(logs: GatewayLogs, tmp_path: Path) -> None:
     odd = b'{"id":"m1","n":1.50e3,"big":123456789012345678901234567890,"t":"\\u0041\\/","id":"m2"}'
-    logs.received(AT_US, odd, "m1", "sam", "demo", "websocket")
+    logs.received(AT, odd, "m1", "sam", "demo", "websocket")
     logs.close()
     assert b'"envelope":' + odd + b"," in history(tmp_path)[0]
 
@@ -152,7 +152,7 @@ JOINS = [
 @pytest.mark.promise("Capabilities and log files of a gateway", "the log files contain no clear-text token")
 @pytest.mark.parametrize("join", JOINS)
 def test_no_token_is_written_in_clear(logs: GatewayLogs, tmp_path: Path, join: str) -> None:
-    logs.received(AT_US, join.replace("TOKEN", TOKEN).encode(), "j", "p1", "demo", "websocket")
+    logs.received(AT, join.replace("TOKEN", TOKEN).encode(), "j", "p1", "demo", "websocket")
     logs.close()
     (line,) = history(tmp_path)
     assert TOKEN.encode() not in line and DIGEST.encode() in line
@@ -176,7 +176,7 @@ def test_only_what_hands_over_a_token_is_touched() -> None:
     "broken", [b'{"token":"x"', b'{"type":"join","token":"\xff"}', b'["token"]', b"[" * 9_000 + b"token"]
 )
 def test_an_unreadable_message_is_logged_by_its_size(logs: GatewayLogs, tmp_path: Path, broken: bytes) -> None:
-    logs.rejected(AT_US, broken, None, "sam", "demo", "http", "invalid")
+    logs.rejected(AT, broken, "", "sam", "demo", "http", "invalid")
     logs.close()
     (line,) = history(tmp_path)
     assert msgspec.json.decode(line)["envelope"] == {"unreadable": len(broken)}
@@ -210,9 +210,9 @@ def test_redacting_never_raises_and_never_shows_a_token(
 
 
 def test_what_has_no_json_does_not_end_the_log(logs: GatewayLogs, tmp_path: Path) -> None:
-    logs.received(AT_US, CHAT, "m1", "half \ud800", "demo", "websocket")
-    logs.received(AT_US, CHAT, "m2", "sam", "demo", "websocket", {"odd": object()})
-    logs.received(AT_US, CHAT, "m3", "sam", "demo", "websocket")
+    logs.received(AT, CHAT, "m1", "half \ud800", "demo", "websocket")
+    logs.received(AT, CHAT, "m2", "sam", object(), "websocket")  # type: ignore[arg-type]
+    logs.received(AT, CHAT, "m3", "sam", "demo", "websocket")
     logs.close()
     lines = [msgspec.json.decode(line) for line in history(tmp_path)]
     assert [("unprintable" in line, line["event"]) for line in lines] == [
@@ -243,10 +243,10 @@ SWITCHES: list[tuple[str, Any, dict[str, str], tuple[bool, bool]]] = [
     ids=[case[0] for case in SWITCHES],
 )
 def test_switches(section: Any, environment: dict[str, str], expected: tuple[bool, bool], tmp_path: Path) -> None:
-    assert Switches.read(section, environment) == expected
-    logs = GatewayLogs.from_environment(tmp_path / "logs", environment, section)
-    logs.received(AT_US, CHAT, "m1", "sam", "demo", "websocket")
-    logs.decided(AT_US, "m1", "sam", "demo", True, "chat", None, "implicit", (), "websocket")
+    assert switches(section, environment) == expected
+    logs = GatewayLogs(tmp_path / "logs", history=expected[0], decisions=expected[1])
+    logs.received(AT, CHAT, "m1", "sam", "demo", "websocket")
+    logs.decided(AT, Decision("m1", "sam", "demo", "chat", None, "implicit", (), "websocket"))
     logs.close()
     made = sorted(path.name for path in (tmp_path / "logs").glob("*.jsonl"))
     assert made == [
@@ -266,7 +266,7 @@ def test_files_are_put_aside_by_size_and_the_oldest_goes(tmp_path: Path, monkeyp
     logs = GatewayLogs(tmp_path, history=True, decisions=False, max_bytes=2_000, keep=2)
     assert logs._history is not None
     for n in range(50):
-        logs.received(AT_US, CHAT, f"m{n}", "sam", "demo", "websocket")
+        logs.received(AT, CHAT, f"m{n}", "sam", "demo", "websocket")
         drain(logs._history)  # one write each
     logs.close()
     names = sorted(path.name for path in tmp_path.glob("*.jsonl*"))
@@ -297,7 +297,7 @@ def test_what_does_not_fit_is_dropped_and_counted(
     monkeypatch.setattr(os, "write", slow)
     logs = GatewayLogs(tmp_path / "logs", history=True, decisions=False)
     for n in range(100):
-        logs.delivered(AT_US, CHAT, f"m{n}", ["a", "b", "c", "d", "e"], "demo", "websocket")
+        logs.delivered(AT, CHAT, f"m{n}", [(name, "websocket") for name in "abcde"], "demo")
     assert logs.dropped >= 350
     stuck.set()
     logs.close()

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.core.limits import Limits
 from penstock.core.scopes import OPERATOR, Principal, require
 from penstock.dialects.courier.operations import surveys
-from penstock.server.metrics.prometheus_text import ByStream, Scrape, StreamFigures, Together
+from penstock.server.metrics.prometheus_text import ByStream, Scrape, Together
 from tests.core.driving import QueueDriver
 
 
@@ -17,7 +17,7 @@ def one_stream_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveys, "STREAMS_A_TURN", 1)
 
 
-def finish(bench: QueueDriver, figures: StreamFigures, between: object = None) -> dict[tuple[str, str], float]:
+def finish(bench: QueueDriver, figures: ByStream | Together, between: object = None) -> dict[tuple[str, str], float]:
     """Make a scrape, with something happening after its first turn."""
     scrape = Scrape(bench.machine, figures, lambda now: [])
     turns = 0

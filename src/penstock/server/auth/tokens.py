@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS, OPERATOR, TOKEN_BYTES, Principal, require, token_text
-from penstock.server.config.load import AuthSection, Config, ConfigError, digest_of
-from penstock.server.config.sections import TokenSection
+from penstock.server.config.load import Config, ConfigError
+from penstock.server.config.sections import AuthSection, TokenSection
 from penstock.server.files.addresses import HostPort, client_address, is_loopback, parse_control, parse_network
-from penstock.server.files.secret_files import write_private
+from penstock.server.files.secret_files import digest_of, write_private
 
 UNIX_PEER = "unix"
 """The peer address of a Unix socket, which only programs on this machine can open."""
@@ -118,23 +118,13 @@ class Guard:
         """Apply these settings from now on."""
         # A space requires a token always.
         self._tokens_configured = bool(config.auth.tokens) or not config.serves_courier
-        self._allow_anonymous = config.auth.allow_anonymous
-        self._origins = tuple(origin for text in config.listen.origins if (origin := _origin(text)))
+        self.allows_anonymous = config.auth.allow_anonymous
+        self.origins = tuple(origin for text in config.listen.origins if (origin := _origin(text)))
         self._proxies = tuple(parse_network(text) for text in config.listen.trusted_proxies)
-
-    @property
-    def allows_anonymous(self) -> bool:
-        """Whether peers on other machines need no token."""
-        return self._allow_anonymous
-
-    @property
-    def has_origins(self) -> bool:
-        """Whether pages of other sites may connect."""
-        return bool(self._origins)
 
     def is_listed(self, origin: str) -> bool:
         """Whether the config lists this site."""
-        return _origin(origin) in self._origins
+        return _origin(origin) in self.origins
 
     def client_address(self, peer: str, headers: Mapping[str, str]) -> str:
         """The address of the client behind trusted proxies."""
@@ -144,7 +134,7 @@ class Guard:
 
     def check_peer(self, peer_ip: str | None, bind_is_loopback: bool) -> Refusal | None:
         """Why an anonymous peer is refused; call it for anonymous principals only."""
-        if self._allow_anonymous:
+        if self.allows_anonymous:
             return None
         if peer_ip == UNIX_PEER or (bind_is_loopback and peer_ip is not None and is_loopback(peer_ip)):
             return None
@@ -156,7 +146,7 @@ class Guard:
         `Host` matters wherever no token is required. `Origin` matters for WebSocket upgrades and for requests that
         change something, tokens or not; a browser always sends it with those.
         """
-        is_open = not (self._tokens_configured or self.has_minted or self._allow_anonymous)
+        is_open = not (self._tokens_configured or self.has_minted or self.allows_anonymous)
         if is_open and not (host and self.is_local_name(host)):
             return Refusal(
                 "Forbidden",
@@ -175,7 +165,7 @@ class Guard:
         if origin is None:
             return None
         parsed = _origin(origin)
-        if parsed is not None and (parsed in self._origins or _is_same_place(parsed, host or "")):
+        if parsed is not None and (parsed in self.origins or _is_same_place(parsed, host or "")):
             return None
         return Refusal(
             "Forbidden",

@@ -15,20 +15,13 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.core import patterns
-from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy, Retry
 from penstock.core.rules.rate_limits import Rate, Rates
 from penstock.core.tenants import DEAD_PREFIX, TENANTS, Quota, is_dead, split
-from penstock.dialects.courier.triggers.config import Trigger
 from penstock.server.config import environment, validation
 from penstock.server.config.cross_checks import cross_check
 from penstock.server.config.sections import (
-    AuthSection,
-    ListenSection,
-    LogsSection,
-    RateDefaults,
     RateSettings,
-    RetrySettings,
     Sections,
     StreamCaps,
     StreamsSection,
@@ -40,25 +33,7 @@ from penstock.server.files.schema_files import read_schemas
 from penstock.server.files.secret_files import digest_of, token_error
 from penstock.server.files.yaml_tree import ConfigError, format_error, read_text
 
-__all__ = [
-    "AuthSection",
-    "Config",
-    "ConfigError",
-    "Limits",
-    "ListenSection",
-    "LogsSection",
-    "RateDefaults",
-    "RateSettings",
-    "RetrySettings",
-    "StreamCaps",
-    "StreamsSection",
-    "TokenSection",
-    "Trigger",
-    "digest_of",
-    "load",
-    "policy_for",
-    "rates",
-]
+__all__ = ["Config", "ConfigError", "load", "policy_for", "quotas", "rates"]
 
 
 class Config(Sections, frozen=True):

@@ -3,15 +3,13 @@
 A worker is a session of the runtime without a transport. It holds a lease while it works, enqueues its answer, and acks
 when the answer is durable. A crash in between repeats the work but not the answer, whose id derives from the request's.
 A failed request is answered too (`ok: false`, with a code); a request that cannot be answered goes to the dead letters.
-`SKILLS` lists all skills.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -50,22 +48,6 @@ TEXT_MAX = 768 * 1024
 """Bytes of a diff as JSON, where a control character takes six: an envelope is bounded."""
 
 
-class Skill(Protocol):
-    """A kind of work that the server does on request."""
-
-    name: str
-    stream: str
-    request_kind: str
-    result_kind: str
-    replies: tuple[str, ...]
-    """Patterns of the streams that answers may go to."""
-    parallel_max: int
-    lease_ms: int
-
-    async def run(self, payload: bytes) -> dict[str, Any] | Refusal:
-        """Carry out one request."""
-
-
 class GitDiff:
     """The diff between two commits of a repository below the root."""
 
@@ -77,6 +59,7 @@ class GitDiff:
         assert settings.root is not None
         self.stream = settings.stream
         self.replies = settings.replies
+        """Patterns of the streams that answers may go to."""
         self.parallel_max = settings.parallel_max
         self.lease_ms = settings.timeout_ms + LEASE_MARGIN_MS
         self._root = Path(settings.root)
@@ -106,16 +89,10 @@ def _fitting(done: Diff) -> tuple[str, bool]:
     return text, truncated
 
 
-SKILLS: dict[str, Callable[[SkillsSection], Skill | None]] = {
-    "git.diff": lambda settings: None if settings.git.root is None else GitDiff(settings.git)
-}
-"""Every skill by name: makes it from the config, or None when it is off."""
-
-
 class SkillWorker(PeerlessSession):
     """One skill on one runtime."""
 
-    def __init__(self, skill: Skill, runtime: Runtime) -> None:
+    def __init__(self, skill: GitDiff, runtime: Runtime) -> None:
         super().__init__()
         self.done = 0
         """Requests answered, failures included."""
@@ -223,5 +200,4 @@ class SkillWorker(PeerlessSession):
 
 def start_skills(settings: SkillsSection, runtime: Runtime) -> list[SkillWorker]:
     """Start every configured skill."""
-    made = [make(settings) for make in SKILLS.values()]
-    return [SkillWorker(skill, runtime) for skill in made if skill is not None]
+    return [] if settings.git.root is None else [SkillWorker(GitDiff(settings.git), runtime)]

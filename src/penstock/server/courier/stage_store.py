@@ -11,7 +11,7 @@ the server crashes in between, because frames are live and not stored.
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,6 +26,9 @@ from penstock.dialects.courier.wire.staged_frames import StagedFrame, space_prob
 from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
 
+if TYPE_CHECKING:
+    from penstock.server.spaces.host import Spaces
+
 ENVELOPE_COST = 400
 """Bytes that a staged envelope takes in addition to its body."""
 PART_COST = 1_000
@@ -37,18 +40,6 @@ NAMED_MAX = 10
 
 Key = tuple[str, int]
 Lines = list[Draft | StagedFrame]
-
-
-class SpaceWriter(Protocol):
-    """Writes frames to spaces."""
-
-    def writable(self, space: str, stream: str, /) -> Refusal | None:
-        """Why a pipeline may not write to this stream, by its name or id."""
-        ...
-
-    def write(self, space: str, stream: str, frames: list[bytes], /) -> Refusal | None:
-        """Send frames to the subscribers of the stream."""
-        ...
 
 
 class _Part(msgspec.Struct):
@@ -67,7 +58,7 @@ class _Batch(msgspec.Struct):
 class Staging:
     """The staged batches of one server."""
 
-    def __init__(self, runtime: Runtime, spaces: SpaceWriter | None = None) -> None:
+    def __init__(self, runtime: Runtime, spaces: Spaces | None = None) -> None:
         self._runtime = runtime
         self._machine = runtime.machine
         self._spaces = spaces

@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, Protocol, TextIO, TypeVar
+from typing import Generic, TextIO, TypeVar
 
 import msgspec
 
@@ -25,14 +25,6 @@ CLOSE_S = 5.0
 Item = TypeVar("Item")
 
 
-class LineSink(Protocol):
-    """Where the lines go. Only the thread uses it."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def _report_drops(count: int, total: int) -> bytes:
     return msgspec.json.encode({"event": "log.dropped", "count": count, "total": total})
 
@@ -42,7 +34,7 @@ class LineWriter(Generic[Item]):
 
     def __init__(
         self,
-        sink: LineSink,
+        sink: RotatingFile | TextSink,
         line: Callable[[Item], bytes],
         *,
         waiting_max: int,
@@ -54,6 +46,7 @@ class LineWriter(Generic[Item]):
         report: Callable[[int, int], bytes] | None = _report_drops,
     ) -> None:
         self._sink = sink
+        """Only the thread uses it."""
         self._line = line
         """Formats an item, without the line end. It runs on the thread and must not raise."""
         self._report = report

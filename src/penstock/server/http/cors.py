@@ -22,7 +22,7 @@ EXPOSED_HEADERS = (
 
 def answer_headers(guard: Guard, headers: Mapping[str, str]) -> dict[str, str]:
     """The CORS headers of a reply."""
-    if not guard.has_origins:
+    if not guard.origins:
         return {}
     origin = headers.get("Origin")
     if origin is None or not guard.is_listed(origin):

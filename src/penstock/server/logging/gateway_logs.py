@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.core.clock import rfc3339
+from penstock.core.clock import Now, rfc3339
+from penstock.dialects.mew.rights import Decision
 from penstock.server.files.line_writer import LineWriter, RotatingFile
 
 HISTORY = "envelope-history.jsonl"
@@ -41,9 +42,6 @@ LINGER_S = 0.05
 DIGEST_MAX = 12
 """Hexadecimal digits of a token's digest in the logs: enough to distinguish tokens, too few to guess one."""
 
-Transport = Literal["websocket", "http", "virtual"]
-MatchedSource = Literal["static", "dynamic", "implicit"]
-"""Origin of a capability: the config or an invitation, a grant, or implicit for all participants."""
 Item = TypeVar("Item")
 
 _ON = ("true", "1", "yes", "on")
@@ -56,20 +54,13 @@ _string = msgspec.json.Decoder(str)
 _encode = msgspec.json.encode
 
 
-class Switches(NamedTuple):
-    """Which of the two files are written."""
-
-    history: bool
-    decisions: bool
-
-    @classmethod
-    def read(cls, section: object, environment: Mapping[str, str]) -> Switches:
-        """Read `gateway_logging` of a space.yaml; the environment overrides it. Both files are on by default."""
-        every = _switch(environment, "GATEWAY_LOGGING", section)
-        parts = section if isinstance(section, Mapping) else {}
-        history = _switch(environment, "ENVELOPE_HISTORY", parts.get("envelope_history"))
-        decisions = _switch(environment, "CAPABILITY_DECISIONS", parts.get("capability_decisions"))
-        return cls(every and history, every and decisions)
+def switches(section: object, environment: Mapping[str, str]) -> tuple[bool, bool]:
+    """Whether history and decisions are on: `gateway_logging` of a space.yaml, overridden by the environment. Both are by default."""
+    every = _switch(environment, "GATEWAY_LOGGING", section)
+    parts = section if isinstance(section, Mapping) else {}
+    history = _switch(environment, "ENVELOPE_HISTORY", parts.get("envelope_history"))
+    decisions = _switch(environment, "CAPABILITY_DECISIONS", parts.get("capability_decisions"))
+    return every and history, every and decisions
 
 
 def _switch(environment: Mapping[str, str], name: str, section: object) -> bool:
@@ -122,6 +113,13 @@ def _compact(envelope: bytes) -> bytes:
         return _encode({"unreadable": len(envelope)})
 
 
+def _transport(kind: str) -> str:
+    """The upstream name of a transport."""
+    if kind in ("http", "polling"):
+        return "http"
+    return "websocket" if kind == "websocket" else "virtual"
+
+
 def _line_of(fields: dict[str, Any]) -> bytes:
     """The fields that have a value, in order."""
     try:
@@ -137,27 +135,9 @@ class _EnvelopeEvent(NamedTuple):
     event: str
     id: str | None
     envelope: bytes
-    space: str | None
-    direction: str
-    transport: Transport
-    metadata: Mapping[str, Any] | None
-
-
-class _Decision(NamedTuple):
-    """What was allowed or denied, and why."""
-
-    at_us: int
-    envelope_id: str | None
-    participant: str | None
-    space: str | None
-    allowed: bool
-    required: str
-    matched: Mapping[str, Any] | None
-    matched_source: MatchedSource | None
-    granted: Sequence[Mapping[str, Any]]
-    source: str
-    transport: Transport
-    correlation_id: Sequence[str] | None
+    space: str
+    transport: str
+    reason: str | None = None
 
 
 class _Lines(LineWriter[Item], ABC):
@@ -183,16 +163,16 @@ class _Lines(LineWriter[Item], ABC):
         return self._moment[1]
 
 
-class _History(_Lines[tuple[_EnvelopeEvent, str | None]]):
+class _History(_Lines[tuple[_EnvelopeEvent, str]]):
     """One line for each envelope and participant."""
 
     _latest: tuple[_EnvelopeEvent | None, msgspec.Raw] = (None, msgspec.Raw(b"null"))
     """The latest envelope as it is written: all its recipients share it."""
 
-    def write(self, story: _EnvelopeEvent, participants: Sequence[str | None]) -> None:
+    def write(self, story: _EnvelopeEvent, participants: Sequence[str]) -> None:
         self.put([(story, participant) for participant in participants], len(story.envelope) * len(participants))
 
-    def _format(self, item: tuple[_EnvelopeEvent, str | None]) -> bytes:
+    def _format(self, item: tuple[_EnvelopeEvent, str]) -> bytes:
         story, participant = item
         if self._latest[0] is not story:
             self._latest = (story, msgspec.Raw(_compact(redact(story.envelope))))
@@ -204,40 +184,40 @@ class _History(_Lines[tuple[_EnvelopeEvent, str | None]]):
                 "envelope": self._latest[1],
                 "participant": participant,
                 "space_id": story.space,
-                "direction": story.direction,
-                "transport": story.transport,
-                "metadata": story.metadata or None,
+                "direction": "outbound" if story.event == "delivered" else "inbound",
+                "transport": _transport(story.transport),
+                "metadata": None if story.reason is None else {"reason": story.reason},
             }
         )
 
 
-class _Decisions(_Lines[_Decision]):
+class _Decisions(_Lines[tuple[int, Decision]]):
     """One line for each decision."""
 
-    def write(self, decision: _Decision) -> None:
-        self.put([decision])
-
-    def _format(self, item: _Decision) -> bytes:
-        metadata = {"source": item.source, "transport": item.transport, "correlation_id": item.correlation_id}
+    def _format(self, item: tuple[int, Decision]) -> bytes:
+        at_us, decision = item
+        transport = _transport(decision.transport)
+        source = "http_api" if transport == "http" else transport
+        metadata = {"source": source, "transport": transport, "correlation_id": decision.correlation}
         return _line_of(
             {
-                "timestamp": self._stamp(item.at_us),
+                "timestamp": self._stamp(at_us),
                 "event": "capability_check",
-                "envelope_id": item.envelope_id,
-                "participant": item.participant,
-                "space_id": item.space,
-                "result": "allowed" if item.allowed else "denied",
-                "required_capability": item.required,
-                "matched_capability": item.matched,
-                "matched_source": item.matched_source,
-                "granted_capabilities": item.granted,
+                "envelope_id": decision.envelope,
+                "participant": decision.participant,
+                "space_id": decision.space,
+                "result": "denied" if decision.source is None else "allowed",
+                "required_capability": decision.kind,
+                "matched_capability": decision.matched,
+                "matched_source": decision.source,
+                "granted_capabilities": decision.held,
                 "metadata": {key: value for key, value in metadata.items() if value},
             }
         )
 
 
 class GatewayLogs:
-    """Both files of a gateway; a disabled one costs nothing."""
+    """Both files of a gateway, which observe its space; a disabled one costs nothing."""
 
     def __init__(
         self, directory: Path, *, history: bool, decisions: bool, max_bytes: int = FILE_MAX, keep: int = KEEP
@@ -247,104 +227,41 @@ class GatewayLogs:
         self._history = _History(directory / HISTORY, max_bytes=max_bytes, keep=keep) if history else None
         self._decisions = _Decisions(directory / DECISIONS, max_bytes=max_bytes, keep=keep) if decisions else None
 
-    @classmethod
-    def from_environment(
-        cls,
-        directory: Path,
-        environment: Mapping[str, str],
-        section: object = None,
-        *,
-        max_bytes: int = FILE_MAX,
-        keep: int = KEEP,
-    ) -> GatewayLogs:
-        """The logs that `gateway_logging` of a space.yaml and the environment enable."""
-        switches = Switches.read(section, environment)
-        return cls(directory, history=switches.history, decisions=switches.decisions, max_bytes=max_bytes, keep=keep)
-
     @property
     def dropped(self) -> int:
         """Lines that were not written."""
         return sum(log.dropped for log in (self._history, self._decisions) if log is not None)
 
-    def received(
-        self,
-        at_us: int,
-        envelope: bytes,
-        id_: str | None,
-        participant: str | None,
-        space: str | None,
-        transport: Transport,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> None:
+    def received(self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str) -> None:
         """An envelope or a join was received."""
         if self._history is not None:
-            story = _EnvelopeEvent(at_us, "received", id_, envelope, space, "inbound", transport, metadata)
-            self._history.write(story, (participant,))
+            story = _EnvelopeEvent(now.wall_us, "received", id_ or None, envelope, space, transport)
+            self._history.write(story, [participant])
 
     def delivered(
-        self,
-        at_us: int,
-        envelope: bytes,
-        id_: str | None,
-        participants: Sequence[str],
-        space: str | None,
-        transport: Transport,
-        metadata: Mapping[str, Any] | None = None,
+        self, now: Now, envelope: bytes, id_: str, participants: Iterable[tuple[str, str]], space: str
     ) -> None:
-        """An envelope was delivered to these participants."""
+        """An envelope was delivered to these participants, each with its transport."""
         if self._history is not None:
-            story = _EnvelopeEvent(at_us, "delivered", id_, envelope, space, "outbound", transport, metadata)
-            self._history.write(story, participants)
+            by_transport: dict[str, list[str]] = {}
+            for participant, transport in participants:
+                by_transport.setdefault(_transport(transport), []).append(participant)
+            for transport, names in by_transport.items():
+                story = _EnvelopeEvent(now.wall_us, "delivered", id_ or None, envelope, space, transport)
+                self._history.write(story, names)
 
     def rejected(
-        self,
-        at_us: int,
-        envelope: bytes,
-        id_: str | None,
-        participant: str | None,
-        space: str | None,
-        transport: Transport,
-        reason: str,
+        self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str, reason: str
     ) -> None:
         """An envelope was rejected; the reason is the code of its error."""
         if self._history is not None:
-            story = _EnvelopeEvent(at_us, "rejected", id_, envelope, space, "inbound", transport, {"reason": reason})
-            self._history.write(story, (participant,))
+            story = _EnvelopeEvent(now.wall_us, "rejected", id_, envelope, space, transport, reason)
+            self._history.write(story, [participant])
 
-    def decided(
-        self,
-        at_us: int,
-        envelope_id: str | None,
-        participant: str | None,
-        space: str | None,
-        allowed: bool,
-        required: str,
-        matched: Mapping[str, Any] | None,
-        source: MatchedSource | None,
-        granted: Sequence[Mapping[str, Any]],
-        transport: Transport,
-        correlation_id: Sequence[str] | None = None,
-        via: str | None = None,
-    ) -> None:
-        """A capability was checked. `source` is the origin of the matching capability, `via` the interface of the request."""
+    def decided(self, now: Now, decision: Decision) -> None:
+        """A capability was checked."""
         if self._decisions is not None:
-            via = via or ("http_api" if transport == "http" else transport)
-            self._decisions.write(
-                _Decision(
-                    at_us,
-                    envelope_id,
-                    participant,
-                    space,
-                    allowed,
-                    required,
-                    matched,
-                    source,
-                    granted,
-                    via,
-                    transport,
-                    correlation_id,
-                )
-            )
+            self._decisions.put([(now.wall_us, decision)])
 
     def close(self) -> None:
         """Write what waits, within a deadline."""

@@ -7,7 +7,7 @@ label of their own and the rest is summed as `other`, so a stream per agent cann
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 from prometheus_client.core import Metric
@@ -29,20 +29,12 @@ from penstock.server.metrics.metric_names import (
 from penstock.server.metrics.prometheus_text import ByStream, Scrape, Together
 
 if TYPE_CHECKING:
+    from penstock.server.http.idempotency import Replays
     from penstock.server.journal.lifecycle import JournalLifecycle
     from penstock.server.relay.supervisor import RelaySupervisor
     from penstock.server.spaces.host import Spaces
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class ReplayCounts(Protocol):
-    """The counts of the `Idempotency-Key` cache."""
-
-    replayed: int
-    forgotten: int
-
-    def __len__(self) -> int: ...
 
 
 class Exporter:
@@ -54,7 +46,7 @@ class Exporter:
         log_dropped: Callable[[], int],
         pipeline: Callable[[], PipelineStatus | None] = lambda: None,
         *,
-        replays: ReplayCounts,
+        replays: Replays,
         record_dropped: Callable[[], int] = lambda: 0,
         per_stream: bool = False,
         spaces: Spaces | None = None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Protocol
 
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
@@ -30,19 +29,6 @@ SAMPLES_A_TURN = 1_000
 
 _FIGURES = (*QUEUE_COUNTERS, *QUEUE_GAUGES)
 _LATENCIES = {"latP50": "0.5", "latP95": "0.95", "latP99": "0.99"}
-
-
-class StreamFigures(Protocol):
-    """What a scrape gathers from streams, and makes of it."""
-
-    def names(self) -> list[str]:
-        """The streams to ask."""
-
-    def add(self, now: Now, names: list[str]) -> None:
-        """Ask some of them."""
-
-    def families(self) -> Iterator[Metric]:
-        """What they said."""
 
 
 class ByStream:
@@ -131,7 +117,9 @@ class Together:
 class Scrape:
     """One scrape: first the figures of the streams, then the text, both a little a turn."""
 
-    def __init__(self, machine: QueueMachine, figures: StreamFigures, rest: Callable[[Now], list[Metric]]) -> None:
+    def __init__(
+        self, machine: QueueMachine, figures: ByStream | Together, rest: Callable[[Now], list[Metric]]
+    ) -> None:
         self._figures = figures
         self._rest = rest
         self._names = Slices(figures.names)

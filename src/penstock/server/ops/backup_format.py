@@ -14,7 +14,7 @@ import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import msgspec
 
@@ -71,19 +71,9 @@ class DigestReader:
         return data
 
 
-class BackupTarget(Protocol):
-    """Where a backup is written."""
-
-    def add(self, name: str, file: DigestReader, size: int) -> None: ...
-
-    def finish(self) -> None:
-        """Make the backup durable under its final name."""
-
-    def abandon(self) -> None:
-        """Remove the partial backup."""
-
-
 class _Directory:
+    """A backup as a directory. `finish` makes it durable under its final name, `abandon` removes what was written."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._part = path.with_name(path.name + ".part")
@@ -104,6 +94,8 @@ class _Directory:
 
 
 class _Tar:
+    """The same as a tar file."""
+
     def __init__(self, path: Path, mode: str) -> None:
         self._path = path
         self._part = path.with_name(path.name + ".part")
@@ -166,7 +158,7 @@ def is_taken(path: Path) -> bool:
     return next(path.iterdir(), None) is not None
 
 
-def open_target(path: Path) -> BackupTarget:
+def open_target(path: Path) -> _Directory | _Tar:
     """Open a new backup; refuses an existing path."""
     mode = tar_mode(path)
     draft = path.with_name(path.name + ".part")
@@ -184,7 +176,7 @@ def open_target(path: Path) -> BackupTarget:
 class BackupWriter:
     """A backup in progress; collects sizes and digests for its manifest."""
 
-    def __init__(self, target: BackupTarget) -> None:
+    def __init__(self, target: _Directory | _Tar) -> None:
         self._target = target
         self.files: dict[str, BackupFile] = {}
         self.bytes = 0

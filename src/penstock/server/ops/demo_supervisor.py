@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from penstock.server.assembly import Service
     from penstock.server.config.load import Config
 
-STOP_S = 3.0
-"""How long the agents may take to disconnect."""
 ALERTS_TO = "ops"
 """The agent that receives alerts."""
 COLLECTOR = "collector"
@@ -133,15 +131,6 @@ def _token(place: Path, name: str) -> str:
     return file.read_text("ascii").strip() if file.exists() else os.environ[environment_name(name)]
 
 
-class DemoSupervisor:
-    """Runs `penstock.demo.process` against a server."""
-
-    def __init__(self, task: DemoTask, run_dir: Path) -> None:
-        self._task = task
-        self._child = ChildSupervisor("penstock.demo.process", log=run_dir / LOG)
-
-    async def start(self) -> None:
-        await self._child.start(self._task)
-
-    async def stop(self) -> None:
-        await self._child.stop(STOP_S)
+def demo_child(run_dir: Path) -> ChildSupervisor:
+    """The process of the agents; start it with the task."""
+    return ChildSupervisor("penstock.demo.process", log=run_dir / LOG)

@@ -3,65 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from penstock.core.clock import Now
-from penstock.dialects.mew.rights import Decision
 from penstock.server.auth.tokens import TokenStore
 from penstock.server.config.spaces.files import LoadedSpace, write_invited_token
 from penstock.server.logging import logs
-from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, Transport
+from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, switches
 from penstock.server.spaces.host import Spaces
 from penstock.server.spaces.pollers import FileSink
-
-
-def _transport(kind: str) -> Transport:
-    """The upstream name of a transport."""
-    if kind in ("http", "polling"):
-        return "http"
-    return "websocket" if kind == "websocket" else "virtual"
-
-
-class _Watch:
-    """Has everything that passes written to a gateway's files."""
-
-    def __init__(self, files: GatewayLogs) -> None:
-        self._files = files
-
-    def received(self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str) -> None:
-        self._files.received(now.wall_us, envelope, id_ or None, participant, space, _transport(transport))
-
-    def delivered(
-        self, now: Now, envelope: bytes, id_: str, participants: Iterable[tuple[str, str]], space: str
-    ) -> None:
-        by_transport: dict[str, list[str]] = {}
-        for participant, kind in participants:
-            by_transport.setdefault(_transport(kind), []).append(participant)
-        for transport, names in by_transport.items():
-            self._files.delivered(now.wall_us, envelope, id_ or None, names, space, _transport(transport))
-
-    def rejected(
-        self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str, reason: str
-    ) -> None:
-        self._files.rejected(now.wall_us, envelope, id_, participant, space, _transport(transport), reason)
-
-    def decided(self, now: Now, decision: Decision) -> None:
-        self._files.decided(
-            now.wall_us,
-            decision.envelope,
-            decision.participant,
-            decision.space,
-            decision.source is not None,
-            decision.kind,
-            decision.matched,
-            decision.source,
-            decision.held,
-            _transport(decision.transport),
-            decision.correlation,
-        )
 
 
 class HostedSpaces:
@@ -75,9 +27,9 @@ class HostedSpaces:
         watch = None
         if keeps_logs and loaded:
             directory, section = loaded[0].mewdir / "logs", msgspec.to_builtins(loaded[0].logging)
-            files = GatewayLogs.from_environment(directory, os.environ, section)
-            self._files.append(files)
-            watch = _Watch(files)
+            history, decisions = switches(section, os.environ)
+            watch = GatewayLogs(directory, history=history, decisions=decisions)
+            self._files.append(watch)
 
         def is_operator(token: str) -> bool:
             holder = tokens.resolve(token)

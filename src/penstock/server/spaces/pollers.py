@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,24 +12,17 @@ from penstock.core.fanout.outbox import Outbox
 from penstock.dialects.mew import join
 from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.participants import Participant
+from penstock.server.logging.gateway_logs import OutputLog
 from penstock.transports.http import Reply, json_reply
 
 if TYPE_CHECKING:
     from penstock.server.spaces.host import Spaces
 
 
-class Lines(Protocol):
-    """The file of what a participant received."""
-
-    def envelope(self, data: bytes) -> None: ...
-
-    def frame(self, data: bytes) -> None: ...
-
-
 class FileSink:
     """A virtual participant: what it receives is appended to a file."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: OutputLog) -> None:
         self._lines = lines
         self.space: SpaceMachine | None = None
 
