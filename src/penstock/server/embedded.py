@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,26 +29,21 @@ from penstock.dialects.courier.operations.outcomes import Late, Outcome, check_a
 from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, redrive
 from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
 from penstock.dialects.courier.triggers import config
-from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.envelopes import json_problem
 from penstock.journal.port import MemoryJournal
 from penstock.server.cell import Cell
 from penstock.server.engine.machines import make_machine
-from penstock.server.engine.schedulers import HandScheduler
+from penstock.server.engine.schedulers import HandScheduler, real_now
 
+T = TypeVar("T")
 _VERBS = ("enqueue", "subscribe", "unsubscribe", "grant_credit", "ack", "nack", "release", "term", "extend")
 _READS = ("stats", "peek", "where", "explain", "redrive", "snapshot")
 
 
-def _real_now() -> Now:
-    return Now(time.monotonic_ns() // 1000, time.time_ns() // 1000)
-
-
-def _rule(trigger: Mapping[str, Any], limits: Limits) -> Trigger:
-    rule = config.parse(trigger, limits)
-    if isinstance(rule, Refusal):
-        raise PenstockError(rule)
-    return rule
+def _accepted(outcome: T | Refusal) -> T:
+    if isinstance(outcome, Refusal):
+        raise PenstockError(outcome)
+    return outcome
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -123,7 +117,7 @@ class QueueCore:
         *,
         policy: Policy | None = None,
         limits: Limits | None = None,
-        clock: Callable[[], Now] = _real_now,
+        clock: Callable[[], Now] = real_now,
         entropy: Callable[[int], bytes] = os.urandom,
         triggers: Sequence[Mapping[str, Any]] = (),
     ) -> None:
@@ -136,7 +130,7 @@ class QueueCore:
             self._scheduler,
             authenticate=lambda _: OPERATOR,
             version="in-process",
-            triggers=[_rule(trigger, machine.limits) for trigger in triggers],
+            triggers=[_accepted(config.parse(trigger, machine.limits)) for trigger in triggers],
         ).runtime
         self._machine = machine
         session = _InProcess(self)
@@ -150,9 +144,7 @@ class QueueCore:
     def enqueue(self, stream: str, env: Mapping[str, Any] | bytes, *, delay_ms: int | None = None) -> dict[str, Any]:
         """Append an envelope; the answer is there when the journal has it."""
         raw = env if isinstance(env, bytes) else msgspec.json.encode(env)
-        problem = json_problem(raw)
-        if problem is not None:
-            raise PenstockError(problem)
+        _accepted(json_problem(raw))
         request = EnqueueRequest(stream, msgspec.Raw(raw), delay_ms=delay_ms)
         return self._do(enqueue(self._machine, self._scheduler.now(), OPERATOR, request, assign=False))
 
@@ -166,15 +158,9 @@ class QueueCore:
     ) -> Subscriber:
         """Subscribe with no credit; deliveries go to the callback, else to `Subscriber.deliveries`."""
         now = self._scheduler.now()
-        refusal = check_access(self._machine, OPERATOR, "subscribe", stream)
-        if refusal is not None:
-            raise PenstockError(refusal)
-        lease_us = check_lease(self._machine, lease_ms)
-        if isinstance(lease_us, Refusal):
-            raise PenstockError(lease_us)
-        consumer = self._machine.subscribe(now, self._link, stream, lease_us)
-        if isinstance(consumer, Refusal):
-            raise PenstockError(consumer)
+        _accepted(check_access(self._machine, OPERATOR, "subscribe", stream))
+        lease_us = _accepted(check_lease(self._machine, lease_ms))
+        consumer = _accepted(self._machine.subscribe(now, self._link, stream, lease_us))
         subscriber = Subscriber(consumer, on_deliver)
         consumer.tag = subscriber
         consumer.label = subscriber.id
@@ -198,9 +184,7 @@ class QueueCore:
         consumer = self._consumer(sub_id)
         if not isinstance(n, int):
             raise PenstockError(Refusal("InvalidCredit", f"credit must be a whole number, not {n!r}"))
-        refusal = self._machine.grant(self._scheduler.now(), consumer, n)
-        if refusal is not None:
-            raise PenstockError(refusal)
+        _accepted(self._machine.grant(self._scheduler.now(), consumer, n))
         self.tick()
 
     def ack(self, sub_id: str, id_: str) -> None:
@@ -292,22 +276,16 @@ class QueueCore:
         self.tick()
         done = settle_held(self._machine, self._scheduler.now(), consumer, request)
         self.tick()
-        if isinstance(done, Denied):
-            raise PenstockError(done.refusal)
-        if isinstance(done, Refusal):
-            raise PenstockError(done)
+        _accepted(done.refusal if isinstance(done, Denied) else done)
 
     def _do(self, outcome: Outcome) -> dict[str, Any]:
-        if isinstance(outcome, Refusal):
-            raise PenstockError(outcome)
-        if isinstance(outcome, Late):
-            raise PenstockError(outcome.refusal)
+        result = _accepted(outcome.refusal if isinstance(outcome, Late) else outcome)
         refused: list[Refusal | None] = []
-        self.runtime.when(outcome.gate, outcome.fresh, refused.append)
+        self.runtime.when(result.gate, result.fresh, refused.append)
         self.tick()
-        if refused and refused[0] is not None:
-            raise PenstockError(refused[0])
-        return outcome.value()
+        if refused:
+            _accepted(refused[0])
+        return result.value()
 
 
 class ThreadsafeQueue:

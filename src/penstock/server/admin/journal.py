@@ -104,20 +104,6 @@ class JournalReaderReply(msgspec.Struct):
     offset: Count
 
 
-class ArrowRows(msgspec.Struct):
-    """A bounded part of a range: an Arrow stream, and where to go on."""
-
-    stream: bytes
-    next: int
-    end: int
-    """How far the journal reached when this was read."""
-    epoch: int
-
-    def reply(self) -> Reply:
-        headers = {NEXT: str(self.next), END: str(self.end), EPOCH: str(self.epoch)}
-        return Reply(200, self.stream, CONTENT_TYPE, headers)
-
-
 T = TypeVar("T")
 
 
@@ -131,33 +117,34 @@ def permit(principal: Principal) -> Refusal | None:
     return Refusal("Forbidden", "the journal needs the scope `admin:*`")
 
 
+class ThreadReader(threading.local):
+    """One reader a thread, kept because it remembers where rows are."""
+
+    _reader: JournalReader | None = None
+
+    def get(self, data: Path) -> JournalReader:
+        if self._reader is None:
+            self._reader = JournalReader(data)
+        return self._reader
+
+
 class JournalReads:
     """Reads of one data directory's journal; without a directory, refusals."""
 
     def __init__(self, archive: JournalLifecycle | None) -> None:
         self._archive = archive
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="history")
-        self._kept = threading.local()
+        self._readers = ThreadReader()
         self._reads = 0
 
     async def describe(self, principal: Principal) -> JournalBoundsReply | Refusal:
-        archive = self._open(principal)
-        if isinstance(archive, Refusal):
-            return archive
-        return await self._read(lambda: describe(self._reader(archive.data)))
+        return await self._ask(principal, lambda reader, data: describe(reader))
 
     async def rows(self, principal: Principal, query: JournalQuery) -> Reply | Refusal:
-        archive = self._open(principal)
-        if isinstance(archive, Refusal):
-            return archive
-        rows = await self._read(lambda: read_rows(self._reader(archive.data), query))
-        return rows if isinstance(rows, Refusal) else rows.reply()
+        return await self._ask(principal, lambda reader, data: read_rows(reader, query))
 
-    async def hold(self, principal: Principal, reader: ReaderRequest) -> JournalReaderReply | Refusal:
-        archive = self._open(principal)
-        if isinstance(archive, Refusal):
-            return archive
-        return await self._read(lambda: hold(self._reader(archive.data), archive.data, reader))
+    async def hold(self, principal: Principal, asked: ReaderRequest) -> JournalReaderReply | Refusal:
+        return await self._ask(principal, lambda reader, data: hold(reader, data, asked))
 
     async def seal(self, principal: Principal) -> SealedReply | Refusal:
         archive = self._open(principal)
@@ -180,12 +167,11 @@ class JournalReads:
             return Refusal("UnknownRoute", "this server keeps no journal", hint=hint)
         return self._archive
 
-    def _reader(self, data: Path) -> JournalReader:
-        """The reader of this thread, kept because it remembers where rows are."""
-        if not hasattr(self._kept, "reader"):
-            self._kept.reader = JournalReader(data)
-        reader: JournalReader = self._kept.reader
-        return reader
+    async def _ask(self, principal: Principal, work: Callable[[JournalReader, Path], T | Refusal]) -> T | Refusal:
+        archive = self._open(principal)
+        if isinstance(archive, Refusal):
+            return archive
+        return await self._read(lambda: work(self._readers.get(archive.data), archive.data))
 
     async def _read(self, work: Callable[[], T]) -> T | Refusal:
         if self._reads >= THREADS + WAITING_MAX:
@@ -235,7 +221,7 @@ def hold(reader: JournalReader, data: Path, asked: ReaderRequest) -> JournalRead
     return JournalReaderReply(known.name, known.offset)
 
 
-def read_rows(reader: JournalReader, query: JournalQuery) -> ArrowRows | Refusal:
+def read_rows(reader: JournalReader, query: JournalQuery) -> Reply | Refusal:
     """The rows of a range, up to the bounds of one answer."""
     columns = query.columns.split(",") if query.columns else None
     refusal = _invalid(query, columns)
@@ -250,7 +236,8 @@ def read_rows(reader: JournalReader, query: JournalQuery) -> ArrowRows | Refusal
     end = min(bounds.end if query.end is None else query.end, bounds.end, first + limit)
     schema = FILE_SCHEMA if columns is None else pa.schema([FILE_SCHEMA.field(name) for name in columns])
     stream, count = encode_stream(reader.batches(first, end, columns), schema, BYTES_MAX)
-    return ArrowRows(stream, first + count, bounds.end, bounds.epoch)
+    headers = {NEXT: str(first + count), END: str(bounds.end), EPOCH: str(bounds.epoch)}
+    return Reply(200, stream, CONTENT_TYPE, headers)
 
 
 def _invalid(query: JournalQuery, columns: Sequence[str] | None) -> Refusal | None:

@@ -7,7 +7,6 @@ waiting request polls a number in memory and opens no file. A follower that cann
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from penstock.journal.columns import SCHEMA
 from penstock.journal.plain_values import TIMES, iso, json_or_text, records
 from penstock.journal.reader import Bounds, JournalReader, RangeGoneError
 from penstock.journal.selection import Selection
-from penstock.server.admin.journal import Count, Offset, Time, guarded
+from penstock.server.admin.journal import Count, Offset, ThreadReader, Time, guarded
 from penstock.server.admin.reload import REVOKED
 from penstock.server.journal.lifecycle import JournalLifecycle
 from penstock.transports.http import Reply
@@ -165,7 +164,7 @@ class Tail:
         self._renewed = renewed
         """The rights that a principal has now; None when its token is gone."""
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tail")
-        self._kept = threading.local()
+        self._readers = ThreadReader()
         self.waiting = 0
 
     async def tail(self, principal: Principal, query: TailQuery) -> Reply | Refusal:
@@ -209,14 +208,7 @@ class Tail:
                 is_new = archive.journal.next_offset > found.next
 
     def _look(self, data: Path, query: TailQuery) -> TailPage | Refusal:
-        return guarded(lambda: look(self._reader(data), query))
-
-    def _reader(self, data: Path) -> JournalReader:
-        """The reader of this thread, kept because it remembers where rows are."""
-        if not hasattr(self._kept, "reader"):
-            self._kept.reader = JournalReader(data)
-        reader: JournalReader = self._kept.reader
-        return reader
+        return guarded(lambda: look(self._readers.get(data), query))
 
 
 def look(reader: JournalReader, query: TailQuery) -> TailPage:

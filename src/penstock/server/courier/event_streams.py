@@ -47,27 +47,27 @@ class LiveUpgrade(Upgrade):
     ) -> None:
         self.message_max = runtime.machine.limits.frame_max
         self._runtime = runtime
-        self._principal = principal
         self._query = query
         self._checked = checked
-        self._peer = peer
+        self._client = principal, peer
 
     def open(self, wire: ServerWebSocketTransport) -> Connection | None:
         checked = self._checked
         if isinstance(checked, Refusal):
-            _refuse(wire, checked)
+            refuse(wire, checked)
             return None
         session = LiveSession(self._runtime, self._query, COMPAT_FRAMES if self._query.compat else FRAMES)
-        connection = self._runtime.open(session, wire, self._principal, self._peer)
+        connection = self._runtime.open(session, wire, *self._client)
         if isinstance(connection, Refusal):
-            _refuse(wire, connection)
+            refuse(wire, connection)
             return None
         wire.is_framed = True
         session.open(self._runtime.scheduler.now(), *checked)
         return connection
 
 
-def _refuse(wire: ServerWebSocketTransport, refusal: Refusal) -> None:
+def refuse(wire: ServerWebSocketTransport, refusal: Refusal) -> None:
+    """Send the reason and close."""
     wire.send([error_message(refusal)])
     wire.close(refusal.kind.close or 1008, refusal.code)
 
@@ -78,23 +78,21 @@ class EventStream(StreamingReply):
     head = _HEAD
 
     def __init__(
-        self, runtime: Runtime, principal: Principal, query: LiveQuery, view: View, sight: Sight, peer: str
+        self, runtime: Runtime, principal: Principal, query: LiveQuery, checked: tuple[View, Sight], peer: str
     ) -> None:
         self._runtime = runtime
-        self._principal = principal
         self._query = query
-        self._view = view
-        self._sight = sight
-        self._peer = peer
+        self._checked = checked
+        self._client = principal, peer
 
     def open(self, wire: EventStreamTransport) -> Connection | None:
         session = LiveSession(self._runtime, self._query, COMPAT_EVENTS if self._query.compat else EVENTS)
-        connection = self._runtime.open(session, wire, self._principal, self._peer)
+        connection = self._runtime.open(session, wire, *self._client)
         if isinstance(connection, Refusal):
             wire.send(EVENTS.pack([(0, error_message(connection))]))
             wire.close(connection.kind.close or 1008, connection.code)
             return None
-        session.open(self._runtime.scheduler.now(), self._view, self._sight)
+        session.open(self._runtime.scheduler.now(), *self._checked)
         return connection
 
 
@@ -109,6 +107,4 @@ def open_events(
     if seen is not None:
         query.since = seen
     checked = view_feed.check(runtime.machine, principal, query)
-    if isinstance(checked, Refusal):
-        return checked
-    return EventStream(runtime, principal, query, *checked, peer)
+    return checked if isinstance(checked, Refusal) else EventStream(runtime, principal, query, checked, peer)

@@ -42,6 +42,10 @@ class Machines:
         self.queue = queue
         self.memory = memory
         self.relay = relay or relay_memory.RelayMemory()
+        self._memories: dict[str, SpaceMemory | relay_memory.RelayMemory] = {
+            DOOR: self.memory,
+            relay_memory.DOOR: self.relay,
+        }
 
     def snapshot(self, now: Now) -> Iterator[Row]:
         yield from self.queue.snapshot(now)
@@ -49,20 +53,18 @@ class Machines:
         yield from self.relay.snapshot()
 
     def resume(self, now: Now, row: Row) -> None:
-        if row.door == DOOR:
-            self.memory.restore(row)
-        elif row.door == relay_memory.DOOR:
-            self.relay.restore(row)
-        else:
+        memory = self._memories.get(row.door)
+        if memory is None:
             self.queue.resume(now, row)
+        else:
+            memory.restore(row)
 
     def restore(self, now: Now, row: Row) -> None:
-        if row.door == DOOR:
-            self.memory.restore(row)
-        elif row.door == relay_memory.DOOR:
-            self.relay.restore(row)
-        else:
+        memory = self._memories.get(row.door)
+        if memory is None:
             self.queue.restore(now, row)
+        else:
+            memory.restore(row)
 
     def recovered(self, now: Now) -> None:
         self.queue.recovered(now)

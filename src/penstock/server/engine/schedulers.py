@@ -13,14 +13,18 @@ from penstock.core.clock import Now
 from penstock.server.engine.connections import Scheduler
 
 
+def real_now() -> Now:
+    """The clocks of the system."""
+    return Now(time.monotonic_ns() // 1000, time.time_ns() // 1000)
+
+
 class LoopScheduler:
     """An asyncio loop and the machine's clocks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    def now(self) -> Now:
-        return Now(time.monotonic_ns() // 1000, time.time_ns() // 1000)
+    now = staticmethod(real_now)
 
     def soon(self, call: Callable[[], None]) -> object:
         return self._loop.call_soon(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -70,28 +71,12 @@ async def pull(services: HttpServices, request: Request) -> Reply | Refusal:
         raise
 
 
-def _source(request: Request) -> BatchSource | Refusal:
-    app, *rest = request.values
-    return source_of(app, rest[0] if rest else "0", request.principal, payer_address(request.peer))
+def staged(work: Callable[[HttpServices, Request, BatchSource], Outcome]) -> Callable[[HttpServices, Request], Outcome]:
+    """A handler of a staging route: reads the batch from the path, then does the work."""
 
+    def handle(services: HttpServices, request: Request) -> Outcome:
+        app, *rest = request.values
+        source = source_of(app, rest[0] if rest else "0", request.principal, payer_address(request.peer))
+        return source if isinstance(source, Refusal) else work(services, request, source)
 
-def stage_part(services: HttpServices, request: Request) -> Outcome:
-    source = _source(request)
-    if isinstance(source, Refusal):
-        return source
-    return services.staging.part(request.now, source, request.values[2], request.query.run, request.data)
-
-
-def stage_commit(services: HttpServices, request: Request) -> Outcome:
-    source = _source(request)
-    return source if isinstance(source, Refusal) else services.staging.commit(request.now, source, request.body)
-
-
-def stage_abort(services: HttpServices, request: Request) -> Outcome:
-    source = _source(request)
-    return source if isinstance(source, Refusal) else services.staging.abort(source)
-
-
-def stage_last(services: HttpServices, request: Request) -> Outcome:
-    source = _source(request)
-    return source if isinstance(source, Refusal) else services.staging.last(source)
+    return handle

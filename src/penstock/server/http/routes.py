@@ -26,7 +26,7 @@ from penstock.server.admin import journal, lake, relay, reload, spaces, sql, sql
 from penstock.server.files.addresses import payer_address
 from penstock.server.http import answers, queue_routes, server_routes, sockets
 from penstock.server.http.console import NO_CONSOLE, ConsoleReply, Login
-from penstock.server.http.queue_routes import PeekQuery, StageQuery, StreamQuery
+from penstock.server.http.queue_routes import PeekQuery, StageQuery, StreamQuery, staged
 from penstock.server.http.request import AnyQuery, Route
 from penstock.server.http.server_routes import MetricsQuery
 from penstock.transports.http import Reply
@@ -98,14 +98,14 @@ ROUTES = (
     Route("POST", "/v1/journal/readers", "journal_readers", "Note how far a named reader has come: retention waits for it (operator)",
           lambda s, r: s.journal.hold(r.principal, r.body), body=journal.ReaderRequest, answer=journal.JournalReaderReply),
     Route("POST", "/v1/stage/{app}/{batch}/parts/{part}", "stage_part", "Stage envelopes of a batch, one a line; the same part again replaces it",
-          queue_routes.stage_part,
+          staged(lambda s, r, batch: s.staging.part(r.now, batch, r.values[2], r.query.run, r.data)),
           query=StageQuery, answer=answers.STAGED_PART, is_large=True, takes_lines=True),
     Route("POST", "/v1/stage/{app}/{batch}/commit", "stage_commit", "Enqueue the staged parts of a batch, exactly once",
-          queue_routes.stage_commit, body=StageCommit, answer=answers.STAGED_BATCH, is_large=True),
+          staged(lambda s, r, batch: s.staging.commit(r.now, batch, r.body)), body=StageCommit, answer=answers.STAGED_BATCH, is_large=True),
     Route("POST", "/v1/stage/{app}/{batch}/abort", "stage_abort", "Drop the staged parts of a batch",
-          queue_routes.stage_abort, answer=answers.STAGE_ABORTED),
+          staged(lambda s, r, batch: s.staging.abort(batch)), answer=answers.STAGE_ABORTED),
     Route("GET", "/v1/stage/{app}", "stage_last", "The newest committed batch of an application",
-          queue_routes.stage_last, answer=answers.STAGE_LAST),
+          staged(lambda s, r, batch: s.staging.last(batch)), answer=answers.STAGE_LAST),
     Route("GET", "/v1/spaces", "spaces", "Every space: participants, open streams, counts (admin)",
           lambda s, r: spaces.list_spaces(s.spaces, r.query),
           query=spaces.SpacesQuery, answer=spaces.SpacesReply, is_admin=True),

@@ -7,16 +7,13 @@ status of a refused upgrade.
 from __future__ import annotations
 
 from penstock.core.errors import Refusal
-from penstock.core.scopes import NOBODY, Principal
 from penstock.dialects.courier.sessions import subscribe, view_feed
-from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession, error_message
-from penstock.server.courier.event_streams import EventStream, LiveUpgrade, open_events
+from penstock.dialects.courier.sessions.subscribe import SubscribeSession
+from penstock.server.courier.event_streams import EventStream, LiveUpgrade, open_events, refuse
 from penstock.server.courier.frame_recorder import open_control
 from penstock.server.engine.connections import Connection
-from penstock.server.engine.runtime import Runtime
 from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices
-from penstock.server.relay.supervisor import listen
 from penstock.transports.http import Reply, Upgrade
 from penstock.transports.transport import ServerWebSocketTransport
 
@@ -24,24 +21,24 @@ from penstock.transports.transport import ServerWebSocketTransport
 class SubscribeUpgrade(Upgrade):
     """Opens a subscription, or a socket that only says why it is refused."""
 
-    def __init__(
-        self, runtime: Runtime, principal: Principal, query: SubscribeQuery, refusal: Refusal | None, peer: str
-    ) -> None:
-        self.message_max = runtime.machine.limits.message_max
-        self._runtime = runtime
-        self._principal = principal
-        self._query = query
+    def __init__(self, services: HttpServices, request: Request, refusal: Refusal | None) -> None:
+        self.message_max = services.machine.limits.message_max
+        self._runtime = services.runtime
+        self._request = request
         self._refusal = refusal
-        self._peer = peer
 
     def open(self, wire: ServerWebSocketTransport) -> Connection | None:
-        session = SubscribeSession(self._runtime, self._query)
-        connection = self._refusal or self._runtime.open(session, wire, self._principal, self._peer)
-        if isinstance(connection, Refusal):
-            _close(wire, connection)
+        if self._refusal is not None:
+            refuse(wire, self._refusal)
             return None
-        session.open(self._runtime.scheduler.now())
-        self._runtime.touch(connection)
+        runtime, request = self._runtime, self._request
+        session = SubscribeSession(runtime, request.query)
+        connection = runtime.open(session, wire, request.principal, request.peer)
+        if isinstance(connection, Refusal):
+            refuse(wire, connection)
+            return None
+        session.open(runtime.scheduler.now())
+        runtime.touch(connection)
         return connection
 
 
@@ -59,14 +56,9 @@ class ControlUpgrade(Upgrade):
         services, request = self._services, self._request
         connection = open_control(services.runtime, services.recorder, wire, request.principal, request.peer)
         if isinstance(connection, Refusal):
-            _close(wire, connection)
+            refuse(wire, connection)
             return None
         return connection
-
-
-def _close(wire: ServerWebSocketTransport, refusal: Refusal) -> None:
-    wire.send([error_message(refusal)])
-    wire.close(refusal.kind.close or 1008, refusal.code)
 
 
 def is_soft(request: Request, refusal: Refusal) -> bool:
@@ -77,16 +69,14 @@ def is_soft(request: Request, refusal: Refusal) -> bool:
 def refuse_softly(services: HttpServices, request: Request, refusal: Refusal) -> Upgrade:
     """A socket that only says that the token is not accepted."""
     code = "Unauthorized" if refusal.status == 401 else "Forbidden"
-    refusal = Refusal(code, "the token is not accepted")
-    return SubscribeUpgrade(services.runtime, NOBODY, SubscribeQuery(""), refusal, request.peer)
+    return SubscribeUpgrade(services, request, Refusal(code, "the token is not accepted"))
 
 
 def open_subscription(services: HttpServices, request: Request) -> Upgrade | Refusal:
-    runtime, principal = services.runtime, request.principal
-    refused = subscribe.check(runtime, principal, request.query)
+    refused = subscribe.check(services.runtime, request.principal, request.query)
     if refused is not None and not is_soft(request, refused):
         return refused
-    return SubscribeUpgrade(runtime, principal, request.query, refused, request.peer)
+    return SubscribeUpgrade(services, request, refused)
 
 
 def open_live(services: HttpServices, request: Request) -> Upgrade | Refusal:
@@ -97,7 +87,10 @@ def open_live(services: HttpServices, request: Request) -> Upgrade | Refusal:
 
 
 def open_relay(services: HttpServices, request: Request) -> Upgrade | Refusal:
-    return listen(services.relay, request.principal, request.peer)
+    if services.relay is None:
+        hint = "start the server with `penstock up`, without --no-relay"
+        return Refusal("UnknownRoute", "this server runs no relay", hint=hint)
+    return services.relay.listen(request.principal, request.peer)
 
 
 def stream_events(services: HttpServices, request: Request) -> EventStream | Reply | Refusal:

@@ -25,6 +25,7 @@ from penstock.journal.seal import SealReport
 from penstock.server.config.load import Config, ConfigError, load, policy_for
 from penstock.server.engine.child_supervisor import run_child
 from penstock.server.engine.machines import Machines, make_machine
+from penstock.server.engine.schedulers import real_now
 from penstock.server.journal.seal_process import SealTask
 from penstock.server.logging import logs
 
@@ -40,7 +41,7 @@ class JournalLifecycle:
     """The journal and lake of one data directory."""
 
     def __init__(self, data: Path, config: Config) -> None:
-        self._data = data
+        self.data = data
         self._config = config
         self._disk = RealDisk(data / "journal")
         self._opened: Opened | None = None
@@ -56,10 +57,6 @@ class JournalLifecycle:
         """Use the streams and limits of a reloaded config for sealing."""
         self._config = msgspec.structs.replace(self._config, streams=config.streams, limits=config.limits)
 
-    @property
-    def data(self) -> Path:
-        return self._data
-
     def free_bytes(self) -> int:
         """Free bytes of the journal's disk."""
         return self._disk.free()
@@ -68,13 +65,13 @@ class JournalLifecycle:
         """Lock the directory and rebuild the machine from it; returns the number of rows read."""
         if not self._disk.lock():
             raise LockedError(
-                f"another process writes `{self._data}`\n"
+                f"another process writes `{self.data}`\n"
                 "hint: stop it, or choose another directory; if it is a server, `penstock top` and `penstock console` show it"
             )
         # The lake holds message bodies too, so only its owner may read it by default.
-        (self._data / "lake").mkdir(mode=0o700, exist_ok=True)
+        (self.data / "lake").mkdir(mode=0o700, exist_ok=True)
         # The sealer of a killed server may still run and delete the segments that are read below.
-        sealing = RealDisk(self._data / "journal")
+        sealing = RealDisk(self.data / "journal")
         sealing.lock("sealing", waits=True)
         try:
             opened = Opened(self._disk, fresh_id=os.urandom(16).hex(), sync=self._config.journal.sync)
@@ -128,7 +125,9 @@ class JournalLifecycle:
         """Close the newest segment and seal everything before it."""
         async with self._sealing:
             offset = self.journal.next_offset
-            await self._rotate()
+            rotated: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+            self.journal.rotate(rotated.set_result)
+            await rotated
             report = await self._run_sealer(wants_live=wants_live)
             self._sealed_at = time.monotonic()
             self._sealed_offset = offset
@@ -140,15 +139,9 @@ class JournalLifecycle:
             logs.detail("journal.sealed", **msgspec.to_builtins(report))
             return report
 
-    async def _rotate(self) -> None:
-        loop = asyncio.get_running_loop()
-        rotated: asyncio.Future[str | None] = loop.create_future()
-        self.journal.rotate(rotated.set_result)
-        await rotated
-
     async def _run_sealer(self, *, wants_live: bool) -> SealReport:
         task = SealTask(
-            str(self._data), self._config.streams, self._config.limits, self._config.journal.retention, wants_live
+            str(self.data), self._config.streams, self._config.limits, self._config.journal.retention, wants_live
         )
         return msgspec.json.decode(await run_child("penstock.server.journal.seal_process", task), type=SealReport)
 
@@ -201,7 +194,7 @@ def seal_directory(data: Path, config_path: Path | None) -> SealReport:
 async def _seal(data: Path, config: Config) -> SealReport:
     archive = JournalLifecycle(data, config)
     machine = make_machine(config.limits, lambda name: policy_for(config, name), os.urandom)
-    archive.recover(Machines(machine, SpaceMemory()), Now(time.monotonic_ns() // 1000, time.time_ns() // 1000))
+    archive.recover(Machines(machine, SpaceMemory()), real_now())
     archive.start(asyncio.get_running_loop())
     try:
         return await archive.seal(wants_live=True)

@@ -1,13 +1,15 @@
-"""GET /metrics: the counters of the queue for Prometheus, read at the moment of the scrape.
+"""`GET /metrics` for Prometheus: figures are read when a scrape asks for them.
 
-Sums over all streams, unless figures of each are asked for. Even then the first `limits.metric_streams_max` streams have a
-label of their own and the rest is summed as `other`, so a stream per agent cannot drown the collector.
+By default they are sums over all streams. Per stream, the first `limits.metric_streams_max` streams have a label each and
+the rest is summed as `other`, so that very many streams cannot overload the collector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from prometheus_client.core import Metric
@@ -64,10 +66,7 @@ class Exporter:
         self._record_dropped = record_dropped
 
     def scrape(self, principal: Principal, *, per_stream: bool | None = None) -> Scrape:
-        """A scrape to be made: the figures of the streams first, a few a turn, then the text.
-
-        `per_stream` as asked for, else as configured.
-        """
+        """A scrape that reads a few streams a turn and then writes the text; `per_stream` overrides the config."""
         wanted = self.per_stream if per_stream is None else per_stream
         machine = self._runtime.machine
         figures = ByStream(machine, principal) if wanted else Together(machine, principal)
@@ -115,8 +114,17 @@ class Exporter:
         return families(values) + _journal(runtime, self._archive) + _views(runtime)
 
 
+def labelled(rows: Iterable[tuple[str, Any]], values: Mapping[str, Callable[[Any], float]]) -> list[Metric]:
+    """A family for each metric, with a sample for each row: its label, and what the metric reads of it."""
+    found = {name: family(f"penstock_{name}") for name in values}
+    for label, row in rows:
+        for name, value in values.items():
+            found[name].add_metric([label], value(row))
+    return [*found.values()]
+
+
 def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]:
-    """The journal on disk, where there is one."""
+    """The journal on disk, if there is one."""
     if archive is None:
         return []
     return families(
@@ -131,51 +139,39 @@ def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]
 
 
 def _triggers(machine: QueueMachine) -> list[Metric]:
-    """The rules; `limits.rules_max` bounds how many there are."""
-    found: list[Metric] = []
-    for name in TRIGGER_COUNTERS:
-        counter = family(f"penstock_trigger_{name}")
-        for rule in machine.triggers.rules.values():
-            counter.add_metric([rule.id], getattr(rule.activity, name))
-        found.append(counter)
-    return found
+    """Counts of each trigger; `limits.rules_max` bounds their number."""
+    rows = [(rule.id, rule.activity) for rule in machine.triggers.rules.values()]
+    return labelled(rows, {f"trigger_{name}": attrgetter(name) for name in TRIGGER_COUNTERS})
 
 
 def _views(runtime: Runtime) -> list[Metric]:
     """The views and their followers."""
-    rows, evicted = family("penstock_view_rows"), family("penstock_view_evicted")
-    watchers = family("penstock_live_followers")
-    deltas, snapshots = family("penstock_live_deltas"), family("penstock_live_snapshots")
-    for name, feed in runtime.live.feeds.items():
-        rows.add_metric([name], len(feed.view.rows))
-        evicted.add_metric([name], feed.view.evicted)
-        watchers.add_metric([name], len(feed.watchers))
-        deltas.add_metric([name], feed.deltas)
-        snapshots.add_metric([name], feed.snapshots)
-    return [rows, evicted, watchers, deltas, snapshots]
+    values: dict[str, Callable[[Any], float]] = {
+        "view_rows": lambda feed: len(feed.view.rows),
+        "view_evicted": attrgetter("view.evicted"),
+        "live_followers": lambda feed: len(feed.watchers),
+        "live_deltas": attrgetter("deltas"),
+        "live_snapshots": attrgetter("snapshots"),
+    }
+    return labelled(runtime.live.feeds.items(), values)
 
 
 def _pipeline(status: PipelineStatus | None) -> list[Metric]:
-    """The Spark pipeline, where one belongs to this server."""
+    """The Spark pipeline, if this server runs one."""
     if status is None:
         return []
-    offsets, batches = family("penstock_pipeline_offset"), family("penstock_pipeline_batches")
-    durations = family("penstock_pipeline_batch_ms")
-    for name, query in status.queries.items():
-        offsets.add_metric([name], query.offset)
-        batches.add_metric([name], query.batches)
-        durations.add_metric([name], query.batch_ms)
     values: dict[str, float] = {
         "penstock_pipeline_up": int(status.state == "running"),
         "penstock_pipeline_halted": int(status.state == "halted"),
         "penstock_pipeline_lag_rows": status.lag,
         "penstock_pipeline_restarts": status.restarts,
     }
-    return [*families(values), offsets, batches, durations]
+    queries = {f"pipeline_{name}": attrgetter(name) for name in ("offset", "batches", "batch_ms")}
+    return families(values) + labelled(status.queries.items(), queries)
 
 
 def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: bool) -> list[Metric]:
-    """What the relay counts, as of its latest report."""
+    """The counts of the relay's latest report."""
     if relay is None:
         return []
     values: dict[str, float] = {
@@ -183,7 +179,7 @@ def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: 
         "penstock_relay_restarts": relay.restarts,
         "penstock_relay_sockets_cut": 0 if relay.hub is None else relay.hub.slow_cut,
     }
-    refusals: list[Metric] = []
+    more: list[Metric] = []
     figures = relay.figures
     if figures is not None:
         totals = msgspec.structs.asdict(figures.totals)
@@ -194,41 +190,30 @@ def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: 
             "penstock_relay_observations_dropped": figures.dropped,
             "penstock_relay_facts_dropped": figures.facts_dropped,
         }
-        refused = family("penstock_relay_refusals")
-        for reason, count in figures.refused.items():
-            refused.add_metric([reason], count)
-        refusals.append(refused)
-    return families(values) + refusals + (_topics(relay, topics_max) if per_topic else [])
-
-
-def _topics(relay: RelaySupervisor, topics_max: int) -> list[Metric]:
-    messages, size = family("penstock_relay_topic_messages"), family("penstock_relay_topic_bytes")
-    waiting = family("penstock_relay_topic_waiting")
-    for number, (topic, figures) in enumerate(relay.topics.items()):
-        if number >= topics_max:
-            break
-        messages.add_metric([topic], figures.messages)
-        size.add_metric([topic], figures.bytes)
-        waiting.add_metric([topic], figures.waiting)
-    return [messages, size, waiting]
+        more = labelled(figures.refused.items(), {"relay_refusals": lambda count: count})
+    if per_topic:
+        topics = {f"relay_topic_{name}": attrgetter(name) for name in ("messages", "bytes", "waiting")}
+        more += labelled(islice(relay.topics.items(), topics_max), topics)
+    return families(values) + more
 
 
 def space_metrics(spaces: Spaces | None) -> list[Metric]:
-    """What the spaces of a server count."""
+    """Counts of each space."""
     if spaces is None or not spaces.spaces:
         return []
-    gauges = {name: family(f"penstock_space_{name}") for name in SPACE_GAUGES}
-    counters = {name: family(f"penstock_space_{name}") for name in SPACE_COUNTERS}
-    for id_, space in spaces.spaces.items():
-        gauges["participants"].add_metric([id_], len(space.present))
-        gauges["streams"].add_metric([id_], len(space.state.streams))
-        gauges["pending_bytes"].add_metric([id_], space.pending_bytes)
-        counts = {
-            "envelopes": space.envelopes,
-            "refused": space.refused,
-            "slow_cut": space.slow_cut,
-            **space.router.counts(),
-        }
-        for name, count in counts.items():
-            counters[name].add_metric([id_], count)
-    return [*gauges.values(), *counters.values()]
+    rows = [
+        (
+            id_,
+            {
+                "participants": len(space.present),
+                "streams": len(space.state.streams),
+                "pending_bytes": space.pending_bytes,
+                "envelopes": space.envelopes,
+                "refused": space.refused,
+                "slow_cut": space.slow_cut,
+                **space.router.counts(),
+            },
+        )
+        for id_, space in spaces.spaces.items()
+    ]
+    return labelled(rows, {f"space_{name}": itemgetter(name) for name in (*SPACE_GAUGES, *SPACE_COUNTERS)})

@@ -1,7 +1,7 @@
-"""A scrape of the queue's figures: of each stream, or of all together, gathered a few streams a turn and then written.
+"""A scrape of the queue's figures, per stream or summed: reads a few streams a turn, then writes the text.
 
-Each stream's figures are of one instant, and balance; so do their sums, although they are of several. No sum ever falls: a stream
-that goes to sleep meanwhile is counted as it lies.
+The figures of a stream are read at one instant, so they balance, and so do their sums. No sum ever decreases: a stream that is
+unloaded during the scrape counts with its stored counters.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from penstock.server.metrics.metric_names import BY_NAME, QUEUE_COUNTERS, QUEUE_
 
 OTHER = "other"
 EVERY = "*"
-"""A name that only a scope over every stream covers: no stream is called this."""
+"""A name that only a scope over all streams matches; no stream has it."""
 SAMPLES_A_TURN = 1_000
-"""Lines that are written in one turn: a few milliseconds' work."""
+"""Samples written in one turn: a few milliseconds of work."""
 
 _FIGURES = (*QUEUE_COUNTERS, *QUEUE_GAUGES)
 _LATENCIES = {"latP50": "0.5", "latP95": "0.95", "latP99": "0.99"}
 
 
 class ByStream:
-    """The figures of each stream, the first so many under their own names and the rest as `other`."""
+    """Figures per stream: the first `limits.metric_streams_max` by name, the rest summed as `other`."""
 
     def __init__(self, machine: QueueMachine, principal: Principal) -> None:
         self._machine = machine
@@ -71,7 +71,7 @@ class ByStream:
 
 
 class Together:
-    """Sums over every stream the caller may read; over those that sleep too, where that is every stream there is."""
+    """Sums over the streams that the caller may read; with access to all, unloaded streams are included."""
 
     def __init__(self, machine: QueueMachine, principal: Principal) -> None:
         self._machine = machine
@@ -115,7 +115,7 @@ class Together:
 
 
 class Scrape:
-    """One scrape: first the figures of the streams, then the text, both a little a turn."""
+    """One scrape: reads the figures of the streams, then writes the text, a part a turn."""
 
     def __init__(
         self, machine: QueueMachine, figures: ByStream | Together, rest: Callable[[Now], list[Metric]]
@@ -152,7 +152,7 @@ def _registry(family: Metric) -> CollectorRegistry:
 
 
 class _Family:
-    """One family, in the shape the library collects from."""
+    """One family in the form that the library collects from."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family

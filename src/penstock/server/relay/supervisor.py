@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.core.errors import Refusal
 from penstock.core.records import Entry
 from penstock.core.relay.bounds import MIB, RelayLimits
 from penstock.core.relay.topic import Remembered
@@ -262,14 +261,6 @@ class RelaySupervisor:
             "topics": 0 if figures is None else figures.topics + figures.remembered,
             "restarts": self.restarts,
         }
-
-
-def listen(relay: RelaySupervisor | None, principal: Principal, peer: str) -> RelayPlan | Refusal:
-    """Admit a WebSocket that follows a token stream, if the server runs a relay."""
-    if relay is None:
-        hint = "start the server with `penstock up`, without --no-relay"
-        return Refusal("UnknownRoute", "this server runs no relay", hint=hint)
-    return relay.listen(principal, peer)
 
 
 def _count_entry(report: TopicCounts) -> Entry:

@@ -29,9 +29,9 @@ from penstock.server.spaces.describe import describe_space
 from penstock.transports.transport import PING, TEXT, frame, frame_head
 
 COUNT_US = 1_000_000
-"""How often streams that are used write down what they did."""
+"""How often active streams journal their counts."""
 DEFAULT = "default"
-"""What clients call a space when they do not care which."""
+"""The name that clients use for the only space of a server."""
 
 
 class Spaces:
@@ -68,10 +68,10 @@ class Spaces:
         self._sinks: dict[tuple[str, str], Sink] = {}
         runtime.turn_listeners.append(self)
 
-    # What spaces there are
+    # Spaces
 
     def add(self, settings: SpaceSettings, url: str = "") -> SpaceMachine:
-        """Begin a space, with what it remembers."""
+        """Open a space with its remembered state."""
         log, state = self.runtime.commit_log, self.memory.of(settings.id)
         space = SpaceMachine(settings, state, log, self.messages, text=self.text, head=frame_head, watch=self._watch)
         space.url = url
@@ -85,7 +85,7 @@ class Spaces:
         return self.runtime.machine.limits
 
     def find(self, name: str | None) -> SpaceMachine | MewRefusal:
-        """The space of a name; the only one where none is given."""
+        """The space of this name; without a name, the only space."""
         space = self.spaces.get(name or DEFAULT)
         if space is None and (name is None or name == DEFAULT) and len(self.spaces) == 1:
             space = next(iter(self.spaces.values()))
@@ -102,7 +102,7 @@ class Spaces:
         return frame(TEXT, data)
 
     def judged(self, session: MewSession) -> None:
-        """A connection has become a participant, or was refused: either way something is to be written to it."""
+        """A join was accepted or refused; write the answer."""
         self.schedule_turn()
         if session.participant is not None and session.space is not None:
             who, name = session.participant, session.space.id
@@ -112,7 +112,7 @@ class Spaces:
             self.runtime.touch(connection)
 
     def replay(self, session: MewSession, held: list[bytes]) -> None:
-        """What came while a session waited for its turn is to be received now."""
+        """Handle the messages that a session received while it waited to join."""
         connection = self.runtime.connection(session)
         if connection is not None:
             for data in held:
@@ -160,7 +160,7 @@ class Spaces:
                 connection.wire.abort()
                 self.runtime.lost(connection)
                 continue
-            if not session.outbox.stuck:  # one that does not read has bounds of its own
+            if not session.outbox.stuck:  # the outbox bounds a participant that does not read
                 session.is_alive = False
                 session.out.append(PING_FRAME)
                 self.runtime.touch(connection)
@@ -169,7 +169,7 @@ class Spaces:
     # Turns
 
     def schedule_turn(self) -> None:
-        """Something may have to be handed over at the end of this turn."""
+        """Hand over what waits at the end of this turn."""
         if not self.is_turn_due:
             self.is_turn_due = True
             self.runtime.schedule_turn()
@@ -287,14 +287,14 @@ class Spaces:
             join.wake(space, now)
         self.schedule_turn()
 
-    # What others ask
+    # Sinks and streams
 
     def sink_of(self, space: SpaceMachine, name: str) -> Sink | None:
         """The file that a virtual participant's messages go to."""
         return self._sinks.get((space.id, name))
 
     def give_sink(self, space: SpaceMachine, name: str, sink: Sink, *, is_present: bool) -> None:
-        """Have a participant's messages go to a file, from now on or from its first request on."""
+        """Write a participant's messages to a file, from now on or from its first request."""
         self._sinks[space.id, name] = sink
         if is_present:
             self.enter(space, name, sink, "virtual")
@@ -314,7 +314,7 @@ class Spaces:
         return found if isinstance(found, Refusal) else None
 
     def write(self, name: str, stream: str, frames: Iterable[bytes]) -> Refusal | None:
-        """Have the pipeline write to a stream of a space."""
+        """Write frames of the pipeline to a stream of a space."""
         found = self._stream(name, stream)
         if isinstance(found, Refusal):
             return found

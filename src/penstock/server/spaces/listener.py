@@ -68,7 +68,7 @@ class SpaceUpgrade(Upgrade):
 
 
 class Asked(msgspec.Struct):
-    """A request that was let in."""
+    """A request that has access."""
 
     space: SpaceMachine
     id: str = ""
@@ -144,11 +144,11 @@ class SpaceEndpoint:
         return Asked(space, id_, party, exchange.method)
 
     def _check_reader(self, exchange: Exchange, query: dict[str, str], space: SpaceMachine) -> Reply | None:
-        """Who is in a space, peers on this machine may know, and those whom the space lets in."""
+        """Why a request may not list the participants: it needs a token of the space, unless it comes from this machine."""
         token = _token(exchange, query)
         if token is None and self._is_loopback_bind:
             refusal = self._guard.check_peer(exchange.peer, self._is_loopback_bind)
-            # A page whose name was re-bound to this machine is not of this machine.
+            # With another `Host` it may come from a web page, through DNS rebinding.
             if refusal is None and self._guard.is_local_name(exchange.headers.get("Host")):
                 return None
         if token:
@@ -189,7 +189,7 @@ class SpaceEndpoint:
         return json_reply(409 if answer["status"] == "already_exists" else 200, answer)
 
     def _sender(self, space: SpaceMachine, asked: Asked) -> Participant:
-        """Who speaks: the one who is there, or one who only sends; a virtual one comes in with its first request."""
+        """The sender: the participant that is present, or one that only sends. A virtual one enters with its first request."""
         there = space.present.get(asked.id)
         if there is not None:
             return there
@@ -230,7 +230,7 @@ def _digest(token: str) -> str:
 
 
 def _participants(space: SpaceMachine) -> Reply:
-    """Who is here."""
+    """The participants that are present."""
     shown = [
         {"id": each.id, "connected": True, "capabilities": space.rights(each.party).all}
         for each in space.present.values()

@@ -1,4 +1,4 @@
-"""Participants without a connection of their own: those who poll over HTTP, and those whose messages go to a file."""
+"""Participants without a connection: they poll over HTTP, or their messages go to a file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Pollers:
         self._pollers: dict[tuple[str, str], Poller] = {}
 
     def poll(self, now: Now, space: SpaceMachine, id_: str, party: str) -> Reply:
-        """What a participant was sent since its last poll; the first poll joins the space."""
+        """The messages for a participant since its last poll; the first poll joins the space."""
         there = space.present.get(id_)
         if there is not None and there.kind != "polling":
             message = f"`{id_}` is here already, as `{there.kind}`, and receives everything there"
@@ -102,7 +102,7 @@ class Pollers:
 
 
 def data_of(messages: list[bytes]) -> list[tuple[bool, bytes]]:
-    """The messages in pieces of server-side WebSocket frames: whether each is an envelope, and its bytes."""
+    """Split WebSocket frames of the server into messages: whether each is an envelope, and its bytes."""
     found: list[tuple[bool, bytes]] = []
     for piece in messages:
         at = 0
