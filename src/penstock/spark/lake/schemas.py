@@ -13,13 +13,19 @@ import pyarrow as pa
 
 from penstock.journal.parquet_table import TABLE_SCHEMA as EVENTS_SCHEMA
 
-TIME = pa.timestamp("us", tz="UTC")
-TEXT = pa.string()
-TEXTS = pa.list_(TEXT)
-WHOLE = pa.int64()
-SHORT = pa.int32()
-REAL = pa.float64()
-FLAG = pa.bool_()
+TYPES = {
+    "string": pa.string(),
+    "array<string>": pa.list_(pa.string()),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "binary": pa.binary(),
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+"""The column types, by their names in Delta Lake."""
 
 
 @dataclass(frozen=True)
@@ -36,319 +42,135 @@ class TableDefinition:
     """For `merge`: a row replaces only a row whose value in this column is not greater."""
 
 
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema([pa.field(name, kind) for name, kind in columns.items()])
+def _table(
+    name: str, write: Literal["append", "merge"], key: tuple[str, ...], columns: str, newest: str | None = None
+) -> TableDefinition:
+    """A table from its columns, `name type` pairs separated by commas. One with a date is partitioned by it."""
+    types = dict(column.split() for column in columns.split(", "))
+    schema = pa.schema([pa.field(column, TYPES[kind]) for column, kind in types.items()])
+    return TableDefinition(name, schema, key, write, ("date",) if "date" in types else (), newest)
 
 
 EVENTS = TableDefinition("events", EVENTS_SCHEMA, ("journal", "shard", "offset"), "append", ("date",))
 
-ENVELOPES = TableDefinition(
+ENVELOPES = _table(
     "envelopes",
-    _schema(
-        journal=TEXT,
-        offset=WHOLE,
-        date=pa.date32(),
-        recorded_at=TIME,
-        door=TEXT,
-        channel=TEXT,
-        seq=WHOLE,
-        id=TEXT,
-        type=TEXT,
-        sender=TEXT,
-        targets=TEXTS,
-        corr=TEXT,
-        refs=TEXTS,
-        tags=TEXTS,
-        headers=pa.map_(TEXT, TEXT),
-        schema=TEXT,
-        producer_ts=TIME,
-        payload=TEXT,
-        payload_error=TEXT,
-        extra=TEXT,
-        bytes=SHORT,
-    ),
-    ("journal", "offset"),
     "append",
-    ("date",),
+    ("journal", "offset"),
+    "journal string, offset long, date date, recorded_at timestamp, door string, channel string, seq long, "
+    "id string, type string, sender string, targets array<string>, corr string, refs array<string>, "
+    "tags array<string>, headers map<string,string>, schema string, producer_ts timestamp, payload string, "
+    "payload_error string, extra string, bytes int",
 )
 
-DELIVERIES = TableDefinition(
+DELIVERIES = _table(
     "deliveries",
-    _schema(
-        journal=TEXT,
-        offset=WHOLE,
-        date=pa.date32(),
-        channel=TEXT,
-        seq=WHOLE,
-        id=TEXT,
-        type=TEXT,
-        sender=TEXT,
-        holder=TEXT,
-        corr=TEXT,
-        enqueued_at=TIME,
-        first_delivered_at=TIME,
-        settled_at=TIME,
-        attempts=SHORT,
-        wait_ms=REAL,
-        work_ms=REAL,
-        total_ms=REAL,
-        outcome=TEXT,
-        reason=TEXT,
-    ),
+    "append",
     ("journal", "channel", "seq"),
-    "append",
-    ("date",),
+    "journal string, offset long, date date, channel string, seq long, id string, type string, sender string, "
+    "holder string, corr string, enqueued_at timestamp, first_delivered_at timestamp, settled_at timestamp, "
+    "attempts int, wait_ms double, work_ms double, total_ms double, outcome string, reason string",
 )
 
-FRAMES = TableDefinition(
+FRAMES = _table(
     "frames",
-    _schema(
-        journal=TEXT,
-        offset=WHOLE,
-        date=pa.date32(),
-        recorded_at=TIME,
-        space=TEXT,
-        stream_id=TEXT,
-        seq=WHOLE,
-        sender=TEXT,
-        targets=TEXTS,
-        recipients=SHORT,
-        participants=SHORT,
-        bytes=SHORT,
-        body=pa.binary(),
-    ),
-    ("journal", "offset"),
     "append",
-    ("date",),
+    ("journal", "offset"),
+    "journal string, offset long, date date, recorded_at timestamp, space string, stream_id string, seq long, "
+    "sender string, targets array<string>, recipients int, participants int, bytes int, body binary",
 )
 
-TOKEN_CHUNKS = TableDefinition(
+TOKEN_CHUNKS = _table(
     "token_chunks",
-    _schema(
-        journal=TEXT,
-        offset=WHOLE,
-        date=pa.date32(),
-        recorded_at=TIME,
-        topic_hash=TEXT,
-        seq=WHOLE,
-        format=TEXT,
-        bytes=SHORT,
-        replayed=FLAG,
-        held=FLAG,
-        subscribers=SHORT,
-        chunks=WHOLE,
-    ),
+    "append",
     ("journal", "offset"),
-    "append",
-    ("date",),
+    "journal string, offset long, date date, recorded_at timestamp, topic_hash string, seq long, "
+    "format string, bytes int, replayed boolean, held boolean, subscribers int, chunks long",
 )
 
-GAPS = TableDefinition(
+GAPS = _table(
     "gaps",
-    _schema(journal=TEXT, from_offset=WHOLE, to_offset=WHOLE, reason=TEXT),
-    ("journal", "from_offset"),
     "append",
+    ("journal", "from_offset"),
+    "journal string, from_offset long, to_offset long, reason string",
 )
 
-QUEUE_MINUTES = TableDefinition(
+QUEUE_MINUTES = _table(
     "queue_minutes",
-    _schema(
-        journal=TEXT,
-        date=pa.date32(),
-        minute=TIME,
-        channel=TEXT,
-        enqueued=WHOLE,
-        delivered=WHOLE,
-        redelivered=WHOLE,
-        acked=WHOLE,
-        nacked=WHOLE,
-        timed_out=WHOLE,
-        dead=WHOLE,
-        dropped=WHOLE,
-        purged=WHOLE,
-        duplicates=WHOLE,
-        rejected=WHOLE,
-        bytes_in=WHOLE,
-        ready=WHOLE,
-        leased=WHOLE,
-        delayed=WHOLE,
-        oldest_ms=REAL,
-        wait_p50_ms=REAL,
-        wait_p95_ms=REAL,
-        wait_p99_ms=REAL,
-        total_p95_ms=REAL,
-        final=FLAG,
-    ),
+    "merge",
     ("journal", "channel", "minute"),
-    "merge",
-    ("date",),
+    "journal string, date date, minute timestamp, channel string, enqueued long, delivered long, "
+    "redelivered long, acked long, nacked long, timed_out long, dead long, dropped long, purged long, "
+    "duplicates long, rejected long, bytes_in long, ready long, leased long, delayed long, oldest_ms double, "
+    "wait_p50_ms double, wait_p95_ms double, wait_p99_ms double, total_p95_ms double, final boolean",
 )
 
-TRIGGER_MINUTES = TableDefinition(
+TRIGGER_MINUTES = _table(
     "trigger_minutes",
-    _schema(
-        journal=TEXT,
-        date=pa.date32(),
-        minute=TIME,
-        trigger=TEXT,
-        hook=TEXT,
-        fired=WHOLE,
-        failed=WHOLE,
-        suppressed=WHOLE,
-        sent=WHOLE,
-        streams=SHORT,
-        final=FLAG,
-    ),
+    "merge",
     ("journal", "trigger", "minute"),
-    "merge",
-    ("date",),
+    "journal string, date date, minute timestamp, trigger string, hook string, fired long, failed long, "
+    "suppressed long, sent long, streams int, final boolean",
 )
 
-FANOUT_MINUTES = TableDefinition(
+FANOUT_MINUTES = _table(
     "fanout_minutes",
-    _schema(
-        journal=TEXT,
-        date=pa.date32(),
-        minute=TIME,
-        space=TEXT,
-        streams=WHOLE,
-        frames=WHOLE,
-        bytes=WHOLE,
-        deliveries=WHOLE,
-        broadcast_deliveries=WHOLE,
-        saved=WHOLE,
-        final=FLAG,
-    ),
-    ("journal", "space", "minute"),
     "merge",
-    ("date",),
+    ("journal", "space", "minute"),
+    "journal string, date date, minute timestamp, space string, streams long, frames long, bytes long, "
+    "deliveries long, broadcast_deliveries long, saved long, final boolean",
 )
 
-LATEST_PER_AGENT = TableDefinition(
+LATEST_PER_AGENT = _table(
     "latest_per_agent",
-    _schema(
-        journal=TEXT,
-        address=TEXT,
-        agent=TEXT,
-        offset=WHOLE,
-        seq=WHOLE,
-        id=TEXT,
-        type=TEXT,
-        sender=TEXT,
-        corr=TEXT,
-        recorded_at=TIME,
-        payload=TEXT,
-    ),
-    ("journal", "address"),
     "merge",
+    ("journal", "address"),
+    "journal string, address string, agent string, offset long, seq long, id string, type string, "
+    "sender string, corr string, recorded_at timestamp, payload string",
     newest="offset",
 )
 
-TOKEN_STREAMS = TableDefinition(
+TOKEN_STREAMS = _table(
     "token_streams",
-    _schema(
-        journal=TEXT,
-        topic_hash=TEXT,
-        started_at=TIME,
-        ended_at=TIME,
-        chunks=WHOLE,
-        bytes=WHOLE,
-        chunks_per_s=REAL,
-        resumes=SHORT,
-        replayed=SHORT,
-        gaps=SHORT,
-        max_gap_ms=REAL,
-        ended=TEXT,
-        tokens=WHOLE,
-        tokens_per_s=REAL,
-        finish_reason=TEXT,
-        chain_ok=FLAG,
-        perplexity=REAL,
-        entropy=REAL,
-        lost=WHOLE,
-        journaled=WHOLE,
-        forged=WHOLE,
-        breaks=WHOLE,
-        last_at=TIME,
-        expired_at=TIME,
-        mark=TEXT,
-    ),
+    "merge",
     ("journal", "topic_hash", "started_at"),
-    "merge",
+    "journal string, topic_hash string, started_at timestamp, ended_at timestamp, chunks long, bytes long, "
+    "chunks_per_s double, resumes int, replayed int, gaps int, max_gap_ms double, ended string, tokens long, "
+    "tokens_per_s double, finish_reason string, chain_ok boolean, perplexity double, entropy double, "
+    "lost long, journaled long, forged long, breaks long, last_at timestamp, expired_at timestamp, "
+    "mark string",
 )
 
-CONVERSATIONS = TableDefinition(
+CONVERSATIONS = _table(
     "conversations",
-    _schema(
-        journal=TEXT,
-        corr=TEXT,
-        root_id=TEXT,
-        started_at=TIME,
-        last_at=TIME,
-        envelopes=SHORT,
-        agents_count=SHORT,
-        depth=SHORT,
-        settled=SHORT,
-        dead=SHORT,
-        unsettled=SHORT,
-        agents=TEXTS,
-        doors=TEXTS,
-        duration_ms=REAL,
-        critical_path=TEXTS,
-        critical_path_ms=REAL,
-        final=FLAG,
-    ),
+    "merge",
     ("journal", "corr"),
-    "merge",
+    "journal string, corr string, root_id string, started_at timestamp, last_at timestamp, envelopes int, "
+    "agents_count int, depth int, settled int, dead int, unsettled int, agents array<string>, "
+    "doors array<string>, duration_ms double, critical_path array<string>, critical_path_ms double, "
+    "final boolean",
 )
 
-ALERTS = TableDefinition(
+ALERTS = _table(
     "alerts",
-    _schema(
-        journal=TEXT,
-        id=TEXT,
-        rule=TEXT,
-        severity=TEXT,
-        subject=TEXT,
-        window_start=TIME,
-        window_end=TIME,
-        value=REAL,
-        threshold=REAL,
-        message=TEXT,
-        state=TEXT,
-        fired_at=TIME,
-        resolved_at=TIME,
-        envelope_id=TEXT,
-    ),
-    ("id",),
     "merge",
+    ("id",),
+    "journal string, id string, rule string, severity string, subject string, window_start timestamp, "
+    "window_end timestamp, value double, threshold double, message string, state string, fired_at timestamp, "
+    "resolved_at timestamp, envelope_id string",
 )
 
-AGENTS = TableDefinition(
+AGENTS = _table(
     "agents",
-    _schema(journal=TEXT, agent=TEXT, offset=WHOLE, last_at=TIME, event=TEXT, channel=TEXT),
-    ("journal", "agent"),
     "merge",
+    ("journal", "agent"),
+    "journal string, agent string, offset long, last_at timestamp, event string, channel string",
     newest="offset",
 )
 """The last row of each agent, for the silence rule."""
 
-TABLES = {
-    table.name: table
-    for table in (
-        EVENTS,
-        ENVELOPES,
-        DELIVERIES,
-        FRAMES,
-        TOKEN_CHUNKS,
-        GAPS,
-        QUEUE_MINUTES,
-        TRIGGER_MINUTES,
-        FANOUT_MINUTES,
-        LATEST_PER_AGENT,
-        TOKEN_STREAMS,
-        CONVERSATIONS,
-        ALERTS,
-        AGENTS,
-    )
-}
+_TABLES = (
+    EVENTS, ENVELOPES, DELIVERIES, FRAMES, TOKEN_CHUNKS, GAPS, QUEUE_MINUTES, TRIGGER_MINUTES, FANOUT_MINUTES,
+    LATEST_PER_AGENT, TOKEN_STREAMS, CONVERSATIONS, ALERTS, AGENTS,
+)  # fmt: skip
+TABLES = {table.name: table for table in _TABLES}
