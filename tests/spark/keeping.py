@@ -11,12 +11,12 @@ from pathlib import Path
 
 from penstock.ipc.pipeline import AlertsSection
 from penstock.server.open_cell import version
+from penstock.spark import location
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.queries import CHECKPOINTS, start_query
 from penstock.spark.pipeline.watch import AlertWatch
 from penstock.spark.session import make_session
-from penstock.spark.source import location
 from tests.spark.journal_builder import JournalBuilder, work
 
 FIXTURES = Path(__file__).parent / "fixtures"

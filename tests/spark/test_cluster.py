@@ -25,6 +25,7 @@ from penstock.ipc.pipeline import (
     PipelineStatus,
     SilenceRule,
 )
+from penstock.spark import location
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import ALERTS, ENVELOPES
 from penstock.spark.lake.table import LakeTable
@@ -32,7 +33,6 @@ from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.watch import AlertWatch
-from penstock.spark.source import location
 from tests.integration.serving import Http
 from tests.server_process import SOURCE, ServerProcess, environment
 from tests.spark.clusters import PATIENCE_S, SMALL, Cluster, until

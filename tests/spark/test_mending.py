@@ -18,6 +18,7 @@ from penstock.journal.merge_small_files import FILES_MIN
 from penstock.journal.parquet_table import EventsTable
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
+from penstock.spark import location
 from penstock.spark.lake.locks import TableLock
 from penstock.spark.lake.schemas import AGENTS, ALERTS
 from penstock.spark.lake.table import LakeTable, Progress
@@ -25,7 +26,6 @@ from penstock.spark.pipeline import gaps, steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.process import LOCK
 from penstock.spark.pipeline.watch import AlertWatch
-from penstock.spark.source import location
 from tests.spark.journal_builder import JournalBuilder, content, work
 from tests.spark.journaled import JOURNAL
 from tests.spark.journals import Written, stream, table

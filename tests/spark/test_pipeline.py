@@ -13,6 +13,7 @@ import pytest
 
 from penstock.ipc.pipeline import AlertsSection, DeadLetterRule, SilenceRule, TriggerFailureRule
 from penstock.journal.retention import Retention
+from penstock.spark import location
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.lake_tables.deliveries import deliveries
@@ -23,7 +24,6 @@ from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.queries import CHECKPOINTS, start_query
 from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.watch import AlertWatch
-from penstock.spark.source import location
 from tests.spark.journal_builder import (
     COPIES,
     INGESTED,

@@ -20,9 +20,9 @@ import pytest
 
 import penstock
 from penstock.core.clock import rfc3339
+from penstock.spark import location
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.steps import built_in, only
-from penstock.spark.source import location
 from tests.paths import ROOT
 from tests.server_process import ServerProcess, start_server  # noqa: F401 - a fixture
 

@@ -17,7 +17,7 @@ from penstock.client.journal import RemoteJournal
 from penstock.core.errors import PenstockError
 from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
-from penstock.spark.source.errors import DataLossError, SourceError
+from penstock.spark.errors import DataLossError, SourceError
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess
 from tests.spark.journals import batch, stream, table

@@ -11,12 +11,11 @@ import pytest
 from penstock.core.records import Entry
 from penstock.core.rows import Row
 from penstock.dialects.streamservice.messages import Complete, Token
-from penstock.spark import token_audit
+from penstock.spark import location, token_audit
 from penstock.spark.lake.schemas import TOKEN_CHUNKS, TOKEN_STREAMS
 from penstock.spark.lake_tables.token_chunks import token_chunks
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
-from penstock.spark.source import location
 from tests.spark.journal_builder import JournalBuilder, content
 from tests.spark.journaled import MINUTE_0, events_of
 from tests.spark.lake_tables.test_token_stream_state import HASH, KEY, TOPIC, Tale

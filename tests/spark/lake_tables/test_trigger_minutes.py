@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 
+from penstock.spark import location
 from penstock.spark.lake.schemas import TRIGGER_MINUTES
 from penstock.spark.lake_tables.expressions import OWN_SENDER, without_own
 from penstock.spark.lake_tables.minutes import MINUTE_US, floor_minute, from_us, is_final, reach_us
@@ -19,7 +20,6 @@ from penstock.spark.lake_tables.trigger_minutes import TRIGGERED, trigger_minute
 from penstock.spark.pipeline.batch import JournalBatch
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.steps import Step, built_in
-from penstock.spark.source import location
 from tests.spark.journal_builder import JournalBuilder, rule
 from tests.spark.journaled import MINUTE_0, Journaled, events_of
 

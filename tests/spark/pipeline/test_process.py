@@ -17,10 +17,10 @@ import pytest
 from penstock.client.journal import RemoteJournal
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.journal.retention import Retention
+from penstock.spark import location
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.reporter import Reporter
-from penstock.spark.source import location
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess, environment
 from tests.spark.journal_builder import JournalBuilder, content, work

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, STATUS_FILE, PipelineStatus
+from penstock.spark.errors import DataLossError, GoneError, JournalChangedError, JournalRewoundError
 from penstock.spark.java import JavaError
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake_tables.token_keys import KeysError
@@ -15,15 +16,14 @@ from penstock.spark.master import MasterError
 from penstock.spark.pipeline import steps, user_queries
 from penstock.spark.pipeline.gaps import LostRowsError
 from penstock.spark.pipeline.reporter import MESSAGE_MAX, Reporter, code_in, describe, diagnose
-from penstock.spark.source.errors import DataLossError, GoneError, JournalChangedError, JournalRewoundError
 
 
 @pytest.mark.promise("Spark: pipeline", "data loss stops the pipeline in a named state with a hint")
 @pytest.mark.parametrize(
     ("error", "query", "code", "word"),
     [
-        (RuntimeError("Caused by: x\npenstock.spark.source.errors.DataLossError: DATA_LOSS: rows 1 to 2"), "ingest", "DataLoss", "accept-loss"),
-        (RuntimeError("penstock.spark.source.errors.JournalChangedError: DATA_LOSS: the checkpoint is of journal a, and this is b"), "watch", "JournalChanged", "pipeline reset"),
+        (RuntimeError("Caused by: x\npenstock.spark.errors.DataLossError: DATA_LOSS: rows 1 to 2"), "ingest", "DataLoss", "accept-loss"),
+        (RuntimeError("penstock.spark.errors.JournalChangedError: DATA_LOSS: the checkpoint is of journal a, and this is b"), "watch", "JournalChanged", "pipeline reset"),
         (RuntimeError("[STREAM_CHECKPOINT_X] a checkpoint that cannot be read"), "watch", "CheckpointUnusable", "reset watch"),
         (steps.StepError("`x.py` is not there"), None, "BadTable", "pipeline.tables"),
         (user_queries.QueryError("`x.py` is not there"), None, "BadQuery", "pipeline.queries"),
@@ -50,7 +50,7 @@ def test_anything_else_is_tried_again(tmp_path: Path) -> None:
 def test_rows_lost_in_a_crash_are_not_called_a_gap(tmp_path: Path) -> None:
     reporter = Reporter(tmp_path)
     reporter.fail(
-        RuntimeError("Traceback\npenstock.spark.source.errors.JournalRewoundError: DATA_LOSS: rows 4 to 9"),
+        RuntimeError("Traceback\npenstock.spark.errors.JournalRewoundError: DATA_LOSS: rows 4 to 9"),
         "ingest",
     )
     assert reporter.status.code == "JournalRewound" and "rebuild" in (reporter.status.hint or "")
@@ -72,12 +72,12 @@ def test_every_code_but_the_checkpoint_is_that_of_an_exception() -> None:
 
 def test_words_of_a_message_are_no_code() -> None:
     assert code_in("DATA_LOSS: the checkpoint is of journal a; SchemaError, StepError") is None
-    assert code_in("penstock.spark.source.errors.SourceError: no journal") is None
-    assert code_in("penstock.spark.source.errors.NoSuchError: x") is None
+    assert code_in("penstock.spark.errors.SourceError: no journal") is None
+    assert code_in("penstock.spark.errors.NoSuchError: x") is None
 
 
 def test_the_line_of_the_error_is_kept_and_bounded() -> None:
-    text = "Job aborted\n  at x\npenstock.spark.source.errors.SourceError: no journal\n  at y"
+    text = "Job aborted\n  at x\npenstock.spark.errors.SourceError: no journal\n  at y"
     assert describe(RuntimeError(text)).endswith("SourceError: no journal")
     assert describe(RuntimeError()) == "RuntimeError"
     assert len(describe(RuntimeError("x" * 5_000))) == MESSAGE_MAX

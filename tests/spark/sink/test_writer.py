@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
 
 from penstock.core.errors import PenstockError
+from penstock.spark.errors import SourceError
 from penstock.spark.sink.writer import StreamSink, make_stream_writer, make_writer, parse_target
-from penstock.spark.source.errors import SourceError
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess
 

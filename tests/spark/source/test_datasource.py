@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.journal.parquet_table import FILE_SCHEMA
+from penstock.spark.errors import SourceError
 from penstock.spark.source.datasource import PenstockSource
-from penstock.spark.source.errors import SourceError
 from tests.spark.journals import (
     Written,
     at,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.spark.errors import SourceError
 from penstock.spark.source.datasource import PenstockSource
-from penstock.spark.source.errors import SourceError
 from penstock.spark.source.options import NAMES, parse_options
 from tests.spark.journals import (
     batch,

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.selection import Selection
-from penstock.spark.source.location import open_journals
+from penstock.spark.location import open_journals
 from penstock.spark.source.options import parse_options
 from penstock.spark.source.partition_reader import json_texts, read_partition, texts
 from penstock.spark.source.partitions import cut, plan
@@ -89,7 +89,7 @@ def test_any_split_of_any_range_gives_the_rows_of_one_read(
         data.draw(st.booleans()),
     )
     options = parse_options({"path": str(journal.data), "minPartitions": str(data.draw(st.integers(1, 9)))})
-    journals = open_journals(options)
+    journals = open_journals(options.locations)
     spans = plan(options, journals, {journal.id: (first, end)})
     split = [one for span in spans for one in read_partition(options, choice, span)]
     whole = pa.Table.from_batches(journals[journal.id].batches(first, end), FILE_SCHEMA)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.spark.source.errors import SourceError
+from penstock.spark.errors import SourceError
 from penstock.spark.source.partitions import cut
 from tests.journal.histories import START_US
 from tests.spark.journals import (

@@ -11,8 +11,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows, ReadMinRows
 from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from penstock.journal.retention import Retention
+from penstock.spark.errors import DataLossError, GoneError, SourceError
 from penstock.spark.source import stream_reader
-from penstock.spark.source.errors import DataLossError, GoneError, SourceError
 from penstock.spark.source.stream_reader import share_limit
 from tests.spark.journals import (
     ALL,

@@ -166,9 +166,9 @@ def _fill(data: Path, rows: int) -> Iterator[tuple[str, float]]:
     """Fill every table in the running session, one after another; yields the seconds of each."""
     from pyspark.sql import SparkSession
 
+    from penstock.spark import location
     from penstock.spark.pipeline import steps
     from penstock.spark.pipeline.ingest import Ingest
-    from penstock.spark.source import location
 
     every = steps.built_in()
     ingest = Ingest(SparkSession.active(), location.open_one(data), data / "lake", every)

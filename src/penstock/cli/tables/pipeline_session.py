@@ -118,13 +118,13 @@ def open_tables(data: Path, config: Path | None) -> Iterator[Ingest]:
 @contextmanager
 def as_pipeline_errors() -> Iterator[None]:
     """Report errors of Spark, the journal and the tables as `PipelineFailed`."""
+    from penstock.spark.errors import SourceError
     from penstock.spark.java import JavaError
     from penstock.spark.lake.data_files import SchemaError
     from penstock.spark.lake.snapshots import LakeError
     from penstock.spark.master import MasterError
     from penstock.spark.pipeline.gaps import LostRowsError
     from penstock.spark.pipeline.steps import StepError
-    from penstock.spark.source.errors import SourceError
 
     try:
         with reading():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.spark.lake.table import LakeTable
-    from penstock.spark.source.location import JournalLocation, SourceJournal
+    from penstock.spark.location import JournalLocation, SourceJournal
 
 SMALL_ROWS = 50_000
 """Up to this many rows are processed in one partition: a shuffle would take longer than the work."""

@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.journal.delta_log import table_names
+from penstock.spark import location
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import EVENTS, GAPS, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
+from penstock.spark.location import SourceJournal
 from penstock.spark.pipeline.queries import SHARD
-from penstock.spark.source import location
-from penstock.spark.source.location import SourceJournal
 
 
 class LostRowsError(Exception):

@@ -26,7 +26,7 @@ from penstock.spark.pipeline.steps import Step, only, ordered
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.spark.source.location import SourceJournal
+    from penstock.spark.location import SourceJournal
 
 CHUNK_ROWS = 1_000_000
 """Journal rows that a table which is behind takes in one commit."""

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from penstock.client.staging import Stage
+    from penstock.spark.location import SourceJournal
     from penstock.spark.pipeline.ingest import Ingest
     from penstock.spark.pipeline.user_queries import UserQuery
     from penstock.spark.pipeline.watch import AlertWatch
-    from penstock.spark.source.location import SourceJournal
 
 POLL_S = 0.5
 """How often the process checks its queries."""
@@ -90,12 +90,12 @@ class Runner:
                 spark.stop()
 
     def _prepare(self) -> tuple[SparkSession, SourceJournal, Ingest, AlertWatch]:
+        from penstock.spark import location
         from penstock.spark.pipeline import steps
         from penstock.spark.pipeline.gaps import check_kept
         from penstock.spark.pipeline.ingest import Ingest
         from penstock.spark.pipeline.watch import AlertWatch
         from penstock.spark.session import make_session, pipeline_conf
-        from penstock.spark.source import location
 
         settings = self._task.settings
         self._own = [] if self._task.once else load_queries(settings.queries)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from penstock.spark.source.location import SourceJournal
+    from penstock.spark.location import SourceJournal
 
 CHECKPOINTS = "_checkpoints"
 """The directory in the lake with a checkpoint for each query."""

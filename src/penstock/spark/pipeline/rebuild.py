@@ -22,10 +22,10 @@ WORKSHOP = "_rebuild"
 @contextmanager
 def tables_only(data: Path, settings: PipelineSection) -> Iterator[Ingest]:
     """An `Ingest` in a session of its own, without a query: for rebuilds and backfills while a pipeline may run."""
+    from penstock.spark import location
     from penstock.spark.pipeline import steps
     from penstock.spark.pipeline.ingest import Ingest
     from penstock.spark.session import make_session, pipeline_conf
-    from penstock.spark.source import location
 
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as scratch:
         journal = location.open_one(data)

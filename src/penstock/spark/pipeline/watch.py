@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.client.staging import Stage
-    from penstock.spark.source.location import SourceJournal
+    from penstock.spark.location import SourceJournal
 
 APP = "penstock"
 """The application id of the pipeline's batches on the server; `from` is `pipeline/penstock`."""

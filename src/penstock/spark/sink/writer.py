@@ -21,8 +21,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.client.address import operator_token, read_endpoints
 from penstock.client.staging import PATIENCE_S, Stage, StageCommitted
 from penstock.core.errors import PenstockError
+from penstock.spark.location import parse_locations
 from penstock.spark.sink.rows import address, check_columns, encoder_for, sink_error
-from penstock.spark.source.location import parse_locations
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.spark.source.errors import SourceError
-from penstock.spark.source.location import absolute_paths, open_journals
+from penstock.spark.errors import SourceError
+from penstock.spark.location import absolute_paths, open_journals
 from penstock.spark.source.offsets import EARLIEST
 from penstock.spark.source.options import STREAM_ONLY, SourceOptions, parse_options
 from penstock.spark.source.partition_reader import read_partition
@@ -100,7 +100,7 @@ class JournalBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The partitions of everything that the options select."""
-        journals = open_journals(self._options)
+        journals = open_journals(self._options.locations)
         begin = starting(self._options, journals, EARLIEST)
         end = ending(self._options, journals)
         ranges = {one: (begin[one].offset, end[one].offset) for one in journals}

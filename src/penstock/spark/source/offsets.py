@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.spark.source.errors import SourceError
+from penstock.spark.errors import SourceError
 
 VERSION = 1
 SHARD = "0"

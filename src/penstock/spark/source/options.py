@@ -20,8 +20,8 @@ import pyarrow as pa
 from penstock.journal.named_readers import name_problem
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.selection import Selection
-from penstock.spark.source.errors import SourceError
-from penstock.spark.source.location import RETRY_S, JournalLocation, parse_locations
+from penstock.spark.errors import SourceError
+from penstock.spark.location import RETRY_S, JournalLocation, parse_locations
 from penstock.spark.source.offsets import Points, parse
 
 NAMES = (

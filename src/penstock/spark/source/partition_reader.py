@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.journal.selection import Selection
-from penstock.spark.source.errors import DataLossError, GoneError, JournalChangedError, SourceError
-from penstock.spark.source.location import SourceJournal
+from penstock.spark.errors import DataLossError, GoneError, JournalChangedError, SourceError
+from penstock.spark.location import SourceJournal
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.partitions import JournalPartition, without_gone
 

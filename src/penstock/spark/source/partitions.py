@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.spark.source.errors import GoneError, SourceError
-from penstock.spark.source.location import SourceJournal
+from penstock.spark.errors import GoneError, SourceError
+from penstock.spark.location import SourceJournal
 from penstock.spark.source.offsets import EARLIEST, LATEST, Point, Points
 from penstock.spark.source.options import SourceOptions
 

@@ -23,8 +23,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.journal.reader import Mark
-from penstock.spark.source.errors import JournalRewoundError
-from penstock.spark.source.location import SourceJournal, open_journals
+from penstock.spark.errors import JournalRewoundError
+from penstock.spark.location import SourceJournal, open_journals
 from penstock.spark.source.offsets import LATEST, Point, Points, decode, encode
 from penstock.spark.source.options import BATCH_ONLY, SourceOptions
 from penstock.spark.source.partition_reader import journal_changed, read_partition
@@ -47,7 +47,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """Where a query without a checkpoint begins."""
-        points = starting(self._options, open_journals(self._options), LATEST)
+        points = starting(self._options, open_journals(self._options.locations), LATEST)
         self._hold(points)
         return encode(points)
 
@@ -61,7 +61,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
         """Fix the current end: rows that arrive later are not read."""
-        self._frozen = {one: journal.mark().end for one, journal in open_journals(self._options).items()}
+        self._frozen = {one: journal.mark().end for one, journal in open_journals(self._options.locations).items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """How far the next batch may read."""
@@ -87,7 +87,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The partitions of a batch."""
         begin, stop = decode(start), decode(end)
-        journals = open_journals(self._options)
+        journals = open_journals(self._options.locations)
         missing = sorted(set(stop) - set(journals))
         if missing:
             raise journal_changed(missing, {one: each for one, each in journals.items() if one not in stop})
@@ -106,7 +106,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _hold(self, points: Points) -> None:
         if self._options.reader is None:
             return
-        for one, journal in open_journals(self._options).items():
+        for one, journal in open_journals(self._options.locations).items():
             if one in points:
                 journal.hold(self._options.reader, points[one].offset)
 

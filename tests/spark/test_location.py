@@ -10,8 +10,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from penstock.spark.source.errors import SourceError
-from penstock.spark.source.location import JournalLocation, open_one
+from penstock.spark.errors import SourceError
+from penstock.spark.location import JournalLocation, open_one
 from penstock.spark.source.options import parse_options
 from tests.journal.histories import START_US
 from tests.spark.journals import (
@@ -115,7 +115,7 @@ def test_threads_that_share_a_journal_do_not_disturb_one_another(written: Writte
 
 
 def test_places_are_kept_open_and_bounded(tmp_path: Path) -> None:
-    from penstock.spark.source import location
+    from penstock.spark import location
 
     journals = []
     for number in range(location.OPENED_MAX + 2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.spark.source.errors import SourceError, source_errors
+from penstock.spark.errors import SourceError, source_errors
 from tests.spark.journals import (
     ALL,
     Written,

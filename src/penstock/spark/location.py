@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -22,10 +22,7 @@ from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from penstock.journal.reader import Bounds, JournalReader, Mark
 from penstock.journal.selection import Selection
-from penstock.spark.source.errors import SourceError, source_errors
-
-if TYPE_CHECKING:
-    from penstock.spark.source.options import SourceOptions
+from penstock.spark.errors import SourceError, source_errors
 
 OPENED_MAX = 16
 """Journals that a process keeps open; when full: evict the least recently opened."""
@@ -177,14 +174,10 @@ def open_one(data: Path, url: str | None = None, token: str | None = None) -> So
     return JournalLocation(path=str(data.absolute())).open()
 
 
-def open_journals(options: SourceOptions | Mapping[str, str]) -> dict[str, SourceJournal]:
-    """Open every journal that the options name, by its id."""
-    if isinstance(options, Mapping):
-        from penstock.spark.source.options import parse_options
-
-        options = parse_options(options)
+def open_journals(locations: Iterable[JournalLocation]) -> dict[str, SourceJournal]:
+    """Open the journals of the locations, by id."""
     found: dict[str, SourceJournal] = {}
-    for location in options.locations:
+    for location in locations:
         journal = location.open()
         twin = found.setdefault(journal.id, journal)
         if twin is not journal:
