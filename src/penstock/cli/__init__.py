@@ -51,10 +51,7 @@ _COMMANDS = {
     "doctor": ("ops.doctor", "Check this machine and the server."),
     "backup": ("ops.backup", "Copy a data directory; the server may be running."),
     "restore": ("ops.backup:restore", "Restore a data directory from a backup."),
-    "print": (
-        "print_files:print_",
-        "Print deployment files, alert rules, a dashboard and references.",
-    ),
+    "print": ("print_files:print_", "Print deployment files, alert rules, a dashboard and references."),
     "bench": ("penstock.bench:bench", "Measure the server and compare it with peers."),
     "completion": ("reference:completion", "Print a shell completion script."),
 }

@@ -16,6 +16,16 @@ from penstock.core.errors import PenstockError, Refusal
 R = TypeVar("R")
 
 
+Token = Annotated[
+    str | None, Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Default: the local operator token.")
+]
+
+
+def flag(text: str) -> Parameter:
+    """A switch that is off by default."""
+    return Parameter(negative="", show_default=False, help=text)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Output:
@@ -36,10 +46,7 @@ class Common(Output):
             help="tcp://host:port, unix:/path or http://host:port; default: the server on ./penstock-data.",
         ),
     ] = None
-    token: Annotated[
-        str | None,
-        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Default: the local operator token."),
-    ] = None
+    token: Token = None
 
 
 PLAIN = Output()

@@ -63,6 +63,28 @@ def print_fields(fields: Mapping[str, object]) -> None:
         print_line(f"{name.ljust(width)}  {_cell(value)}")
 
 
+def print_result(value: object, text: str | Mapping[str, object], *, as_json: bool) -> None:
+    """The value as JSON, or else a line or fields that say the same."""
+    if as_json:
+        print_json(value)
+    elif isinstance(text, str):
+        print_line(text)
+    else:
+        print_fields(text)
+
+
+def print_rows(
+    value: object, columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool, empty: str | None = None
+) -> None:
+    """The value as JSON, or else a table; `empty` is the note for no rows."""
+    if as_json:
+        print_json(value)
+    elif not rows and empty is not None:
+        print_note(empty)
+    else:
+        print_table(columns, rows)
+
+
 def print_error(refusal: Refusal, *, as_json: bool) -> None:
     hint = refusal.hint or refusal.kind.hint
     sys.stderr.write(f"error: {refusal.code}: {_plain(refusal.message)}\nhint: {_plain(hint)}\n")

@@ -22,7 +22,7 @@ def systemd(
     config: Annotated[str | None, Parameter(help="The config file.")] = None,
     user: Annotated[str, Parameter(help="User of the server.")] = "penstock",
     output: Output = PLAIN,
-) -> int:
+) -> None:
     """Print a hardened systemd unit with time for a drain.
 
     For example:
@@ -33,11 +33,11 @@ def systemd(
     from penstock.server.ops.deployment import systemd_unit
 
     found = program or str(Path(sys.executable).with_name("penstock"))
-    return _out(systemd_unit(found, data=data, config=config, user=user), output)
+    _out(systemd_unit(found, data=data, config=config, user=user), output)
 
 
 @print_.command
-def container(*, output: Output = PLAIN) -> int:
+def container(*, output: Output = PLAIN) -> None:
     """Print a Containerfile for a checkout.
 
     For example:
@@ -46,11 +46,11 @@ def container(*, output: Output = PLAIN) -> int:
     """
     from penstock.server.ops.deployment import containerfile
 
-    return _out(containerfile(), output)
+    _out(containerfile(), output)
 
 
 @print_.command
-def alerts(*, output: Output = PLAIN) -> int:
+def alerts(*, output: Output = PLAIN) -> None:
     """Print alert rules for Prometheus.
 
     For example:
@@ -59,11 +59,11 @@ def alerts(*, output: Output = PLAIN) -> int:
     """
     from penstock.server.metrics.alert_rules import alert_rules
 
-    return _out(alert_rules(), output)
+    _out(alert_rules(), output)
 
 
 @print_.command
-def dashboard(*, output: Output = PLAIN) -> int:
+def dashboard(*, output: Output = PLAIN) -> None:
     """Print a dashboard for Grafana.
 
     For example:
@@ -72,11 +72,11 @@ def dashboard(*, output: Output = PLAIN) -> int:
     """
     from penstock.server.metrics.grafana import dashboard as board
 
-    return _out(board(), output)
+    _out(board(), output)
 
 
 @print_.command
-def metrics(*, output: Output = PLAIN) -> int:
+def metrics(*, output: Output = PLAIN) -> None:
     """Print the reference of every metric, as Markdown.
 
     For example:
@@ -85,11 +85,11 @@ def metrics(*, output: Output = PLAIN) -> int:
     """
     from penstock.server.ops.reference_pages import metrics_reference
 
-    return _out(metrics_reference(), output)
+    _out(metrics_reference(), output)
 
 
 @print_.command
-def http(*, output: Output = PLAIN) -> int:
+def http(*, output: Output = PLAIN) -> None:
     """Print the reference of every HTTP route, as Markdown.
 
     For example:
@@ -98,11 +98,11 @@ def http(*, output: Output = PLAIN) -> int:
     """
     from penstock.server.ops.reference_pages import http_reference
 
-    return _out(http_reference(), output)
+    _out(http_reference(), output)
 
 
 @print_.command
-def cli(*, output: Output = PLAIN) -> int:
+def cli(*, output: Output = PLAIN) -> None:
     """Print the reference of every command, as Markdown.
 
     For example:
@@ -111,13 +111,12 @@ def cli(*, output: Output = PLAIN) -> int:
     """
     from penstock.cli.reference import cli_reference
 
-    return _out(cli_reference(), output)
+    _out(cli_reference(), output)
 
 
-def _out(text: str, output: Output) -> int:
+def _out(text: str, output: Output) -> None:
     """Print the text unchanged, so that it can go into a file."""
     if output.as_json:
         print_json({"text": text})
     else:
         sys.stdout.write(text)
-    return 0

@@ -49,7 +49,7 @@ def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")],
     *,
     output: Output = PLAIN,
-) -> int:
+) -> None:
     """Print a script with which a shell completes commands and options.
 
     For example:
@@ -65,4 +65,3 @@ def completion(
         print_json({"shell": shell, "script": script})
     else:
         print(script, end="" if script.endswith("\n") else "\n")
-    return 0

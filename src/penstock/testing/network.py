@@ -100,7 +100,7 @@ class SimConnection:
 
     def pong(self) -> None:
         """Answer a ping of the server."""
-        self._clock.after(self._latency(), self._heard)
+        self._clock.after(self._latency(), self._pong_received)
 
     # The server's side: a wire
 
@@ -161,7 +161,7 @@ class SimConnection:
         self._inbox.append(piece)
         self._read_soon()
 
-    def _heard(self) -> None:
+    def _pong_received(self) -> None:
         if not self.broken and isinstance(self.endpoint, PongListener):
             self.endpoint.pong_received()
 

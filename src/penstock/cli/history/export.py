@@ -21,7 +21,7 @@ from penstock.cli.history.journal import (
     reading,
     select,
 )
-from penstock.cli.output import print_json, print_line
+from penstock.cli.output import print_result
 from penstock.cli.rows import to_json
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.plain_values import records
@@ -42,7 +42,7 @@ def export(
     wanted: Filter = EVERY,
     part: OffsetRange = WHOLE,
     origin: JournalOptions = ORIGIN,
-) -> int:
+) -> None:
     """Write rows of the journal to a file, as JSON lines or Parquet; `penstock import` reads both.
 
     The file appears when it is complete.
@@ -62,11 +62,15 @@ def export(
         batches = select(journal, first, end, wanted, None)
         if out == "-":
             _write_lines(sys.stdout.buffer, batches)
-            return 0
+            return
         path = Path(out)
         draft = path.with_name(f".{path.name}.tmp")
         try:
-            count = _write_parquet(draft, batches) if is_parquet else _write_file(draft, batches)
+            if is_parquet:
+                count = _write_parquet(draft, batches)
+            else:
+                with draft.open("wb") as file:
+                    count = _write_lines(file, batches)
             draft.replace(path)
         except OSError as error:
             hint = "choose a writable file on a disk with free space"
@@ -75,16 +79,8 @@ def export(
             ) from None
         finally:
             draft.unlink(missing_ok=True)
-    if origin.as_json:
-        print_json({"file": out, "rows": count, "from": first, "to": end})
-    else:
-        print_line(f"wrote {count} rows of {first} to {end - 1} to {out}" if end > first else "no rows")
-    return 0
-
-
-def _write_file(path: Path, batches: Iterable[pa.RecordBatch]) -> int:
-    with path.open("wb") as file:
-        return _write_lines(file, batches)
+    text = f"wrote {count} rows of {first} to {end - 1} to {out}" if end > first else "no rows"
+    print_result({"file": out, "rows": count, "from": first, "to": end}, text, as_json=origin.as_json)
 
 
 def _write_lines(file: IO[bytes], batches: Iterable[pa.RecordBatch]) -> int:

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from penstock.cli.history.feed import EnqueueFeed
 from penstock.cli.history.journal import DATA, target
-from penstock.cli.options import DEFAULTS, Common, run
-from penstock.cli.output import print_json, print_line, print_note
+from penstock.cli.options import DEFAULTS, Common, flag, run
+from penstock.cli.output import print_note, print_result
 from penstock.cli.rows import body_of
 from penstock.core.errors import PenstockError, Refusal
 
@@ -31,9 +31,9 @@ def import_(
     *,
     to: Annotated[str | None, Parameter(help="Enqueue all of them into this stream.")] = None,
     prefix: Annotated[str, Parameter(help="Prefix of each stream's name.")] = "",
-    new_ids: Annotated[bool, Parameter(negative="", show_default=False, help="Give each envelope a new id.")] = False,
+    new_ids: Annotated[bool, flag("Give each envelope a new id.")] = False,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Enqueue the envelopes of a file that `penstock export` wrote, JSON lines or Parquet.
 
     Rows other than `enqueue`, and dead letters, are skipped. An envelope keeps its id, so importing twice counts duplicates.
@@ -61,11 +61,7 @@ def import_(
         return feed
 
     counts = run(target(DATA, common.url, common.token, common.as_json), work).counts
-    if common.as_json:
-        print_json(counts)
-    else:
-        print_line(str(counts))
-    return 0
+    print_result(counts, str(counts), as_json=common.as_json)
 
 
 def _lines(file: Path) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from cyclopts import Parameter
 
-from penstock.cli.options import Common, Output
+from penstock.cli.options import Common, Output, Token
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -43,10 +43,7 @@ class JournalOptions(DataOption):
     """Options of commands that read rows from a directory or a server."""
 
     url: Annotated[str | None, Parameter(help="Read from the server at http://host:port instead.")] = None
-    token: Annotated[
-        str | None,
-        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Default: the local operator token."),
-    ] = None
+    token: Token = None
 
 
 @Parameter(name="*")

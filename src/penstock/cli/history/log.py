@@ -23,7 +23,7 @@ from penstock.cli.history.journal import (
     seal_now,
     select,
 )
-from penstock.cli.output import print_fields, print_json, print_line, print_note, print_table
+from penstock.cli.output import print_json, print_line, print_note, print_result, print_rows, print_table
 from penstock.cli.rows import SHOWN, Printer
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.plain_values import iso
@@ -39,7 +39,7 @@ log = App(name="log", help="Inspect the journal: files, rows, integrity, sealing
 
 
 @log.command
-def ls(*, place: DataOption = DATA_DEFAULT) -> int:
+def ls(*, place: DataOption = DATA_DEFAULT) -> None:
     """List the files of the journal: sealed history, segments, live files.
 
     For example:
@@ -75,11 +75,10 @@ def ls(*, place: DataOption = DATA_DEFAULT) -> int:
             files += _file(disk, "live", name, offset, None, None)
     if place.as_json:
         print_json({**msgspec.to_builtins(bounds), "files": files})
-        return 0
+        return
     columns = ("kind", "name", "first", "end", "rows", "bytes", "at")
     print_table(columns, [[file[name] for name in columns] for file in files])
     print_note(f"journal {bounds.journal}: rows {bounds.first} to {bounds.end - 1}, sealed before {bounds.sealed_end}")
-    return 0
 
 
 def _file(disk: RealDisk, kind: str, name: str, first: int, end: int | None, rows: int | None) -> list[dict[str, Any]]:
@@ -107,7 +106,7 @@ def cat(
     columns: Annotated[str | None, Parameter(help="Names, separated by commas.")] = None,
     limit: Annotated[int | None, Parameter(help="Stop after this many rows.")] = None,
     origin: JournalOptions = ORIGIN,
-) -> int:
+) -> None:
     """Print rows of the journal, oldest first, sealed or not. --id prints the history of an envelope.
 
     For example:
@@ -129,7 +128,6 @@ def cat(
                     break
     if not printer.count:
         print_note(f"no row of {first} to {end - 1} matches" if end > first else "the range is empty")
-    return 0
 
 
 @log.command
@@ -172,7 +170,7 @@ def seal(
     *,
     config: Annotated[Path | None, Parameter(help="The server's config file, when it is not running.")] = None,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """Move every committed row to the Delta table now, and save the state.
 
     Through the server that runs on the directory; when none does, by itself,
@@ -185,11 +183,7 @@ def seal(
       penstock log seal --data /var/lib/penstock --config penstock.yaml
     """
     report = seal_now(place.data, config)
-    if place.as_json:
-        print_json(report)
-    else:
-        print_fields(report)
-    return 0
+    print_result(report, report, as_json=place.as_json)
 
 
 @log.command
@@ -197,7 +191,7 @@ def readers(
     *,
     forget: Annotated[str | None, Parameter(help="Delete this reader, so that retention may remove its rows.")] = None,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """List the named readers and their positions; retention keeps the rows that they have not read.
 
     For example:
@@ -227,13 +221,9 @@ def readers(
         }
         for reader in known
     ]
-    if place.as_json:
-        print_json({"readers": rows})
-    elif not rows:
-        print_note("there are no named readers")
-    else:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
-    return 0
+    columns = ("name", "offset", "behind", "at", "holds")
+    cells = [list(row.values()) for row in rows]
+    print_rows({"readers": rows}, columns, cells, as_json=place.as_json, empty="there are no named readers")
 
 
 def progress_bar(label: str) -> Callable[[int, int], None] | None:

@@ -23,8 +23,8 @@ from penstock.cli.history.journal import (
     select,
     target,
 )
-from penstock.cli.options import run
-from penstock.cli.output import print_json, print_line, print_note
+from penstock.cli.options import Token, flag, run
+from penstock.cli.output import print_note, print_result
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.plain_values import records
 
@@ -42,17 +42,14 @@ def replay(
     kind: Annotated[str | None, Parameter(help="Only this type; * matches anything.")] = None,
     door: Annotated[Literal["courier"], Parameter(help="The protocol that takes them.")] = "courier",
     prefix: Annotated[str, Parameter(help="Prefix of each stream's name, e.g. `replay/`.")] = "",
-    new_ids: Annotated[bool, Parameter(negative="", show_default=False, help="Give each envelope a new id.")] = False,
+    new_ids: Annotated[bool, flag("Give each envelope a new id.")] = False,
     url: Annotated[
         str | None,
         Parameter(name=["--url", "--to-url"], help="The server that takes them; default: the one on the directory."),
     ] = None,
-    token: Annotated[
-        str | None,
-        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Default: the local operator token."),
-    ] = None,
+    token: Token = None,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """Enqueue the envelopes of a part of the journal again, at full or at original speed.
 
     An envelope keeps its id unless --new-ids, so what is still known is
@@ -83,11 +80,7 @@ def replay(
             return feed
 
         counts = run(common, work).counts
-    if place.as_json:
-        print_json({"from": first, "to": end, **msgspec.to_builtins(counts)})
-    else:
-        print_line(str(counts))
-    return 0
+    print_result({"from": first, "to": end, **msgspec.to_builtins(counts)}, str(counts), as_json=place.as_json)
 
 
 def _pace(speed: str) -> float | None:

@@ -33,7 +33,7 @@ def tail(
     follow: Annotated[bool, Parameter(help="Wait for new rows.")] = True,
     limit: Annotated[int | None, Parameter(help="Stop after this many rows.")] = None,
     origin: JournalOptions = ORIGIN,
-) -> int:
+) -> None:
     """Print the latest rows of the journal, and new ones as they are committed, until Ctrl-C.
 
     For example:
@@ -57,7 +57,7 @@ def tail(
             for batch in select(journal, offset, end, wanted, columns):
                 printer.show(batch)
                 if printer.is_done:
-                    return 0
+                    return
             offset = end
             if not follow:
                 break
@@ -66,4 +66,3 @@ def tail(
             if end < offset:
                 print_note(f"rows {end} to {offset - 1} were lost in a crash; the journal continues at {end}")
                 offset = end
-    return 0

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from penstock.cli.history.journal import DATA_DEFAULT, DataOption
-from penstock.cli.output import print_json, print_line
+from penstock.cli.output import print_result
 
 
 def backup(
@@ -16,7 +16,7 @@ def backup(
     /,
     *,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """Copy a data directory at one point in time; the server may be running.
 
     The copy has every journal row that was committed when the command began,
@@ -39,19 +39,10 @@ def backup(
         if bar is not None:
             bar(1, 1)
     size = sum(entry.bytes for entry in manifest.files.values())
-    if place.as_json:
-        print_json(
-            {
-                "target": str(target),
-                "journal": manifest.journal,
-                "end": manifest.end,
-                "files": len(manifest.files),
-                "bytes": size,
-            }
-        )
-    else:
-        print_line(f"copied {len(manifest.files)} files, {size} bytes to `{target}`: rows before {manifest.end}")
-    return 0
+    end, count = manifest.end, len(manifest.files)
+    result = {"target": str(target), "journal": manifest.journal, "end": end, "files": count, "bytes": size}
+    text = f"copied {count} files, {size} bytes to `{target}`: rows before {end}"
+    print_result(result, text, as_json=place.as_json)
 
 
 def restore(
@@ -59,7 +50,7 @@ def restore(
     /,
     *,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """Restore a data directory from a backup, after checking every byte of it.
 
     The directory must be absent or empty. Rows committed after the backup are
@@ -79,20 +70,15 @@ def restore(
     finally:
         if bar is not None:
             bar(1, 1)
-    if place.as_json:
-        print_json(
-            {
-                "data": str(place.data),
-                "journal": manifest.journal,
-                "madeAt": manifest.made_at,
-                "end": report.end,
-                "sealedRows": report.sealed_rows,
-                "segmentRows": report.segment_rows,
-                "files": len(manifest.files),
-            }
-        )
-    else:
-        print_line(
-            f"restored `{place.data}` as of {manifest.made_at}: {len(manifest.files)} files, rows before {report.end}, sound"
-        )
-    return 0
+    made_at, end, count = manifest.made_at, report.end, len(manifest.files)
+    result = {
+        "data": str(place.data),
+        "journal": manifest.journal,
+        "madeAt": made_at,
+        "end": end,
+        "sealedRows": report.sealed_rows,
+        "segmentRows": report.segment_rows,
+        "files": count,
+    }
+    text = f"restored `{place.data}` as of {made_at}: {count} files, rows before {end}, sound"
+    print_result(result, text, as_json=place.as_json)

@@ -73,7 +73,7 @@ def show(file: File = None, *, output: Output = PLAIN) -> int:
     return 0
 
 
-def doc(*, output: Output = PLAIN) -> int:
+def doc(*, output: Output = PLAIN) -> None:
     """Print the reference of every setting, as Markdown.
 
     For example:
@@ -87,10 +87,9 @@ def doc(*, output: Output = PLAIN) -> int:
         print_json({"markdown": text})
     else:
         sys.stdout.write(text)
-    return 0
 
 
-def reload(place: DataOption = DATA_DEFAULT) -> int:
+def reload(place: DataOption = DATA_DEFAULT) -> None:
     """Make the server on a data directory reload its config. An invalid config changes nothing.
 
     For example:
@@ -108,13 +107,12 @@ def reload(place: DataOption = DATA_DEFAULT) -> int:
     report = RemoteServer(endpoints.http, operator_token(endpoints.http, file)).reload()
     if place.as_json:
         print_json(report)
-        return 0
+        return
     print_line(f"changed: {', '.join(report.changed) or 'nothing'}")
     if report.restart:
         print_line(f"after a restart: {', '.join(report.restart)}")
     if report.closed:
         print_line(f"connections closed: {report.closed}")
-    return 0
 
 
 def _load(file: Path | None) -> tuple[Config | None, list[str]]:

@@ -8,19 +8,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from penstock.cli.options import PLAIN, Output
-from penstock.cli.output import print_json, print_line, print_note
+from penstock.cli.options import PLAIN, Output, flag
+from penstock.cli.output import print_note, print_result
 from penstock.core.errors import PenstockError, Refusal
 
 
 def console(
     *,
     data: Annotated[Path | None, Parameter(help="Data directory; default: ./penstock-data, or a gateway's.")] = None,
-    open_: Annotated[
-        bool, Parameter(name="--open", negative="", show_default=False, help="Also open a browser.")
-    ] = False,
+    open_: Annotated[bool, Parameter(name="--open"), flag("Also open a browser.")] = False,
     output: Output = PLAIN,
-) -> int:
+) -> None:
     """Print the link that signs in to the console with the rights of the operator.
 
     For example:
@@ -31,10 +29,7 @@ def console(
     """
     url, token = _find(data)
     link = f"{url}#token={token}"
-    if output.as_json:
-        print_json({"console": url, "token": token, "link": link})
-    else:
-        print_line(link)
+    print_result({"console": url, "token": token, "link": link}, link, as_json=output.as_json)
     if not (files("penstock") / "console" / "index.html").is_file():
         print_note("the console is not built; `make setup` builds it with Node 20 or newer")
     if open_:
@@ -42,7 +37,6 @@ def console(
 
         if not webbrowser.open(link):
             print_note("cannot open a browser; copy the link")
-    return 0
 
 
 def _find(data: Path | None) -> tuple[str, str]:

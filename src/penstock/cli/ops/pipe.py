@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from penstock.cli.options import PLAIN, Output
+from penstock.cli.options import PLAIN, Output, flag
 from penstock.cli.output import print_json, print_line
 from penstock.core.errors import PenstockError, Refusal
 
@@ -37,12 +37,9 @@ def pipe(
             help="Give every pipe the rights of this token; without it each peer authenticates with its own.",
         ),
     ] = None,
-    public: Annotated[
-        bool,
-        Parameter(negative="", show_default=False, help="Allow addresses that other machines can reach."),
-    ] = False,
+    public: Annotated[bool, flag("Allow addresses that other machines can reach.")] = False,
     output: Output = PLAIN,
-) -> int:
+) -> None:
     """Carry Control v1 inside the frames of Stream Kernel pipes, for a running server, until Ctrl-C.
 
     For example:
@@ -75,4 +72,3 @@ def pipe(
                 print_line(f"{place} carries {what} {at.server}")
 
     asyncio.run(run(options, ready))
-    return 0

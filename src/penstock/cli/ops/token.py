@@ -76,7 +76,7 @@ def new(
     agent: Annotated[str | None, Parameter(help="The agent that the token acts for.")] = None,
     tenant: Annotated[str | None, Parameter(help="The tenant of the token.")] = None,
     place: TokenOptions = HERE,
-) -> int:
+) -> None:
     """Create a token and print it once: only its digest is stored.
 
     From the first token on every client needs one; revoking the last token undoes that.
@@ -97,17 +97,16 @@ def new(
         made = offline_tokens.mint(place.data, TokenSpec(name, scope, agent, tenant))
     if place.as_json:
         print_json(made)
-        return 0
+        return
     print_line(made["token"])
     when = "now" if server is not None else "from the next start on"
     print_note(f"every client needs a token {when}; revoking the last token undoes that")
     if not made.get("kept", True):
         print_note("the server has no data directory: the token is valid until it stops")
-    return 0
 
 
 @token.command
-def ls(*, place: TokenOptions = HERE) -> int:
+def ls(*, place: TokenOptions = HERE) -> None:
     """List the tokens with their agents and scopes, never the tokens themselves.
 
     For example:
@@ -124,35 +123,23 @@ def ls(*, place: TokenOptions = HERE) -> int:
         found = offline_tokens.listed(place.data)
     if place.as_json:
         print_json(found)
-        return 0
+        return
     _print_tokens(found)
     if server is None:
         print_note("no server is running, so the tokens of a config file are not shown")
-    return 0
 
 
 def _print_tokens(found: dict[str, Any]) -> None:
     if not found["tokens"]:
         print_line("no tokens: every client on this machine may use the queue without one")
         return
-    print_table(
-        ("name", "agent", "tenant", "scopes", "origin", "made"),
-        [
-            [
-                row["name"],
-                row.get("agent"),
-                row.get("tenant"),
-                ", ".join(row["scopes"]),
-                row["origin"],
-                row.get("created_at"),
-            ]
-            for row in found["tokens"]
-        ],
-    )
+    rows = [{**row, "scopes": ", ".join(row["scopes"])} for row in found["tokens"]]
+    keys = ("name", "agent", "tenant", "scopes", "origin", "created_at")
+    print_table((*keys[:-1], "made"), [[row.get(key) for key in keys] for row in rows])
 
 
 @token.command
-def revoke(name: str, *, place: TokenOptions = HERE) -> int:
+def revoke(name: str, *, place: TokenOptions = HERE) -> None:
     """Revoke a token and close its connections.
 
     For example:
@@ -168,15 +155,14 @@ def revoke(name: str, *, place: TokenOptions = HERE) -> int:
         done = offline_tokens.revoke(place.data, name)
     if place.as_json:
         print_json(done)
-        return 0
+        return
     print_line(f"{name} is revoked; {done['closed']} connections were closed")
     if not done["required"]:
         print_note("no token is left, so every client on this machine may use the queue without one")
-    return 0
 
 
 @token.command(name="curve-keygen")
-def curve_keygen(*, out: Out = Path(), name: Name = "relay", output: Output = PLAIN) -> int:
+def curve_keygen(*, out: Out = Path(), name: Name = "relay", output: Output = PLAIN) -> None:
     """Create a pair of CURVE keys: NAME.key is public, NAME.key_secret is secret.
 
     For example:
@@ -194,11 +180,11 @@ def curve_keygen(*, out: Out = Path(), name: Name = "relay", output: Output = PL
         os.umask(before)
     public, _ = load_certificate(public_file)
     files = {"public": public.decode(), "public_file": str(public_file), "secret_file": str(secret_file)}
-    return _show(files, output)
+    _show(files, output)
 
 
 @token.command(name="signer-keygen")
-def signer_keygen(*, out: Out = Path(), name: Name = "publisher", output: Output = PLAIN) -> int:
+def signer_keygen(*, out: Out = Path(), name: Name = "publisher", output: Output = PLAIN) -> None:
     """Create a publisher's signing key: NAME.key is secret, its public half goes into `relay.signers`.
 
     For example:
@@ -213,7 +199,7 @@ def signer_keygen(*, out: Out = Path(), name: Name = "publisher", output: Output
     seed = secrets.token_bytes(32)
     file = out / f"{name}.key"
     write_private(file, seed.hex().encode() + b"\n")
-    return _show({"public": SigningKey(seed).public.hex(), "secret_file": str(file)}, output)
+    _show({"public": SigningKey(seed).public.hex(), "secret_file": str(file)}, output)
 
 
 def _check(out: Path, *names: str) -> None:
@@ -225,10 +211,9 @@ def _check(out: Path, *names: str) -> None:
             raise PenstockError(Refusal("IdConflict", f"`{out / name}` already exists", hint=hint))
 
 
-def _show(files: dict[str, str], output: Output) -> int:
+def _show(files: dict[str, str], output: Output) -> None:
     if output.as_json:
         print_json(files)
     else:
         for key, value in files.items():
             print_line(f"{key.replace('_', ' '):<12} {value}")
-    return 0

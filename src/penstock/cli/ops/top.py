@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from penstock.cli.options import DEFAULTS, Common
+from penstock.cli.options import DEFAULTS, Common, flag
 from penstock.cli.output import console, print_json
 from penstock.core.errors import PenstockError, Refusal
 
@@ -29,11 +29,9 @@ def top(
     *,
     interval: Annotated[float, Parameter(help="Seconds between two readings.")] = 1.0,
     rows: Annotated[int, Parameter(help="Queues to show, and as many streams of spaces.")] = ROWS,
-    once: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Measure one interval, print it, and exit.")
-    ] = False,
+    once: Annotated[bool, flag("Measure one interval, print it, and exit.")] = False,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Show protocols, queues, streams of spaces, relay and pipeline with their rates, until Ctrl-C.
 
     The fullest queues come first, then the busiest. It goes on when the server is restarted. With --json, and wherever the output is no terminal,
@@ -60,7 +58,6 @@ def top(
         print_json(_bounded(watch.reading, rows))
     else:
         console().print(picture(watch.reading, rows, watch.trouble))
-    return 0
 
 
 def _fetch(common: Common) -> ServerFigures:
@@ -112,18 +109,7 @@ def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
         ),
         Text(),
         _table(
-            (
-                "queue",
-                "depth",
-                "in flight",
-                "delayed",
-                "in/s",
-                "out/s",
-                "p50 ms",
-                "p95 ms",
-                "oldest",
-                "consumers",
-            ),
+            ("queue", "depth", "in flight", "delayed", "in/s", "out/s", "p50 ms", "p95 ms", "oldest", "consumers"),
             [
                 (
                     one.name,

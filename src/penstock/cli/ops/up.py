@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from penstock.cli.options import PLAIN, Output
+from penstock.cli.options import PLAIN, Output, flag
 
 
 def up(
@@ -23,13 +23,9 @@ def up(
         str | None, Parameter(help="A kernel's router-endpoints.json to register this server in.")
     ] = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, Parameter()] = None,
-    no_pipeline: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Do not run the Spark pipeline.")
-    ] = False,
-    no_relay: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Do not run the relay of token streams.")
-    ] = False,
-    demo: Annotated[bool, Parameter(negative="", show_default=False, help="Also start sample traffic.")] = False,
+    no_pipeline: Annotated[bool, flag("Do not run the Spark pipeline.")] = False,
+    no_relay: Annotated[bool, flag("Do not run the relay of token streams.")] = False,
+    demo: Annotated[bool, flag("Also start sample traffic.")] = False,
     output: Output = PLAIN,
 ) -> int:
     """Run the server until Ctrl-C or SIGTERM.
@@ -76,14 +72,7 @@ def start(
     host: Annotated[
         str, Parameter(help="Address to listen on; `0.0.0.0` or `::` for all. Tokens are always required.")
     ] = "localhost",
-    no_auto_start: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            show_default=False,
-            help="Do not list participants to start; the gateway never starts any.",
-        ),
-    ] = False,
+    no_auto_start: Annotated[bool, flag("Do not list participants to start; the gateway never starts any.")] = False,
     output: Output = PLAIN,
 ) -> int:
     """Run one MEW space until Ctrl-C or SIGTERM, with its journal in the folder of its tokens.

@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, payload_of, run
-from penstock.cli.output import print_json, print_line, print_note
+from penstock.cli.output import print_json, print_line, print_note, print_result
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def enqueue(
     ] = None,
     delay_ms: Annotated[int | None, Parameter(help="Deliver after this delay.")] = None,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Put one envelope, or a file of them, into a stream.
 
     Missing `id` and `ts` are filled in. Lines of a file are stored 256 at a time.
@@ -51,7 +51,7 @@ def enqueue(
     if (payload is None) == (file is None):
         raise PenstockError(Refusal("InvalidRequest", "give either --payload or --file", hint="see --help"))
 
-    async def store(client: Client, envelopes: Iterator[dict[str, Any]]) -> int:
+    async def store(client: Client, envelopes: Iterator[dict[str, Any]]) -> None:
         count = duplicates = 0
         last = ""
         try:
@@ -68,23 +68,24 @@ def enqueue(
                 print_note(f"{count} envelopes were stored before the error")
             raise
         if common.as_json:
-            return 0
+            return
         if file is None:
             print_line(f"{'already there' if duplicates else 'stored'}: {last}")
         else:
             print_line(f"stored {count - duplicates}" + (f", {duplicates} were there" if duplicates else ""))
-        return 0
 
     if payload is not None:
         envelope: dict[str, Any] = {"type": type_, "payload": payload_of(payload)}
         envelope |= {} if id_ is None else {"id": id_}
         envelope |= {} if schema is None else {"schema": schema}
-        return run(common, lambda client: store(client, iter([envelope])))
+        run(common, lambda client: store(client, iter([envelope])))
+        return
     if file == "-":
-        return run(common, lambda client: store(client, _read(sys.stdin.buffer)))
+        run(common, lambda client: store(client, _read(sys.stdin.buffer)))
+        return
     try:
         with open(str(file), "rb") as source:
-            return run(common, lambda client: store(client, _read(source)))
+            run(common, lambda client: store(client, _read(source)))
     except OSError as error:
         raise PenstockError(Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}")) from None
 
@@ -135,7 +136,7 @@ def redrive(
     *,
     max_: Annotated[int | None, Parameter(name="--max", help="Move at most this many.")] = None,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Move the dead letters of a stream back to it.
 
     For example:
@@ -144,12 +145,5 @@ def redrive(
       penstock redrive jobs --max 10 --json
     """
 
-    async def work(client: Client) -> Redriven:
-        return await client.redrive(stream, max=max_)
-
-    redriven = run(common, work)
-    if common.as_json:
-        print_json(redriven)
-    else:
-        print_line(f"moved {redriven.moved}, left {redriven.left}")
-    return 0
+    redriven: Redriven = run(common, lambda client: client.redrive(stream, max=max_))
+    print_result(redriven, f"moved {redriven.moved}, left {redriven.left}", as_json=common.as_json)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from penstock.cli.options import DEFAULTS, Common, agent_name, payload_of, run
-from penstock.cli.output import compact, print_json, print_line, print_note
+from penstock.cli.options import DEFAULTS, Common, agent_name, flag, payload_of, run
+from penstock.cli.output import compact, print_json, print_line, print_note, print_result
 
 if TYPE_CHECKING:
     from penstock.client import Client, Delivery, Sent, Settled
@@ -26,7 +26,7 @@ def send(
     delay_ms: Annotated[int | None, Parameter(help="Deliver after this delay.")] = None,
     schema: Annotated[str | None, Parameter(help="Schema of the payload: ns/name@vN.")] = None,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Send a message to an agent's inbox, or to a stream if TO has a slash.
 
     PAYLOAD is JSON, or plain text.
@@ -37,20 +37,15 @@ def send(
       penstock send agents/jen/inbox '{"task": 7}' --type task.new
     """
 
-    async def work(client: Client) -> Sent:
-        return await client.send(
-            to, payload_of(payload), type=type_, id=id_, corr=corr, delay_ms=delay_ms, schema=schema
-        )
-
-    sent = run(common, work, agent=as_)
+    fields: dict[str, Any] = {"type": type_, "id": id_, "corr": corr, "delay_ms": delay_ms, "schema": schema}
+    sent: Sent = run(common, lambda client: client.send(to, payload_of(payload), **fields), agent=as_)
     if common.as_json:
         print_json(sent)
-        return 0
+        return
     print_line(f"sent {sent.id} to {sent.to} as seq {sent.seq}")
     if sent.recipient is not None and not sent.recipient.present:
         known = "was connected before" if sent.recipient.known else "has never connected"
         print_line(f"no consumer is connected; the recipient {known}, and the message stays queued")
-    return 0
 
 
 WAIT_MS = 30_000
@@ -64,12 +59,10 @@ def inbox(
     ] = None,
     wait: Annotated[float, Parameter(help="Seconds to wait for the first message.")] = 0.0,
     max_: Annotated[int, Parameter(name="--max", help="Take at most this many.")] = 10,
-    ack: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Ack each message when it is printed.")
-    ] = False,
+    ack: Annotated[bool, flag("Ack each message when it is printed.")] = False,
     lease_ms: Annotated[int | None, Parameter(help="Lease of the messages.")] = None,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Take messages from `agents/<NAME>/inbox`.
 
     Without --ack the messages are leased to you; settle each with `penstock done`.
@@ -81,7 +74,7 @@ def inbox(
     """
     stream = f"agents/{agent_name(as_)}/inbox"
 
-    async def work(client: Client) -> int:
+    async def work(client: Client) -> None:
         deadline = time.monotonic() + wait
         while True:
             wait_ms = max(0, min(WAIT_MS, int((deadline - time.monotonic()) * 1000)))
@@ -95,9 +88,8 @@ def inbox(
                 await delivery.ack()
         if not deliveries and not common.as_json:
             print_note(f"nothing in {stream}")
-        return 0
 
-    return run(common, work)
+    run(common, work)
 
 
 def _print_delivery(delivery: Delivery, *, settled: bool, as_json: bool) -> None:
@@ -139,7 +131,7 @@ def done(
     ms: Annotated[int | None, Parameter(help="For extend: the new lease, from now.")] = None,
     reason: Annotated[str | None, Parameter(help="For nack and term.")] = None,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Settle a message that was taken with `penstock inbox`.
 
     For example:
@@ -151,17 +143,10 @@ def done(
     if stream is None and lease is None:
         stream = f"agents/{agent_name(as_)}/inbox"
 
-    async def work(client: Client) -> Settled:
-        return await client.settle(id_, op, lease_id=lease, stream=stream, delay_ms=delay_ms, reason=reason, ms=ms)
-
-    settled = run(common, work)
-    if common.as_json:
-        print_json(settled)
-    elif op == "extend":
-        print_line(f"extended {id_} until {settled.lease_expires_at} (ms since 1970)")
-    else:
-        print_line(f"{op} {id_}: done")
-    return 0
+    fields: dict[str, Any] = {"stream": stream, "delay_ms": delay_ms, "reason": reason, "ms": ms}
+    settled: Settled = run(common, lambda client: client.settle(id_, op, lease_id=lease, **fields))
+    until = f"extended {id_} until {settled.lease_expires_at} (ms since 1970)"
+    print_result(settled, until if op == "extend" else f"{op} {id_}: done", as_json=common.as_json)
 
 
 def subscribe(
@@ -172,7 +157,7 @@ def subscribe(
     max_: Annotated[int | None, Parameter(name="--max", help="Stop after this many.")] = None,
     lease_ms: Annotated[int | None, Parameter(help="Lease of a delivery.")] = None,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Print deliveries of a stream as they arrive.
 
     Without --ack every delivery returns to the stream at the end, and at most --credit are printed.
@@ -183,7 +168,7 @@ def subscribe(
       penstock subscribe jobs --ack --json | jq .deliver.payload
     """
 
-    async def work(client: Client) -> int:
+    async def work(client: Client) -> None:
         count = 0
         async with client.subscribe(stream, credit=credit, lease_ms=lease_ms) as deliveries:
             async for delivery in deliveries:
@@ -197,6 +182,5 @@ def subscribe(
                 count += 1
                 if max_ is not None and count >= max_:
                     break
-        return 0
 
-    return run(common, work, reconnect=True)
+    run(common, work, reconnect=True)

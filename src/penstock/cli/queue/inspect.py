@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, run
-from penstock.cli.output import compact, print_fields, print_json, print_line, print_note, print_table
+from penstock.cli.output import compact, print_fields, print_json, print_line, print_result, print_rows, print_table
 
 if TYPE_CHECKING:
     from penstock.client import Client
 
+ENVELOPE = ("id", "type", "from")
 COLUMNS = ("depth", "inflight", "rateIn", "rateOut", "latP50", "latP95")
 
 
-def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> int:
+def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> None:
     """Show the figures of one stream, or a table of all.
 
     For example:
@@ -27,31 +28,19 @@ def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> int:
 
     async def one(client: Client) -> None:
         numbers = await client.stats(str(stream))
-        if common.as_json:
-            print_json(numbers)
-        else:
-            print_fields(numbers)
+        print_result(numbers, numbers, as_json=common.as_json)
 
     async def every(client: Client) -> None:
         streams = await client.metrics()
-        if common.as_json:
-            print_json({"streams": streams})
-        elif not streams:
-            print_note("there are no streams yet")
-        else:
-            now = datetime.now(UTC)
-            rows = [
-                [
-                    entry["id"],
-                    *(entry["stats"].get(name) for name in COLUMNS),
-                    _ago(entry["stats"].get("lastTs"), now),
-                ]
-                for entry in streams
-            ]
-            print_table(["stream", *COLUMNS, "last"], sorted(rows, key=lambda cells: str(cells[0])))
+        now = datetime.now(UTC)
+        rows = [
+            [one["id"], *(one["stats"].get(name) for name in COLUMNS), _ago(one["stats"].get("lastTs"), now)]
+            for one in sorted(streams, key=lambda one: str(one["id"]))
+        ]
+        columns = ["stream", *COLUMNS, "last"]
+        print_rows({"streams": streams}, columns, rows, as_json=common.as_json, empty="there are no streams yet")
 
     run(common, one if stream is not None else every)
-    return 0
 
 
 def _ago(moment: str | None, now: datetime) -> str:
@@ -71,7 +60,7 @@ def peek(
     state: Annotated[Literal["ready", "inflight", "delayed", "dead"], Parameter()] = "ready",
     max_: Annotated[int, Parameter(name="--max", help="Show at most this many.")] = 10,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Show envelopes of a stream without taking them.
 
     For example:
@@ -80,33 +69,21 @@ def peek(
       penstock peek jobs --state dead --max 100 --json
     """
 
-    async def work(client: Client) -> list[dict[str, Any]]:
-        return await client.peek(stream, state=state, max=max_)
-
-    rows = run(common, work)
-    if common.as_json:
-        print_json({"rows": rows})
-    elif not rows:
-        print_note(f"no {state} envelopes in {stream}")
-    else:
-        print_table(
-            ["seq", "attempt", "id", "type", "from", "payload"],
-            [
-                [
-                    row.get("seq"),
-                    row.get("attempt"),
-                    row["env"].get("id"),
-                    row["env"].get("type"),
-                    row["env"].get("from"),
-                    compact(row["env"].get("payload")),
-                ]
-                for row in rows
-            ],
-        )
-    return 0
+    rows: list[dict[str, Any]] = run(common, lambda client: client.peek(stream, state=state, max=max_))
+    cells = [
+        [
+            row.get("seq"),
+            row.get("attempt"),
+            *(row["env"].get(name) for name in ENVELOPE),
+            compact(row["env"].get("payload")),
+        ]
+        for row in rows
+    ]
+    columns = ["seq", "attempt", *ENVELOPE, "payload"]
+    print_rows({"rows": rows}, columns, cells, as_json=common.as_json, empty=f"no {state} envelopes in {stream}")
 
 
-def where(id_: Annotated[str, Parameter(name="ID")], /, *, common: Common = DEFAULTS) -> int:
+def where(id_: Annotated[str, Parameter(name="ID")], /, *, common: Common = DEFAULTS) -> None:
     """Find an envelope by its id: every stream that holds it or settled it recently.
 
     For example:
@@ -115,21 +92,17 @@ def where(id_: Annotated[str, Parameter(name="ID")], /, *, common: Common = DEFA
       penstock where m-17 --json
     """
 
-    async def work(client: Client) -> list[dict[str, Any]]:
-        return await client.where(id_)
-
-    places = run(common, work)
+    places: list[dict[str, Any]] = run(common, lambda client: client.where(id_))
     if common.as_json:
         print_json({"id": id_, "places": places})
-        return 0
+        return
     for number, place in enumerate(places):
         if number:
             print_line("")
         print_fields(place)
-    return 0
 
 
-def explain(stream: str, *, common: Common = DEFAULTS) -> int:
+def explain(stream: str, *, common: Common = DEFAULTS) -> None:
     """Explain why a stream flows or does not.
 
     For example:
@@ -137,17 +110,13 @@ def explain(stream: str, *, common: Common = DEFAULTS) -> int:
       penstock explain agents/jen/inbox
     """
 
-    async def work(client: Client) -> dict[str, Any]:
-        return await client.explain(stream)
-
-    answer = run(common, work)
+    answer: dict[str, Any] = run(common, lambda client: client.explain(stream))
     if common.as_json:
         print_json(answer)
-        return 0
+        return
     print_line(f"{stream} is {'flowing' if answer.get('flowing') else 'not flowing'}")
     for reason in answer.get("reasons", []):
         print_line(f"  {reason.get('code')}: {reason.get('message')}")
     consumers = answer.get("consumers")
     if consumers:
         print_table(list(consumers[0]), [list(consumer.values()) for consumer in consumers])
-    return 0

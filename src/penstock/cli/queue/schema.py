@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
 
 from penstock.cli.options import DEFAULTS, PLAIN, Common, Output, run
-from penstock.cli.output import print_json, print_line, print_table
+from penstock.cli.output import print_json, print_line, print_rows
 from penstock.core.errors import PenstockError, Refusal
-
-if TYPE_CHECKING:
-    from penstock.client import Client
 
 EXIT_CHECK = 3
 
@@ -22,7 +19,7 @@ schema = App(name="schema", help="List and check payload schemas, and validate e
 
 
 @schema.command
-def ls(*, common: Common = DEFAULTS) -> int:
+def ls(*, common: Common = DEFAULTS) -> None:
     """List the schemas of the server.
 
     For example:
@@ -30,15 +27,9 @@ def ls(*, common: Common = DEFAULTS) -> int:
       penstock schema ls
     """
 
-    async def work(client: Client) -> dict[str, Any]:
-        return await client.query("schema.list")
-
-    rows = run(common, work)["schemas"]
-    if common.as_json:
-        print_json({"schemas": rows})
-    else:
-        print_table(("schema", "versions"), [(row["name"], ", ".join(row["versions"])) for row in rows])
-    return 0
+    rows = run(common, lambda client: client.query("schema.list"))["schemas"]
+    cells = [(row["name"], ", ".join(row["versions"])) for row in rows]
+    print_rows({"schemas": rows}, ("schema", "versions"), cells, as_json=common.as_json)
 
 
 @schema.command
@@ -77,7 +68,10 @@ def validate(
       penstock schema validate - --dir schemas < envelope.json
     """
     envelope = _read(file)
-    verdict = _judge_here(envelope, directory) if directory is not None else _judge_there(envelope, common)
+    if directory is not None:
+        verdict = _judge(envelope, directory)
+    else:  # Encoded again: a file may have line breaks, and a control line may not.
+        verdict = run(common, lambda client: client.query("schema.validate", env=msgspec.json.decode(envelope)))
     if common.as_json:
         print_json(verdict)
     elif verdict["ok"]:
@@ -105,7 +99,7 @@ def _read(file: str) -> bytes:
     return data
 
 
-def _judge_here(envelope: bytes, directory: Path) -> dict[str, Any]:
+def _judge(envelope: bytes, directory: Path) -> dict[str, Any]:
     from penstock.core.queue.policy import Policy
     from penstock.dialects.courier.operations.payload_schemas import Registry
     from penstock.dialects.courier.wire.envelopes import to_refusal
@@ -119,11 +113,3 @@ def _judge_here(envelope: bytes, directory: Path) -> dict[str, Any]:
         return Registry(shelf, lambda _: Policy()).judge(envelope)
     except msgspec.ValidationError as error:
         raise PenstockError(to_refusal(error, "InvalidEnvelope")) from error
-
-
-def _judge_there(envelope: bytes, common: Common) -> dict[str, Any]:
-    async def work(client: Client) -> dict[str, Any]:
-        # Encoded again: a file may have line breaks, and a control line may not.
-        return await client.query("schema.validate", env=msgspec.json.decode(envelope))
-
-    return run(common, work)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from penstock.cli.options import DEFAULTS, Common, run
-from penstock.cli.output import console, print_json, print_note, print_table, table
+from penstock.cli.options import DEFAULTS, Common, flag, run
+from penstock.cli.output import console, print_json, print_rows, table
 
 if TYPE_CHECKING:
     from penstock.client import Client, LiveView
@@ -23,10 +23,10 @@ def snapshot(
     *,
     view: Annotated[str, Parameter(help="latestPerAgent, inflight or metrics:streams.")] = "latestPerAgent",
     addr: Annotated[str | None, Parameter(help="Only rows that match, e.g. 'agents/j*'.")] = None,
-    live: Annotated[bool, Parameter(negative="", show_default=False, help="Follow the changes.")] = False,
+    live: Annotated[bool, flag("Follow the changes.")] = False,
     max_: Annotated[int | None, Parameter(name="--max", help="With --live, stop after this many changes.")] = None,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Print the rows of a view.
 
     With --live a terminal shows a table that follows the view until Ctrl-C; off a terminal, or with
@@ -39,34 +39,23 @@ def snapshot(
       penstock snapshot --view metrics:streams --live
     """
     if live:
-        return run(common, lambda client: _follow(client, view, addr, max_, common.as_json), reconnect=True)
-
-    async def work(client: Client) -> dict[str, Any]:
-        return await client.snapshot(view, addr=addr)
-
-    found = run(common, work)
-    if common.as_json:
-        print_json(found)
-        return 0
+        run(common, lambda client: _follow(client, view, addr, max_, common.as_json), reconnect=True)
+        return
+    found = run(common, lambda client: client.snapshot(view, addr=addr))
     rows = {row["addr"]: row.get("env", row.get("row")) for row in found["rows"]}
-    if not rows:
-        print_note(f"{view} has no rows that you may see")
-    else:
-        print_table(*_shown(view, rows))
-    return 0
+    print_rows(found, *_shown(view, rows), as_json=common.as_json, empty=f"{view} has no rows that you may see")
 
 
-async def _follow(client: Client, view: str, addr: str | None, most: int | None, as_json: bool) -> int:
+async def _follow(client: Client, view: str, addr: str | None, most: int | None, as_json: bool) -> None:
     async with client.live(view, addr=addr) as followed:
         if as_json or not sys.stdout.isatty():
             await _take(followed, most, print_json)
-            return 0
+            return
         from rich.live import Live
 
         # Redrawn at a fixed rate, whatever the rate of the changes.
         with Live(console=console(), get_renderable=lambda: table(*_shown(view, followed.rows))):
             await _take(followed, most, lambda _: None)
-    return 0
 
 
 async def _take(followed: LiveView, most: int | None, show: Callable[[Any], None]) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from penstock.cli.options import DEFAULTS, Common, run
-from penstock.cli.output import compact, print_json, print_line, print_table
+from penstock.cli.output import compact, print_json, print_line, print_result, print_rows, print_table
 from penstock.core.errors import PenstockError, Refusal
-
-if TYPE_CHECKING:
-    from penstock.client import Client
 
 trigger = App(name="trigger", help="List, explain, try and change triggers.")
 
@@ -20,10 +17,8 @@ SHOWN = ("run", "emitted", "fail", "suppressed", "looped", "hops", "blocked")
 
 
 def _ask(common: Common, op: str, **fields: Any) -> dict[str, Any]:
-    async def work(client: Client) -> dict[str, Any]:
-        return await client.trigger(op, **fields)
-
-    return run(common, work)
+    answer: dict[str, Any] = run(common, lambda client: client.trigger(op, **fields))
+    return answer
 
 
 def _read(file: Path) -> Any:
@@ -39,7 +34,7 @@ def _read(file: Path) -> Any:
 
 
 @trigger.command
-def ls(*, common: Common = DEFAULTS) -> int:
+def ls(*, common: Common = DEFAULTS) -> None:
     """List the triggers, in the order of evaluation.
 
     For example:
@@ -47,21 +42,15 @@ def ls(*, common: Common = DEFAULTS) -> int:
       penstock trigger ls
     """
     answer = _ask(common, "ls")
-    if common.as_json:
-        print_json(answer)
-        return 0
-    print_table(
-        ("trigger", "hook", "origin", "state", *SHOWN),
-        [
-            [row["id"], row["hook"], row["origin"], row["state"], *(row["counters"][name] for name in SHOWN)]
-            for row in answer["triggers"]
-        ],
-    )
-    return 0
+    rows = [
+        [row["id"], row["hook"], row["origin"], row["state"], *(row["counters"][name] for name in SHOWN)]
+        for row in answer["triggers"]
+    ]
+    print_rows(answer, ("trigger", "hook", "origin", "state", *SHOWN), rows, as_json=common.as_json)
 
 
 @trigger.command
-def explain(rule: str, *, common: Common = DEFAULTS) -> int:
+def explain(rule: str, *, common: Common = DEFAULTS) -> None:
     """Explain a trigger: its condition, its recent actions, and why it does not fire.
 
     For example:
@@ -71,7 +60,7 @@ def explain(rule: str, *, common: Common = DEFAULTS) -> int:
     answer = _ask(common, "explain", id=rule)
     if common.as_json:
         print_json(answer)
-        return 0
+        return
     print_line(f"{rule} is {answer['state']}; {answer['hook']}, from the {answer['origin']}")
     print_line(f"  when {compact(answer['rule']['when'])}")
     for action in answer["rule"]["do"]:
@@ -85,11 +74,10 @@ def explain(rule: str, *, common: Common = DEFAULTS) -> int:
             for one in answer["recent"]
         ],
     )
-    return 0
 
 
 @trigger.command
-def put(file: Path, *, common: Common = DEFAULTS) -> int:
+def put(file: Path, *, common: Common = DEFAULTS) -> None:
     """Add triggers from a YAML or JSON file; each replaces the one with the same id.
 
     For example:
@@ -101,14 +89,13 @@ def put(file: Path, *, common: Common = DEFAULTS) -> int:
     answers = [_ask(common, "put", rule=rule) for rule in rules]
     if common.as_json:
         print_json({"triggers": answers})
-        return 0
+        return
     for answer in answers:
         print_line(f"{answer['id']} is {'new' if answer['created'] else 'replaced'}")
-    return 0
 
 
 @trigger.command
-def rm(rule: str, *, common: Common = DEFAULTS) -> int:
+def rm(rule: str, *, common: Common = DEFAULTS) -> None:
     """Remove a trigger that was added at run time.
 
     For example:
@@ -116,11 +103,8 @@ def rm(rule: str, *, common: Common = DEFAULTS) -> int:
       penstock trigger rm my.rule
     """
     answer = _ask(common, "remove", id=rule)
-    if common.as_json:
-        print_json(answer)
-        return 0
-    print_line(f"{rule} is removed" + ("; the one of the config file applies again" if answer["config"] else ""))
-    return 0
+    text = f"{rule} is removed" + ("; the one of the config file applies again" if answer["config"] else "")
+    print_result(answer, text, as_json=common.as_json)
 
 
 @trigger.command(name="try")
@@ -129,7 +113,7 @@ def try_(
     file: Annotated[Path, Parameter(help="A file with the envelope, as JSON.")],
     *,
     common: Common = DEFAULTS,
-) -> int:
+) -> None:
     """Show what each trigger would do with an envelope, or why it would not fire; nothing is sent.
 
     For example:
@@ -137,21 +121,12 @@ def try_(
       penstock trigger try agents/jen/inbox envelope.json
     """
     answer = _ask(common, "try", to=to, env=_read(file))
-    if common.as_json:
-        print_json(answer)
-        return 0
-    print_table(
-        ("trigger", "hook", "fits", "because, or what it sends"),
-        [
-            [
-                row["id"],
-                row["hook"],
-                "yes" if row["fits"] else "no",
-                "; ".join(row["because"])
-                if "because" in row
-                else ", ".join(one.get("failure") or f"to {one['to']}" for one in row["sends"]),
-            ]
-            for row in answer["triggers"]
-        ],
-    )
-    return 0
+    rows = [[row["id"], row["hook"], "yes" if row["fits"] else "no", _outcome(row)] for row in answer["triggers"]]
+    columns = ("trigger", "hook", "fits", "because, or what it sends")
+    print_rows(answer, columns, rows, as_json=common.as_json)
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    if "because" in row:
+        return "; ".join(row["because"])
+    return ", ".join(one.get("failure") or f"to {one['to']}" for one in row["sends"])

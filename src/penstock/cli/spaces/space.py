@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from cyclopts import App, Parameter
 
 from penstock.cli.input import Input, chunks, lines
-from penstock.cli.options import Output, payload_of
-from penstock.cli.output import compact, print_fields, print_json, print_line, print_note, print_table
+from penstock.cli.options import Output, Token, flag, payload_of
+from penstock.cli.output import compact, print_json, print_line, print_note, print_result, print_table
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -37,10 +37,7 @@ class Gateway(Output):
         str | None,
         Parameter(env_var="PENSTOCK_URL", help="http://host:port; default: the server or gateway of this directory."),
     ] = None
-    token: Annotated[
-        str | None,
-        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Default: the local operator token."),
-    ] = None
+    token: Token = None
     space: Annotated[
         str | None,
         Parameter(env_var="PENSTOCK_SPACE", show_env_var=True, help="The space; default: the only one."),
@@ -72,7 +69,7 @@ def _run(seat: Seat, work: Callable[[Space], Awaitable[R]], *, reconnect: bool =
 
 
 @space.command
-def ls(*, gateway: Gateway = GATEWAY) -> int:
+def ls(*, gateway: Gateway = GATEWAY) -> None:
     """List the spaces; with --space, its participants and open streams.
 
     For example:
@@ -91,23 +88,16 @@ def ls(*, gateway: Gateway = GATEWAY) -> int:
     elif not found:
         print("no spaces; add them in the config section `spaces`, as in docs/tutorial/first-space.md")
     elif gateway.space is None:
-        print_table(
-            ("space", "name", "present", "streams", "envelopes", "frames", "deliveries", "dropped"),
-            [
-                [
-                    one["id"],
-                    one.get("name") or None,
-                    sum(1 for who in one["participants"] if who.get("connected")),
-                    len(one["streams"]),
-                    *(one["counts"].get(name, 0) for name in ("envelopes", "frames", "deliveries", "dropped")),
-                ]
-                for one in found
-            ],
-        )
+        counts = ("envelopes", "frames", "deliveries", "dropped")
+        rows = []
+        for one in found:
+            present = sum(1 for who in one["participants"] if who.get("connected"))
+            numbers = [one["counts"].get(name, 0) for name in counts]
+            rows.append([one["id"], one.get("name") or None, present, len(one["streams"]), *numbers])
+        print_table(("space", "name", "present", "streams", *counts), rows)
     else:
         for one in found:
             _print_space(one)
-    return 0
 
 
 def _print_space(one: dict[str, Any]) -> None:
@@ -150,7 +140,7 @@ def tail(
     frames: Annotated[bool, Parameter(help="Also print the frames that this participant receives.")] = True,
     count: Annotated[int | None, Parameter(help="Stop after this many.")] = None,
     seat: Seat = SEAT,
-) -> int:
+) -> None:
     """Join, and print envelopes and frames as they arrive, until Ctrl-C.
 
     With --json each envelope is an unchanged line, and each frame is `{"stream_id", "bytes", "text" or "base64"}`.
@@ -162,7 +152,7 @@ def tail(
     """
     from penstock.client.space.messages import Frame
 
-    async def work(joined: Space) -> int:
+    async def work(joined: Space) -> None:
         if not seat.as_json:
             print_note(f"joined as {joined.id}; {len(joined.participants)} others are present")
         printed = 0
@@ -173,9 +163,8 @@ def tail(
             else:
                 _print_envelope(item, as_json=seat.as_json)
             printed += 1
-        return 0
 
-    return _run(seat, work, reconnect=True)
+    _run(seat, work, reconnect=True)
 
 
 def _print_envelope(envelope: SpaceEnvelope, *, as_json: bool) -> None:
@@ -215,7 +204,7 @@ def send(
     corr: Annotated[str | None, Parameter(help="Id of the envelope that this one answers.")] = None,
     wait: Annotated[float | None, Parameter(help="Wait this many seconds for an answer, and print it.")] = None,
     seat: Seat = SEAT,
-) -> int:
+) -> None:
     """Send a chat message, or an envelope of any kind; return when it is durable.
 
     For example:
@@ -226,19 +215,16 @@ def send(
     kind, content = ("chat", {"text": what}) if payload is None else (what, payload_of(payload))
     whom, cause = _names(to), [corr] if corr else []
 
-    async def work(joined: Space) -> int:
+    async def work(joined: Space) -> None:
         if wait is not None:
             answer = await joined.request(kind, content, to=whom, correlation_id=cause, timeout=wait)
             _print_envelope(answer, as_json=seat.as_json)
-            return 0
+            return
         sent = await joined.send(kind, content, to=whom, correlation_id=cause)
-        if seat.as_json:
-            print_json({"id": sent, "kind": kind, "from": joined.id})
-        else:
-            print_line(f"sent: {kind} {sent} from {joined.id}")
-        return 0
+        result = {"id": sent, "kind": kind, "from": joined.id}
+        print_result(result, f"sent: {kind} {sent} from {joined.id}", as_json=seat.as_json)
 
-    return _run(seat, work)
+    _run(seat, work)
 
 
 @space.command(name="open-stream")
@@ -248,12 +234,9 @@ def open_stream(
     content_type: str | None = None,
     description: str | None = None,
     block: Annotated[int | None, Parameter(help="Send blocks of this many bytes instead of lines.")] = None,
-    lossless: Annotated[
-        bool,
-        Parameter(negative="", show_default=False, help="Disconnect a slow reader instead of dropping frames."),
-    ] = False,
+    lossless: Annotated[bool, flag("Disconnect a slow reader instead of dropping frames.")] = False,
     seat: Seat = SEAT,
-) -> int:
+) -> None:
     """Open a stream, send each line of standard input as a frame, and close it at the end.
 
     For example:
@@ -264,7 +247,7 @@ def open_stream(
     if block is not None and block < 1:
         raise PenstockError(Refusal("InvalidRequest", "--block must be 1 or more", hint="see --help"))
 
-    async def work(joined: Space) -> int:
+    async def work(joined: Space) -> None:
         stream = await joined.open_stream(
             _names(target),
             content_type=content_type,
@@ -286,14 +269,10 @@ def open_stream(
             raise
         # Frames and envelopes of one connection keep their order, so the echo of the close confirms every frame.
         await stream.close()
-        if seat.as_json:
-            summary = {"stream_id": stream.id, "target": _names(target), "frames": count, "bytes": size}
-            print_json(summary)
-        else:
-            print_line(f"{stream.id}: {count} frames, {size} bytes to {whom}")
-        return 0
+        summary = {"stream_id": stream.id, "target": _names(target), "frames": count, "bytes": size}
+        print_result(summary, f"{stream.id}: {count} frames, {size} bytes to {whom}", as_json=seat.as_json)
 
-    return _run(seat, work)
+    _run(seat, work)
 
 
 @space.command
@@ -306,7 +285,7 @@ def invite(
     ] = None,
     reason: str | None = None,
     seat: Seat = SEAT,
-) -> int:
+) -> None:
     """Add a participant to a space, and print its token, which is shown only once.
 
     For example:
@@ -315,19 +294,16 @@ def invite(
     """
     capabilities = [_capability(text) for text in capability or ()]
 
-    async def work(joined: Space) -> int:
+    async def work(joined: Space) -> None:
         invitation = await joined.invite(participant, capabilities, reason)
-        if seat.as_json:
-            print_json(invitation)
-        else:
-            print_fields({"participant": participant, "token": invitation.token, "url": invitation.url})
-        return 0
+        fields = {"participant": participant, "token": invitation.token, "url": invitation.url}
+        print_result(invitation, fields, as_json=seat.as_json)
 
-    return _run(seat, work)
+    _run(seat, work)
 
 
 @space.command
-def kick(participant: str, *, reason: str | None = None, seat: Seat = SEAT) -> int:
+def kick(participant: str, *, reason: str | None = None, seat: Seat = SEAT) -> None:
     """Remove a participant from a space and revoke its token.
 
     For example:
@@ -335,15 +311,11 @@ def kick(participant: str, *, reason: str | None = None, seat: Seat = SEAT) -> i
       penstock space kick sensor-4 --reason "sends nonsense" --space demo
     """
 
-    async def work(joined: Space) -> int:
+    async def work(joined: Space) -> None:
         await joined.kick(participant, reason)
-        if seat.as_json:
-            print_json({"kicked": participant})
-        else:
-            print_line(f"{participant} is removed")
-        return 0
+        print_result({"kicked": participant}, f"{participant} is removed", as_json=seat.as_json)
 
-    return _run(seat, work)
+    _run(seat, work)
 
 
 def _names(text: str | None) -> list[str]:

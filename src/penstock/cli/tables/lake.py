@@ -24,7 +24,7 @@ lake = App(name="lake", help="Manage the tables: sizes, versions, small files, o
 
 
 @lake.command
-def ls(*, place: DataOption = DATA_DEFAULT) -> int:
+def ls(*, place: DataOption = DATA_DEFAULT) -> None:
     """List the tables with rows, files, position and age of the last change.
 
     For example:
@@ -51,7 +51,6 @@ def ls(*, place: DataOption = DATA_DEFAULT) -> int:
             for one in found
         ]
         print_table(columns, cells)
-    return 0
 
 
 @lake.command
@@ -60,7 +59,7 @@ def history(
     *,
     limit: Annotated[int, Parameter(help="Newest versions to show.")] = 20,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """List the versions of a table, newest first, with the range of rows that each added.
 
     Versions that can still be read are marked: `penstock_delta` reads them with `versionAsOf`.
@@ -91,7 +90,6 @@ def history(
         print_json({"table": table, "versions": rows})
     elif rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
-    return 0
 
 
 @lake.command
@@ -99,7 +97,7 @@ def compact(
     *,
     table: Annotated[str | None, Parameter(help="Only this table.")] = None,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """Merge small files into larger ones now; the pipeline also does so every few minutes.
 
     Waits for whoever writes the table, and changes no row. The files that are
@@ -119,7 +117,7 @@ def compact(
                 went, came = one.compact_files(files_min=2)
                 entries = compaction.shorten(one)
             done.append({"table": one.name, "merged": went, "into": came, "log_entries_removed": entries})
-    return _report(place, done, "merged")
+    _report(place, done, "merged")
 
 
 @lake.command
@@ -127,7 +125,7 @@ def vacuum(
     *,
     table: Annotated[str | None, Parameter(help="Only this table.")] = None,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """Remove files that no version refers to and that are at least an hour old.
 
     The pipeline also does so. Versions that `history` shows as readable stay readable.
@@ -146,7 +144,7 @@ def vacuum(
                 entries = compaction.shorten(one)
                 count, size = compaction.sweep(one)
             done.append({"table": one.name, "removed": count, "bytes": size, "log_entries_removed": entries})
-    return _report(place, done, "removed")
+    _report(place, done, "removed")
 
 
 def _tables(data: Path, name: str | None) -> list[LakeTable]:
@@ -161,16 +159,15 @@ def _tables(data: Path, name: str | None) -> list[LakeTable]:
     return [open_table(folder, one) for one in names]
 
 
-def _report(place: DataOption, done: list[dict[str, Any]], counted: str) -> int:
+def _report(place: DataOption, done: list[dict[str, Any]], counted: str) -> None:
     if place.as_json:
         print_json({"tables": done})
-        return 0
+        return
     for one in done:
         facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one.items() if name != "table")
         print_line(f"{one['table']}: {facts if one[counted] or one['log_entries_removed'] else 'nothing to do'}")
     if not done:
         print_note(f"there are no tables in `{place.data}` to maintain yet; {NO_TABLES_HINT}")
-    return 0
 
 
 @contextmanager

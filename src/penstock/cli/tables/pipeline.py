@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
 
 from penstock.cli.history.journal import DATA_DEFAULT, DataOption, reading, seal_now
-from penstock.cli.output import print_fields, print_json, print_line, print_note, print_table
+from penstock.cli.options import flag
+from penstock.cli.output import print_fields, print_json, print_line, print_note, print_result, print_table
 from penstock.cli.tables.pipeline_session import (
     POLL_S,
     as_pipeline_errors,
@@ -32,9 +33,6 @@ from penstock.cli.tables.pipeline_session import (
 from penstock.ipc.pipeline import PipelineStatus, PipelineTask
 from penstock.journal.plain_values import iso
 
-if TYPE_CHECKING:
-    pass
-
 WAIT_S = 120.0
 
 pipeline = App(name="pipeline", help="Run and manage the Spark pipeline that fills the tables.")
@@ -46,9 +44,7 @@ Names = Annotated[list[str] | None, Parameter(help="Tables; default: all.")]
 @pipeline.command
 def run(
     *,
-    once: Annotated[
-        bool, Parameter(negative="", help="Bring every table up to date, then exit.", show_default=False)
-    ] = False,
+    once: Annotated[bool, flag("Bring every table up to date, then exit.")] = False,
     master: Annotated[str | None, Parameter(help="Spark master: local[N], spark://…, yarn, k8s://….")] = None,
     url: Annotated[
         str | None,
@@ -123,7 +119,7 @@ def _in_process(task: PipelineTask) -> int:
 
 
 @pipeline.command
-def status(*, place: DataOption = DATA_DEFAULT) -> int:
+def status(*, place: DataOption = DATA_DEFAULT) -> None:
     """Show whether the pipeline runs, how far each query is, and what to do when it does not run.
 
     For example:
@@ -142,7 +138,7 @@ def status(*, place: DataOption = DATA_DEFAULT) -> int:
             found.end = journal_end(place.data)
     if place.as_json:
         print_json({**msgspec.to_builtins(found), "state": found.state, "offset": found.offset, "lag": found.lag})
-        return 0
+        return
     print_fields(
         {
             "state": found.state,
@@ -152,25 +148,15 @@ def status(*, place: DataOption = DATA_DEFAULT) -> int:
         }
     )
     if found.queries:
-        print_table(
-            ["query", "offset", "batches", "rows", "ms", "at"],
-            [
-                [
-                    name,
-                    query.offset,
-                    query.batches,
-                    query.rows,
-                    query.batch_ms,
-                    iso(query.at_us) if query.at_us else None,
-                ]
-                for name, query in found.queries.items()
-            ],
-        )
+        rows = [
+            [name, query.offset, query.batches, query.rows, query.batch_ms, iso(query.at_us) if query.at_us else None]
+            for name, query in found.queries.items()
+        ]
+        print_table(["query", "offset", "batches", "rows", "ms", "at"], rows)
     for name, offset in found.behind.items():
         print_line(f"behind: {name} is at {offset}")
     for name, state in found.own.items():
         print_line(f"{name}: {state if running else 'stopped'}")
-    return 0
 
 
 @pipeline.command
@@ -203,10 +189,8 @@ def wait(
                 print_json({"reached": False, "offset": reached, "wanted": goal})
             return 3
         time.sleep(POLL_S)
-    if place.as_json:
-        print_json({"reached": True, "offset": reached, "wanted": goal})
-    else:
-        print_line(f"every table holds the journal up to offset {reached}")
+    result = {"reached": True, "offset": reached, "wanted": goal}
+    print_result(result, f"every table holds the journal up to offset {reached}", as_json=place.as_json)
     return 0
 
 
@@ -216,12 +200,9 @@ def reset(
         str | None, Parameter(help="ingest, watch, or a query of your own; default: the first two.")
     ] = None,
     *,
-    accept_loss: Annotated[
-        bool,
-        Parameter(negative="", show_default=False, help="Record missing rows as a gap, and continue after them."),
-    ] = False,
+    accept_loss: Annotated[bool, flag("Record missing rows as a gap, and continue after them.")] = False,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """Delete the checkpoints of queries. Tables keep their rows and their positions, so no row is lost or doubled.
 
     For example:
@@ -258,11 +239,10 @@ def reset(
         print_line(f"deleted the checkpoints of {' and '.join(names)}")
         for table, (first, end) in skipped.items():
             print_line(f"{table}: rows {first} to {end - 1} are recorded as a gap")
-    return 0
 
 
 @pipeline.command
-def backfill(tables: Names = None, *, config: ConfigFile = None, place: DataOption = DATA_DEFAULT) -> int:
+def backfill(tables: Names = None, *, config: ConfigFile = None, place: DataOption = DATA_DEFAULT) -> None:
     """Fill tables up to the end of the journal, for example a new table. A pipeline may be running.
 
     For example:
@@ -272,28 +252,17 @@ def backfill(tables: Names = None, *, config: ConfigFile = None, place: DataOpti
     """
     with open_tables(place.data, config) as ingest, progress_bars() as show:
         end = ingest.backfill(tables, show)
-    if place.as_json:
-        print_json({"offset": end})
-    else:
-        print_line(f"up to offset {end}")
-    return 0
+    print_result({"offset": end}, f"up to offset {end}", as_json=place.as_json)
 
 
 @pipeline.command
 def rebuild(
     tables: Annotated[list[str], Parameter(help="Tables to rebuild.")],
     *,
-    accept_loss: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            show_default=False,
-            help="Rebuild even if the oldest rows are no longer in the journal.",
-        ),
-    ] = False,
+    accept_loss: Annotated[bool, flag("Rebuild even if the oldest rows are no longer in the journal.")] = False,
     config: ConfigFile = None,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """Rebuild tables from the whole journal, and swap each in when it is complete.
 
     For example:
@@ -312,4 +281,3 @@ def rebuild(
     else:
         for name, end in ends.items():
             print_line(f"{name}: rebuilt up to offset {end}")
-    return 0

@@ -25,7 +25,7 @@ def sql(
     limit: Annotated[int, Parameter(help="Rows to print; 0 prints all.")] = LIMIT,
     as_csv: Annotated[bool, Parameter(name="--csv", negative="", help="Print CSV.")] = False,
     place: DataOption = DATA_DEFAULT,
-) -> int:
+) -> None:
     """Query the tables with SQL, read-only. Needs no server, no Spark and no Java.
 
     With --json each row is an object on a line of its own. Names and columns of
@@ -63,7 +63,6 @@ def sql(
         print_note(f"there are more rows than {limit}; --limit 0 prints all")
     elif not rows:
         print_note("no rows")
-    return 0
 
 
 def _cell(value: Any) -> Any:
