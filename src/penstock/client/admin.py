@@ -10,6 +10,7 @@ import msgspec
 from penstock.client.journal import RemoteServer
 from penstock.core.errors import PenstockError
 
+Object = dict[str, Any]
 Labels = tuple[tuple[str, str], ...]
 Counters = dict[tuple[str, Labels], float]
 """The samples of `/metrics`, by name and labels."""
@@ -37,23 +38,18 @@ class RemoteFigures(RemoteServer):
 
     def read(self) -> ServerFigures:
         """Fetch all figures."""
-        health = self._object("/health")
-        streams = self._object("/v1/metrics").get("streams", [])
+        health = self._call(Object, "GET", "/health")
+        streams = self._call(Object, "GET", "/v1/metrics").get("streams", [])
         _, text = self._ask("GET", "/metrics?streams=0")
         return ServerFigures(health, streams, parse_counters(text.decode()), self._spaces())
 
     def _spaces(self) -> list[dict[str, Any]] | None:
         try:
-            found: list[dict[str, Any]] = self._object("/v1/spaces").get("spaces", [])
+            return self._call(SpaceSurvey, "GET", "/v1/spaces").spaces
         except PenstockError as error:
             if error.code in _HIDDEN:
                 return None
             raise
-        return found
-
-    def _object(self, path: str) -> dict[str, Any]:
-        _, body = self._ask("GET", path)
-        return self._decoded(body, dict[str, Any])
 
 
 def parse_counters(text: str) -> Counters:
@@ -79,8 +75,7 @@ class RemoteSpaces(RemoteServer):
     def survey(self, space: str | None = None) -> SpaceSurvey:
         """Participants, open streams, and their counters."""
         query = f"?{urlencode({'space': space})}" if space is not None else ""
-        _, body = self._ask("GET", f"/v1/spaces{query}")
-        return self._decoded(body, SpaceSurvey)
+        return self._call(SpaceSurvey, "GET", f"/v1/spaces{query}")
 
 
 class RemoteTokens(RemoteServer):
@@ -88,18 +83,15 @@ class RemoteTokens(RemoteServer):
 
     def listed(self) -> dict[str, Any]:
         """All tokens except the operator's."""
-        _, body = self._ask("GET", "/v1/tokens")
-        return self._decoded(body, dict[str, Any])
+        return self._call(Object, "GET", "/v1/tokens")
 
     def mint(
         self, name: str, scopes: list[str], *, agent: str | None = None, tenant: str | None = None
     ) -> dict[str, Any]:
         """Make a token; only this answer contains it."""
         asked = {"name": name, "scopes": scopes, "agent": agent, "tenant": tenant}
-        _, body = self._ask("POST", "/v1/tokens", asked)
-        return self._decoded(body, dict[str, Any])
+        return self._call(Object, "POST", "/v1/tokens", asked)
 
     def revoke(self, name: str) -> dict[str, Any]:
         """Revoke a token."""
-        _, body = self._ask("DELETE", f"/v1/tokens/{quote(name, safe='')}")
-        return self._decoded(body, dict[str, Any])
+        return self._call(Object, "DELETE", f"/v1/tokens/{quote(name, safe='')}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -68,6 +68,16 @@ class RemoteReload(msgspec.Struct):
     closed: int
 
 
+def http_door(url: str, timeout_s: float) -> tuple[str, Callable[[], HTTPConnection]]:
+    """The URL without a path, and what makes a connection to it."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        hint = "use `http://host:port`; this is not on the control door"
+        raise PenstockError(Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint))
+    make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    return f"{parts.scheme}://{parts.netloc}", lambda: make(parts.netloc, timeout=timeout_s)
+
+
 class RemoteServer:
     """A server behind its HTTP port."""
 
@@ -75,25 +85,19 @@ class RemoteServer:
         self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S, retry_s: float = 0.0
     ) -> None:
         """`retry_s` is how long to retry while the server is unreachable or busy."""
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            hint = "use `http://host:port`; this is not on the control door"
-            raise PenstockError(Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint))
-        self._url = f"{parts.scheme}://{parts.netloc}"
-        self._make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._netloc = parts.netloc
+        self._url, self._connect = http_door(url, timeout_s)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._timeout_s = timeout_s
         self._retry_s = retry_s
 
     def reload(self) -> RemoteReload:
         """Reload the server's config."""
-        _, body = self._ask("POST", "/v1/reload")
-        return self._decoded(body, RemoteReload)
+        return self._call(RemoteReload, "POST", "/v1/reload")
 
-    def _decoded(self, body: bytes, kind: type[Answer]) -> Answer:
+    def _call(self, kind: type[Answer], method: str, path: str, body: object = None) -> Answer:
+        """Send a request, and decode its answer."""
+        _, answer = self._ask(method, path, body)
         try:
-            return msgspec.json.decode(body, type=kind)
+            return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError:
             refusal = Refusal("UnknownRoute", f"`{self._url}` answers, but not as a Penstock would")
             raise PenstockError(refusal) from None
@@ -109,12 +113,15 @@ class RemoteServer:
                 pause_s = max(wait_s, (after_ms or 0) / 1000)
                 waited_s = time.monotonic() - began
                 if not _passes(error) or waited_s + pause_s > self._retry_s:
-                    raise _patient(error, waited_s) if self._retry_s and _passes(error) else error from None
+                    if not self._retry_s or not _passes(error):
+                        raise
+                    message = f"{error.refusal.message} (tried again for {waited_s:.0f} s)"
+                    raise PenstockError(msgspec.structs.replace(error.refusal, message=message)) from None
             time.sleep(pause_s)
             wait_s = min(2 * wait_s, BACK_OFF_MAX_S)
 
     def _ask_once(self, method: str, path: str, body: object) -> tuple[Message, bytes]:
-        connection = self._make(self._netloc, timeout=self._timeout_s)
+        connection = self._connect()
         headers, data = dict(self._headers), None
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -138,21 +145,18 @@ class RemoteJournal(RemoteServer):
 
     def bounds(self) -> RemoteBounds:
         """The current range of the journal."""
-        _, body = self._ask("GET", "/v1/journal")
-        return self._decoded(body, RemoteBounds)
+        return self._call(RemoteBounds, "GET", "/v1/journal")
 
     def end(self) -> int:
         return self.bounds().end
 
     def seal(self) -> RemoteSealed:
         """Seal all committed rows into the Delta table."""
-        _, body = self._ask("POST", "/v1/journal/seal")
-        return self._decoded(body, RemoteSealed)
+        return self._call(RemoteSealed, "POST", "/v1/journal/seal")
 
     def hold(self, name: str, offset: int) -> RemoteReader:
         """Move a named reader to `offset`; retention keeps the rows from there on."""
-        _, body = self._ask("POST", "/v1/journal/readers", {"name": name, "offset": offset})
-        return self._decoded(body, RemoteReader)
+        return self._call(RemoteReader, "POST", "/v1/journal/readers", {"name": name, "offset": offset})
 
     def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Rows `first` to `end - 1`, in order; fewer when the journal ends before that."""
@@ -176,21 +180,20 @@ def _passes(error: PenstockError) -> bool:
     return error.retryable and error.code != "Internal"
 
 
-def _patient(error: PenstockError, waited_s: float) -> PenstockError:
-    """The error, extended by how long it lasted."""
-    message = f"{error.refusal.message} (tried again for {waited_s:.0f} s)"
-    return PenstockError(msgspec.structs.replace(error.refusal, message=message))
+class HttpError(msgspec.Struct, rename="camel"):
+    """The error in an answer."""
 
-
-class _Error(msgspec.Struct):
     code: str
     message: str
     ref: str | None = None
     hint: str | None = None
+    retry_after_ms: int | None = None
 
 
-class _Failure(msgspec.Struct):
-    error: _Error
+class HttpFailure(msgspec.Struct):
+    """The body of an answer that is an error."""
+
+    error: HttpError
 
 
 _CODES = {
@@ -206,9 +209,9 @@ _CODES = {
 
 def _refusal(response: HTTPResponse, body: bytes) -> Refusal:
     try:
-        error = msgspec.json.decode(body, type=_Failure).error
+        error = msgspec.json.decode(body, type=HttpFailure).error
     except msgspec.DecodeError:
-        error = _Error("", f"the server answered {response.status} {response.reason}")
+        error = HttpError("", f"the server answered {response.status} {response.reason}")
     code = error.code if error.code in TABLE else _CODES.get(response.status, "Internal")
     after = response.headers.get("Retry-After", "")
     after_ms = int(after) * 1000 if after.isdecimal() else None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from typing import Any, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
+from penstock.client.journal import HttpFailure, http_door
 from penstock.core.errors import TABLE, PenstockError, Refusal
 
 PATIENCE_S = 120.0
@@ -41,18 +42,6 @@ class StageCommitted(msgspec.Struct):
     """The number of attempts; an earlier answer may have been lost."""
 
 
-class _Error(msgspec.Struct, rename="camel"):
-    code: str
-    message: str
-    ref: str | None = None
-    hint: str | None = None
-    retry_after_ms: int | None = None
-
-
-class _Failure(msgspec.Struct):
-    error: _Error
-
-
 class Stage:
     """Staged batches on one server.
 
@@ -71,13 +60,8 @@ class Stage:
         patience_s: float = PATIENCE_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            hint = "use `http://host:port`; batches are not staged on the control door"
-            raise PenstockError(Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint))
-        self._url = f"{parts.scheme}://{parts.netloc}"
-        make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._connection = make(parts.netloc, timeout=TIMEOUT_S)
+        self._url, connect = http_door(url, TIMEOUT_S)
+        self._connection = connect()
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._sleep = sleep
@@ -148,7 +132,7 @@ class Stage:
             if response.status == 200:
                 answer: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
                 return answer
-            said = msgspec.json.decode(data, type=_Failure).error
+            said = msgspec.json.decode(data, type=HttpFailure).error
         except msgspec.DecodeError:
             message = f"`{self._url}` answered {response.status} {response.reason}, and not as a Penstock would"
             return Refusal("Unreachable", message, hint="is this the URL of a Penstock server?")

@@ -12,22 +12,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from typing import Protocol
 
 import msgspec
 from msgspec import Raw
 
 from penstock.client.address import Address
-from penstock.client.control.frames import (
-    DeliverFrame,
-    Error,
-    ExpiredFrame,
-    LiveFrame,
-    Ok,
-    ServerHello,
-    decode_frame,
-    head,
-)
+from penstock.client.control.frames import DeliverFrame, Error, LiveFrame, Ok, ServerHello, decode_frame, head
+from penstock.client.control.listener import FrameListener
 from penstock.client.control.pending import PendingRequest, PendingRequests
 from penstock.client.control.raw_connection import RawConnection
 from penstock.client.control.transport import LineTransport, open_transport
@@ -39,29 +30,6 @@ AGAIN = "it is unknown whether the server executed it; the client reconnects, so
 """The hint when a connection is lost during a request."""
 CLOSE_S = 2.0
 """How long `close` waits for the server to read the last lines."""
-
-
-class FrameListener(Protocol):
-    """Receives frames: a subscription or a followed view."""
-
-    sub_id: str
-
-    def arrived(self, frame: DeliverFrame) -> None: ...
-
-    def expired(self, frame: ExpiredFrame) -> None: ...
-
-    def changed(self, frame: LiveFrame) -> None: ...
-
-    def emit(self) -> None:
-        """Send what was collected during this loop turn."""
-
-    def resume(self) -> None:
-        """Subscribe again on a new transport."""
-
-    def disconnected(self, reason: str) -> None: ...
-
-    def failed(self, error: PenstockError) -> None:
-        """The connection has ended for good."""
 
 
 class ControlConnection:

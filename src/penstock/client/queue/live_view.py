@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Any, Literal, Self
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from penstock.client.control.connection import ControlConnection
-from penstock.client.control.frames import DeliverFrame, Delta, ExpiredFrame, LiveFrame, head
+from penstock.client.control.frames import Delta, LiveFrame, head
+from penstock.client.control.listener import FrameListener, reject
 from penstock.core.errors import PenstockError
 
 
@@ -30,7 +30,7 @@ class Change(Struct, frozen=True):
     version: int
 
 
-class LiveView:
+class LiveView(FrameListener):
     """A view as it changes: `async for change in view`, best inside `async with`. `rows` is the table after the changes read so far.
 
     Example:
@@ -40,15 +40,14 @@ class LiveView:
     """
 
     def __init__(self, connection: ControlConnection, view: str, sub_id: str, *, addr: str | None, credit: int) -> None:
+        super().__init__(connection, sub_id)
         self.view = view
         self.addr = addr
         self.credit = credit
-        self.sub_id = sub_id
         self.rows: dict[str, Any] = {}
         """The rows by address, after the last change that was read."""
         self.version = 0
         """The version of that change."""
-        self._connection = connection
         self._received: int | None = None
         """The version of the last message."""
         self._changes: deque[Change] = deque()
@@ -56,10 +55,7 @@ class LiveView:
         """For each buffered change, whether it used credit."""
         self._owed = 0
         self._wake = asyncio.Event()
-        self._opened: asyncio.Future[None] | None = None
         self._filled: asyncio.Future[None] = connection.loop.create_future()
-        self._failure: PenstockError | None = None
-        self._is_closed = False
 
     async def open(self) -> Self:
         """Follow the view, and wait for its first snapshot. Iterating does this by itself."""
@@ -97,13 +93,8 @@ class LiveView:
         if self._is_closed:
             return
         self._is_closed = True
-        was_open = self._opened is not None and self._opened.done() and not self._opened.exception()
-        if was_open and self._failure is None:
-            try:
-                body = head("unsubscribe", subId=self.sub_id)
-                await self._connection.request(body, is_repeatable=False)
-            except PenstockError:
-                pass  # a lost connection ends the subscription too
+        if self._is_live:
+            await self._unsubscribe()
         self._connection.detach(self)
         self._wake.set()
 
@@ -116,14 +107,6 @@ class LiveView:
             raise StopAsyncIteration
         return change
 
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
     # -- for the connection
 
     def resume(self) -> None:
@@ -131,16 +114,7 @@ class LiveView:
         self._owed = 0
         credit = max(self.credit - sum(self._charged), 0)
         body = head("live", view=self.view, subId=self.sub_id, credit=credit, since=self._received, addr=self.addr)
-        self._connection.submit(body).add_done_callback(self._agreed)
-
-    def _agreed(self, answer: asyncio.Future[Raw]) -> None:
-        error = None if answer.cancelled() else answer.exception()
-        if error is None:
-            if self._opened is not None and not self._opened.done():
-                self._opened.set_result(None)
-        elif isinstance(error, PenstockError) and error.code != "Unreachable":
-            self._connection.detach(self)
-            self.failed(error)
+        self._subscribe(body)
 
     def changed(self, frame: LiveFrame) -> None:
         if frame.snapshot is not None:
@@ -180,39 +154,21 @@ class LiveView:
     def _again(self) -> None:
         """A message is missing: request a new snapshot."""
         self._received = None
-        self._connection.submit(head("unsubscribe", subId=self.sub_id)).add_done_callback(_ignore)
+        self._submit(head("unsubscribe", subId=self.sub_id))
         self.resume()
 
     def emit(self) -> None:
         # Half a window keeps the server busy; granting earlier would only send more frames.
         if 2 * self._owed >= self.credit and not self._is_closed:
             grant, self._owed = self._owed, 0
-            body = head("grant", n=grant, subId=self.sub_id)
-            self._connection.submit(body).add_done_callback(_ignore)
-
-    def arrived(self, frame: DeliverFrame) -> None:
-        return None
-
-    def expired(self, frame: ExpiredFrame) -> None:
-        return None
-
-    def disconnected(self, reason: str) -> None:
-        return None
+            self._submit(head("grant", n=grant, subId=self.sub_id))
 
     def failed(self, error: PenstockError) -> None:
         self._failure = error
-        for waiting in (self._opened, self._filled):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(error)
-                waiting.exception()  # mark it as retrieved, as no task may await it
+        reject(self._opened, error)
+        reject(self._filled, error)
         self._wake.set()
 
 
 def _content(row: Delta) -> Any:
     return row.env if row.env is not None else row.row
-
-
-def _ignore(answer: asyncio.Future[Raw]) -> None:
-    """No caller awaits a grant. If it fails, the next reconnect or message grants again."""
-    if not answer.cancelled():
-        answer.exception()

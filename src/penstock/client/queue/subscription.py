@@ -12,22 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
 import msgspec
 from msgspec import Raw
 
 from penstock.client.control.connection import ControlConnection
-from penstock.client.control.frames import (
-    DeliverFrame,
-    ExpiredFrame,
-    LiveFrame,
-    Sent,
-    Settled,
-    decode_bodies,
-    head,
-)
+from penstock.client.control.frames import DeliverFrame, ExpiredFrame, Sent, Settled, decode_bodies, head
+from penstock.client.control.listener import FrameListener, reject
 from penstock.client.queue.acks import ACKS_MAX, Acks, Errors
 from penstock.client.queue.delivery import Delivery, LeaseLost, State, lease_error, raise_first
 from penstock.client.queue.renewals import Renewals, half_lease_s
@@ -38,7 +30,7 @@ from penstock.core.limits import Limits
 CREDIT_MAX = Limits().credit_max
 
 
-class Subscription:
+class Subscription(FrameListener):
     """The deliveries of one stream: `async for delivery in subscription`. Best inside `async with`, which releases the rest at its end.
 
     The client grants new credit as you settle, so at most `credit` deliveries are unsettled. After a lost connection the subscription
@@ -67,13 +59,12 @@ class Subscription:
     ) -> None:
         if not 1 <= credit <= CREDIT_MAX:
             raise PenstockError(Refusal("InvalidCredit", f"credit is 1 to {CREDIT_MAX}, not {credit}"))
+        super().__init__(connection, sub_id)
         self.stream = stream
-        self.sub_id = sub_id
         self.credit = credit
         self.lease_ms = lease_ms
         self.batch = batch
         self.reply = replier
-        self._connection = connection
         self._renewals = renewals
         self._intercept = intercept
         self._on_close = on_close
@@ -85,17 +76,13 @@ class Subscription:
         self._buffer: deque[Delivery] = deque()
         self._takers: deque[asyncio.Future[None]] = deque()
         self._acks = Acks(connection, sub_id, self._refused)
-        self._opened: asyncio.Future[None] | None = None
-        self._failure: PenstockError | None = None
-        self._is_closed = False
 
     # -- for the application
 
     @property
     def is_open(self) -> bool:
         """Whether the server has confirmed the subscription and it has not ended since."""
-        opened = self._opened
-        return opened is not None and opened.done() and self._failure is None and not self._is_closed
+        return self._is_live and not self._is_closed
 
     async def open(self) -> Self:
         """Subscribe, and wait for the server's confirmation. Iterating does this by itself."""
@@ -178,28 +165,15 @@ class Subscription:
         if self._is_closed:
             return
         self._is_closed = True
-        was_open = self._opened is not None and self._opened.done() and not self._opened.exception()
-        if was_open and self._failure is None:
+        if self._is_live:
             self.emit()
-            body = head("unsubscribe", subId=self.sub_id)
-            try:
-                await self._connection.request(body, is_repeatable=False)
-            except PenstockError:
-                pass  # a lost connection ends the subscription as well
+            await self._unsubscribe()
         self._drop(LeaseLost(Refusal("NotLeaseHolder", f"the subscription to `{self.stream}` was closed")))
         self._connection.detach(self)
         self._renewals.forget(self)
         self._wake(len(self._takers))
         if self._on_close is not None:
             self._on_close(self)
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def _arrival(self) -> bool:
         """Wait for a delivery; False when the subscription is closed."""
@@ -321,26 +295,9 @@ class Subscription:
     def resume(self) -> None:
         self._outstanding = self.credit
         self._owed = 0
-        body = head(
-            "subscribe",
-            stream=self.stream,
-            subId=self.sub_id,
-            credit=self.credit,
-            leaseMs=self.lease_ms,
-            batch=self.batch if self.batch > 1 else None,
-            expired=True,
-        )
-        self._connection.submit(body).add_done_callback(self._agreed)
-
-    def _agreed(self, answer: asyncio.Future[Raw]) -> None:
-        error = None if answer.cancelled() else answer.exception()
-        if error is None:
-            if self._opened is not None and not self._opened.done():
-                self._opened.set_result(None)
-        elif isinstance(error, PenstockError) and error.code != "Unreachable":
-            # `Unreachable` is followed by another `resume`, or by `failed`.
-            self._connection.detach(self)
-            self.failed(error)
+        batch = self.batch if self.batch > 1 else None
+        fields = {"stream": self.stream, "subId": self.sub_id, "credit": self.credit, "leaseMs": self.lease_ms}
+        self._subscribe(head("subscribe", **fields, batch=batch, expired=True))
 
     def arrived(self, frame: DeliverFrame) -> None:
         stream = frame.stream or self.stream
@@ -375,17 +332,13 @@ class Subscription:
                 message = f"the lease on `{frame.id}` expired before it was settled"
                 self.lost(delivery, LeaseLost(Refusal("LeaseExpired", message, ref=frame.id)))
 
-    def changed(self, frame: LiveFrame) -> None:
-        return None
-
     def emit(self) -> None:
         self._acks.send()
         # Half a window keeps the server busy; granting earlier would only send more frames.
         if self._owed and 2 * self._outstanding < self.credit and not self._is_closed:
             grant, self._owed = self._owed, 0
             self._outstanding += grant
-            answer = self._connection.submit(head("grant", n=grant, subId=self.sub_id))
-            answer.add_done_callback(_ignore)
+            self._submit(head("grant", n=grant, subId=self.sub_id))
 
     def disconnected(self, reason: str) -> None:
         message = f"the connection that held the lease was lost: {reason}"
@@ -394,9 +347,7 @@ class Subscription:
     def failed(self, error: PenstockError) -> None:
         self._failure = error
         self._drop(LeaseLost(Refusal("LeaseExpired", error.refusal.message)))
-        if self._opened is not None and not self._opened.done():
-            self._opened.set_exception(error)
-            self._opened.exception()  # mark it as retrieved, as no task may await it
+        reject(self._opened, error)
         self._wake(len(self._takers))
 
     def _drop(self, error: LeaseLost) -> None:
@@ -413,9 +364,3 @@ class Subscription:
             if not taker.done():
                 taker.set_result(None)
                 count -= 1
-
-
-def _ignore(answer: asyncio.Future[Raw]) -> None:
-    """No caller awaits a grant. If it fails, the next reconnect or the next settled delivery grants again."""
-    if not answer.cancelled():
-        answer.exception()

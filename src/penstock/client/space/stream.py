@@ -6,33 +6,13 @@ else about the stream is in the roster of the space.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.space.messages import SpaceEnvelope, SpaceError, object_of, text_of, texts_of
 from penstock.core.errors import PenstockError, Refusal
 
-
-class StreamHost(Protocol):
-    """The space, as its streams see it."""
-
-    @property
-    def active_streams(self) -> dict[str, dict[str, Any]]: ...
-
-    async def write_frame(self, stream_id: str, data: bytes | str) -> None: ...
-
-    async def ask_gateway(self, kind: str, payload: object, *, timeout: float | None = None) -> SpaceEnvelope: ...
-
-    async def send(
-        self,
-        kind: str,
-        payload: object = None,
-        *,
-        to: str | Sequence[str] = (),
-        correlation_id: str | Sequence[str] = (),
-        confirm: bool = True,
-        timeout: float | None = None,
-    ) -> str: ...
+if TYPE_CHECKING:
+    from penstock.client.space.client import Space
 
 
 class SpaceStream:
@@ -44,7 +24,7 @@ class SpaceStream:
         await stream.close()
     """
 
-    def __init__(self, room: StreamHost, stream_id: str) -> None:
+    def __init__(self, room: Space, stream_id: str) -> None:
         self.id = stream_id
         self._room = room
         self._refusal: SpaceError | None = None
