@@ -1,4 +1,4 @@
-"""A journal to read, for the tests of the source."""
+"""A journal to read, for the tests of the source and its locations."""
 
 from __future__ import annotations
 
