@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import penstock
+from penstock.client.tokens import answer_offer_with_key
 from penstock.client.tokens.offer import TEXT_MAX
+from tests.client.tokens.driving import KEY
 
 ENDPOINT = "tcp://127.0.0.1:9788"
 
@@ -64,3 +66,46 @@ def test_suites_do_not_mix():
     offer = penstock.StreamOffer(suite="blake3")
     answer = penstock.answer_offer(offer.text, ENDPOINT, signer=None)
     assert offer.accept(answer.text, signer=None).keys != answer.agreement.keys
+
+
+class TestAgreeing:
+    def test_both_ends_have_the_same_keys_and_each_offer_others(self) -> None:
+        offers = [penstock.StreamOffer("s"), penstock.StreamOffer("s")]
+        answers = [penstock.answer_offer(offer.text, "tcp://there:1", signer=KEY) for offer in offers]
+        agreed = [o.accept(a.text, signer=KEY.public) for o, a in zip(offers, answers, strict=True)]
+        assert [agreement.keys for agreement in agreed] == [answer.agreement.keys for answer in answers]
+        assert agreed[0].keys.topic != agreed[1].keys.topic
+        assert agreed[0].endpoint == "tcp://there:1"
+
+    @pytest.mark.promise(
+        "Token streams: publisher and reader",
+        "keys are agreed on over Courier or a space, and a swapped key is rejected",
+    )
+    def test_an_answer_of_another_signer_is_rejected(self) -> None:
+        """An intermediary could substitute its own key."""
+        offer = penstock.StreamOffer("s")
+        other = penstock.new_signing_key()
+        for swapped in (
+            penstock.answer_offer(offer.text, "tcp://there:1", signer=other),
+            penstock.answer_offer(offer.text, "tcp://there:1", signer=None),
+        ):
+            with pytest.raises(penstock.PenstockError):
+                offer.accept(swapped.text, signer=KEY.public)
+        good = penstock.answer_offer(offer.text, "tcp://there:1", signer=KEY)
+        with pytest.raises(penstock.PenstockError, match="another request"):
+            penstock.StreamOffer("s").accept(good.text, signer=KEY.public)
+
+    def test_over_a_trusted_way_no_signature_is_needed(self) -> None:
+        offer = penstock.StreamOffer("s")
+        plain = penstock.answer_offer(offer.text, "tcp://there:1", signer=None)
+        assert offer.accept(plain.text, signer=None) == plain.agreement
+        bare = answer_offer_with_key(offer.text, "tcp://there:1")
+        assert offer.accept_key(bare.text, "tcp://there:1") == bare.agreement
+
+    @pytest.mark.parametrize("text", ["", "?", "AAAA", "A" * 20_000])
+    def test_nonsense_is_refused(self, text: str) -> None:
+        with pytest.raises(penstock.PenstockError):
+            penstock.answer_offer(text, "tcp://there:1", signer=KEY)
+        for signer in (None, KEY.public):
+            with pytest.raises(penstock.PenstockError):
+                penstock.StreamOffer("s").accept(text, signer=signer)

@@ -107,33 +107,6 @@ def test_a_delay_holds_an_envelope_back(server, stream):
     run(go())
 
 
-@pytest.mark.promise("SDK and command line", "`penstock.connect` handles credit, reconnection and lease renewal")
-def test_a_held_delivery_outlives_its_lease_many_times(server, stream):
-    async def go():
-        async with penstock.connect(server.control) as client:
-            await client.enqueue(stream, message(1))
-            async with client.subscribe(stream, credit=1, lease_ms=1000) as deliveries:
-                delivery = await anext(deliveries)
-                assert await client.pull(stream, wait_ms=2500) == []
-                await delivery.ack()
-
-    run(go())
-
-
-def test_a_lease_that_was_not_kept_is_lost_to_the_next_taker(server, stream):
-    async def go():
-        async with penstock.connect(server.control) as client:
-            await client.enqueue(stream, message(1))
-            [first] = await client.pull(stream, lease_ms=1000, renew=False)
-            [second] = await client.pull(stream, wait_ms=5000)
-            assert second.attempt == 2
-            with pytest.raises(LeaseLost):
-                await first.ack()
-            await second.ack()
-
-    run(go())
-
-
 def test_a_waiting_pull_holds_up_nothing_else(server, stream):
     async def go():
         async with penstock.connect(server.control) as client:
@@ -150,64 +123,6 @@ def test_a_waiting_pull_holds_up_nothing_else(server, stream):
             return await client.explain(stream)
         except PenstockError:
             return None
-
-    run(go())
-
-
-def test_ask_and_reply(server, stream):
-    async def go():
-        name = stream.replace("/", "-")
-        async with (
-            penstock.connect(server.control, agent=f"{name}-a") as asker,
-            penstock.connect(server.control, agent=f"{name}-b") as other,
-        ):
-
-            async def answer():
-                async with other.inbox() as inbox:
-                    async for question in inbox:
-                        await question.reply({"double": question.payload * 2})
-                        await question.ack()
-
-            answering = asyncio.ensure_future(answer())
-            await asker.send(f"{name}-a", "unrelated", type="note")
-            answers = await asyncio.gather(*(asker.ask(f"{name}-b", n, timeout=10) for n in range(5)))
-            assert [found.payload for found in answers] == [{"double": 2 * n} for n in range(5)]
-            answering.cancel()
-            await asyncio.gather(answering, return_exceptions=True)
-            [note] = await asker.pull(f"agents/{name}-a/inbox", wait_ms=5000)
-            assert note.payload == "unrelated"
-            await note.ack()
-            assert (await asker.stats(f"agents/{name}-a/inbox"))["depth"] == 0
-
-    run(go())
-
-
-def test_ask_uses_the_inbox_the_application_reads(server, stream):
-    async def go():
-        name = stream.replace("/", "-")
-        async with (
-            penstock.connect(server.control, agent=f"{name}-a") as asker,
-            penstock.connect(server.control, agent=f"{name}-b") as other,
-            asker.inbox() as mine,
-            other.inbox() as theirs,
-        ):
-            asking = asyncio.ensure_future(asker.ask(f"{name}-b", "?", timeout=10))
-            question = await anext(theirs)
-            await asker.send(f"{name}-a", "note")
-            await question.reply("!")
-            await question.ack()
-            assert (await asking).payload == "!"
-            assert (await anext(mine)).payload == "note"
-
-    run(go())
-
-
-def test_an_ask_without_an_answer_is_a_timeout(server, stream):
-    async def go():
-        async with penstock.connect(server.control, agent="lonely") as client:
-            with pytest.raises(PenstockError) as caught:
-                await client.ask(stream, "?", timeout=0.2)
-            assert caught.value.code == "Timeout"
 
     run(go())
 
@@ -239,19 +154,6 @@ def test_where_explain_and_metrics(server, stream):
             with pytest.raises(PenstockError) as caught:
                 await client.stats("tests/no-such-stream")
             assert caught.value.code == "UnknownStream"
-
-    run(go())
-
-
-def test_settle_by_id_from_another_client(server, stream):
-    async def go():
-        async with penstock.connect(server.control) as taker:
-            await taker.enqueue(stream, message(1))
-            [delivery] = await taker.pull(stream, renew=False)
-        async with penstock.connect(server.control) as other:
-            settled = await other.settle(delivery.id, "extend", lease_id=delivery.lease_id, ms=30_000)
-            assert settled.lease_expires_at
-            assert (await other.settle(delivery.id, lease_id=delivery.lease_id)).settled
 
     run(go())
 

@@ -1,0 +1,69 @@
+"""Pulled leases: they survive a lost connection, and their settles are repeated."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import penstock
+from penstock.client import LeaseLost
+from tests.client.control.test_connection import linked
+from tests.client.queue.test_client import message
+from tests.client.scripted_peer import peer, run
+
+
+def test_a_pulled_lease_survives_a_cut_and_its_ack_is_repeated():
+    async def go():
+        async with peer() as server:
+            client, line = await linked(server)
+            pulling = asyncio.ensure_future(client.pull("jobs", max=1, lease_ms=60_000))
+            frame = await line.read("pull")
+            row = {
+                "deliver": {"id": "m1", "type": "t", "payload": 1},
+                "stream": "jobs",
+                "seq": 1,
+                "attempt": 1,
+                "leaseId": "L",
+                "leaseExpiresAt": 0,
+            }
+            line.ok(frame, deliveries=[row])
+            [delivery] = await pulling
+            acking = asyncio.ensure_future(delivery.ack())
+            first = await line.read("settle")
+            assert (first["id"], first["op"], first["leaseId"]) == ("m1", "ack", "L")
+            await line.cut()
+            line = await server.accept()
+            line.ok(await line.read("settle"), id="m1", op="ack", settled=True)
+            await acking
+            assert delivery.is_settled
+            await client.close()
+
+    run(go())
+
+
+def test_a_lease_that_was_not_kept_is_lost_to_the_next_taker(server, stream):
+    async def go():
+        async with penstock.connect(server.control) as client:
+            await client.enqueue(stream, message(1))
+            [first] = await client.pull(stream, lease_ms=1000, renew=False)
+            [second] = await client.pull(stream, wait_ms=5000)
+            assert second.attempt == 2
+            with pytest.raises(LeaseLost):
+                await first.ack()
+            await second.ack()
+
+    run(go())
+
+
+def test_settle_by_id_from_another_client(server, stream):
+    async def go():
+        async with penstock.connect(server.control) as taker:
+            await taker.enqueue(stream, message(1))
+            [delivery] = await taker.pull(stream, renew=False)
+        async with penstock.connect(server.control) as other:
+            settled = await other.settle(delivery.id, "extend", lease_id=delivery.lease_id, ms=30_000)
+            assert settled.lease_expires_at
+            assert (await other.settle(delivery.id, lease_id=delivery.lease_id)).settled
+
+    run(go())
