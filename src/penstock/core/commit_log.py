@@ -1,8 +1,7 @@
-"""The commit log: facts of every protocol on their way to one journal, gathered into batches that become durable together.
+"""The commit log: facts of every protocol on their way to one journal, in batches that become durable together.
 
-The queue, the spaces and the relay of a server add to one log. At the end of a turn the runtime closes the open batch with
-`take_batch` and proposes it to the journal; outcomes arrive in the same order, and `decide` retires the oldest batch.
-`gate` is the number of the open batch: an answer that may not be sent before a fact is durable waits for that number.
+The queue, the spaces and the relay add to one log. At the end of a turn the runtime takes the open batch and proposes it to the journal;
+outcomes arrive in the same order. `gate` is the number of the open batch: an answer that depends on a fact waits for that number.
 
 Facts gate answers and are refused when the journal cannot keep them. Observations only describe; beyond a bound they are
 counted instead of kept. The log knows no clock, no journal medium and no protocol. Each call is O(1).

@@ -1,8 +1,7 @@
 """Deadlines on one heap, for everything in a machine that waits.
 
-A timer is (deadline, ticket, subject) and is never removed: it is stale when its subject carries another
-ticket. Stale timers are skipped at the top and swept when they outnumber the rest, so arming costs one push and
-disarming nothing. Push O(log n), in practice O(1) because deadlines mostly grow.
+A timer is (deadline, ticket, subject) and is never removed: it is stale when its subject carries another ticket. Stale timers are
+skipped at the top and swept when they outnumber the rest. Arming is O(log n), in practice O(1); disarming is free.
 """
 
 from __future__ import annotations

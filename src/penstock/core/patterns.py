@@ -1,10 +1,7 @@
 """Globs over stream names: what a pattern matches, and which pattern of several fits best.
 
-Owns the meaning of `*`: any run of characters, none included, and `/` is a character like any other, so
-`agents/*` covers `agents/Jen/inbox`. Nothing else is special. Knows nothing of scopes, caps or rules.
-
-Cost: a pattern is cut at its stars once; a match is one substring search per piece, each starting where
-the one before ended. Taking the leftmost place for every piece is always enough, so nothing backtracks.
+Owns the meaning of `*`: any run of characters, none and `/` included, so `agents/*` covers `agents/Jen/inbox`. Nothing else is special.
+Cost: one substring search per piece between stars. The leftmost place of each piece is always enough, so nothing backtracks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Records, and the facts about them that a journal keeps.
 
-A `Record` is what a channel holds: the exact bytes a consumer will get, and where they stand. The dialect
-makes it, the machine owns it from the moment it is admitted. A record is its own `enqueue` fact; every
-later change that must survive a restart is a `Settle`. Both refer to the live object for what never changes
-(channel, seq, id, body) and carry copies of what does, so a journal may encode them later, elsewhere.
+A `Record` is what a channel holds: the exact bytes a consumer gets, and their position. The dialect makes it; the machine owns it
+once admitted. A record is its own `enqueue` fact; every later change that must survive a restart is a `Settle`. Both refer to the
+live object for what never changes (channel, seq, id, body) and copy what does, so a journal may encode them later, on a thread.
 """
 
 from __future__ import annotations

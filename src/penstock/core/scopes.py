@@ -1,16 +1,13 @@
 """Who may do what: scopes, and the principal that holds them.
 
-Owns the scope grammar and the answer to "may this principal do that". Knows no headers or addresses: a principal
-is made elsewhere, from a token or from the address of a peer.
+Owns the scope grammar and its check. Knows no headers or addresses: a principal is made elsewhere, from a token or a peer's address.
 
     streams:<pattern>:<verb>    verbs enqueue, subscribe, read, admin, or * for all of them
     views:<pattern>:<verb>      verbs read, subscribe, admin, or *
     admin:*                     everything, on every stream and view, and the administration of the server
 
-`subscribe` covers what a consumer does: pull, credit, ack, nack, release, extend. `read` covers looking
-without taking: stats, peek, explain, and for a view its snapshot and its live changes.
-
-Cost: a question that was asked before is one dictionary lookup; a new one is a match per scope.
+`subscribe` covers what a consumer does: pull, credit, ack, nack, release, extend. `read` covers stats, peek, explain, and for a view
+its snapshot and live changes. Cost: one dictionary lookup for a repeated check; a match per scope for a new one.
 """
 
 from __future__ import annotations

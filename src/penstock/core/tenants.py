@@ -1,9 +1,8 @@
 """Tenants: names that keep them apart, and what each may hold.
 
-A tenant's stream `x` is the channel `t/<tenant>/x`, dead letters included, so tenants may use the same names and never meet. Each has a
-quota of streams, records and bytes. What a tenant holds is estimated from above and counted only when the estimate reaches the
-quota, so an enqueue costs two comparisons; a tenant at its quota is counted at most once in `COUNT_EVERY_US`. Never more than the
-quota is admitted; what is moved between a tenant's own channels is not asked.
+A tenant's stream `x` is the channel `t/<tenant>/x`, dead letters included, so tenants may use the same names. Each has a quota of streams,
+records and bytes. Usage is estimated from above and counted only when the estimate reaches the quota, at most once in
+`COUNT_EVERY_US`, so an enqueue costs two comparisons. The quota is never exceeded, except by moves between a tenant's own channels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The journal port: what a runtime needs of a journal, and all it may know of one; and the journal that keeps nothing.
-
-Opening (`open_and_repair.py`), reading (`reader.py`) and retention (`retention.py`) are not the runtime's business.
+"""The journal port: what a runtime may know of a journal, and the journal that keeps nothing.
 
 An adapter answers every append in the order of the calls and always on a later turn of the loop, so that no caller can rely on an
 immediate answer.

@@ -1,9 +1,8 @@
 """The frame router of a space: members, and routes whose frames go to some of them or to all.
 
-A route has an owner, writers, and targets that never change; without targets it goes to all members, its writer included. Frames are
-forwarded as they came: nothing but the route's id is read. Frames of one route that follow one another are handed over as one piece,
-made once however many receive it, so a burst costs a recipient one entry. Per sender nothing overtakes: a run ends as soon as
-any other message is sent. Cost of `publish`: O(1), and O(recipients) once a run; after a member came or left also O(targets), once a route.
+A route has an owner, writers, and fixed targets; without targets it goes to all members, its writer included. Frames pass unchanged:
+only the route's id is read. Consecutive frames of one route are handed over as one piece, made once for all recipients. A run ends
+when any other message is sent, so nothing overtakes. Cost of `publish`: O(1), O(recipients) per run, O(targets) after a member change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The outbox of one participant: bounded, with a policy at each bound.
 
-While the peer reads, everything is handed on at the end of the turn. While it does not, telemetry makes room for newer telemetry, and
-is counted; what must not be lost is kept up to a bound, and beyond that the peer is disconnected. Memory is what is bounded, so an
-entry counts with what it costs to keep. Cost of `put`: O(1), amortised.
+While the peer reads, everything is handed on at the end of the turn. While it does not, newer telemetry replaces older, which is
+counted; other messages are kept up to a bound, and beyond it the peer is disconnected. `put` is O(1), amortised.
 """
 
 from __future__ import annotations

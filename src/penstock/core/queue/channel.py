@@ -1,8 +1,7 @@
 """A channel: an ordered, bounded, addressable sequence of records, and what it remembers of past ones.
 
-Owns the order of ready records, the ids it has seen, and the counts of invariant 2. Knows no links' bytes, no
-timers and no journal: the machine calls it. Each operation is O(1), in `head` order
-O(log n). `ready_order.py` has the cost of orders other than a plain queue.
+Owns the order of ready records, the ids it has seen, and the counts of invariant 2. Knows no links' bytes, no timers and no journal.
+Each operation is O(1), in `head` order O(log n); `ready_order.py` has the cost of other orders.
 """
 
 from __future__ import annotations

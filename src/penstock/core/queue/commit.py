@@ -1,8 +1,7 @@
-"""The outcome of a commit: what became durable is made visible, what was refused is undone.
+"""The outcome of a commit: make visible what became durable, and undo what was refused.
 
-The journal may refuse a batch whole, or only its fresh facts when it is short of space: settles free space, so it keeps
-them as long as it can. A refused record never existed. A record whose settle was refused is live again and is redelivered,
-as after a crash, because its consumer has not been confirmed. O(facts of the batch).
+The journal may refuse a whole batch, or only its fresh facts when it is short of space: settles free space. A refused record never
+existed. A record whose settle was refused is live again and is redelivered, as after a crash. O(facts of the batch).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Moving records between channels: dead letters, redrive; and purging.
+"""Moving records between channels: dead letters and redrive; and purging.
 
-A record that moves is held at its origin while a `Send` takes a copy to the other channel, wherever that lives. Only when the
-copy is accepted does the origin settle it, in the same commit when both are here. A full dead-letter channel therefore
-loses nothing: the record stays held and is tried again.
+A record that moves is held at its origin while a `Send` takes a copy to the other channel. The origin settles it only when the copy
+is accepted, in the same commit. So a full dead-letter channel loses nothing: the record stays held and is retried.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Delivery: credits, fairness, leases.
 
-Invariants: no delivery at zero credit; first deliveries leave in sequence order; a lease has one holder. A
-record is leased only when its link has room, so the lease's clock never runs in a buffer. `dispatch` is O(1) a
-delivery and O(1) when nothing can move.
+Invariants: no delivery at zero credit; first deliveries leave in sequence order; a lease has one holder. A record is leased only when
+its link has room, so a lease never runs while it waits in a buffer. `dispatch` is O(1) a delivery, and O(1) when nothing can move.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The queue machine: Courier's discipline over channels, in one object.
 
-Calls take `now`, change state at once and never wait; what must happen outside is left in `take_effects()` and
-`take_batch()`, and `next_deadline()` says when to call `wake`. It runs to completion and never raises for what a
-peer did: a refusal is a value. Cost of the main calls: O(1) a record.
+Calls take `now`, change state at once and never wait; `take_effects()` and `take_batch()` return what must happen outside, and
+`next_deadline()` when to call `wake`. It never raises for what a peer did: a refusal is a value. The main calls are O(1) a record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Recovery: the machine rebuilt from the rows it once wrote, and written down again as rows.
+"""Recovery: rebuild the machine from its rows, and write its state as rows.
 
-`snapshot` gives the state as rows; `resume` takes them back. `restore` takes rows of history in offset order and changes
-state without effects or facts; `recovered` then makes what was leased or due ready. A row about a record that is not
-live is skipped: it was settled before the rows we were given begin. The machines of other protocols have the same four verbs.
+`snapshot` returns the state as rows and `resume` takes them back. `restore` applies rows of history in offset order, without effects
+or facts; `recovered` then makes leased and due records ready. A row about a record that is not live is skipped: the record was
+settled before the first row. The machines of other protocols have the same four verbs.
 """
 
 from __future__ import annotations

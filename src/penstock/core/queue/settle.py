@@ -1,8 +1,7 @@
 """Settling: how a lease ends. By its holder (ack, nack, release, term), by the clock, or with its link.
 
-Invariant 3: a late settle never settles another's. A settle takes effect at once and is a fact in the open
-batch; who wants it confirmed waits for the returned gate. Settles are never refused for lack of space.
-O(1) each, O(log n) for a delay.
+Invariant 3: a late settle never settles another's lease. A settle takes effect at once and is a fact in the open batch; its
+confirmation waits for the returned gate. Settles are never refused for lack of space. O(1) each, O(log n) for a delay.
 """
 
 from __future__ import annotations

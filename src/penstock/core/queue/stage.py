@@ -1,9 +1,8 @@
-"""Staged batches: what an application gathered elsewhere comes in as one commit, exactly once.
+"""Staged batches: records that an application collected elsewhere are enqueued in one commit, exactly once.
 
-Owns the memory of each application's newest batch, which is a fact of the very commit that brings the batch's records
-in: after any crash both are there or neither. Keeps "a refused batch changes nothing" over all its streams, "a batch
-that was taken is never taken again", and "visible only when durable": a client that repeats a batch that is being written
-waits for the same commit. It knows neither parts nor uploads. O(1) a record.
+Owns the newest batch number of each application. That number is a fact of the same commit as the records, so a crash keeps both or
+neither. Keeps: a refused batch changes nothing in any stream; no batch is taken twice; records are visible only when durable, so a
+client that repeats a pending batch waits for the same commit. It knows neither parts nor uploads. O(1) a record.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """The state of the queue machine: channels, consumers, timers, effects.
 
-`QueueState` is data and the small operations that all verbs share. The verbs are modules of this folder (`enqueue`,
-`deliver`, `settle`, `dead_letters`, `inspect`, `rebuild`); `machine.QueueMachine` joins them. It must never know a
-wire format, a clock or a journal's medium.
-
-Facts go to the commit log, which other machines share; `core/commit_log.py` explains gates.
+`QueueState` is data and the small operations that the verbs share; the verbs are modules of this folder, joined by `machine.QueueMachine`.
+It must never know a wire format, a clock or a journal's medium. Facts go to the shared commit log (`core/commit_log.py` explains gates).
 """
 
 from __future__ import annotations

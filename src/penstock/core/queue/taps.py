@@ -1,9 +1,8 @@
-"""Taps: links that see what comes into a channel and take nothing.
+"""Taps: links that see what is enqueued to a channel and take nothing.
 
-A tap has no credit and no lease, and never makes, wakes or holds back a channel. It is shown a record once, when that is durable,
-in the order of commits. What its link's peer has not read is bounded: what does not fit is left out and counted. Room comes back
-with `report_missed`, so the peer learns how many it missed before it sees newer ones. Cost: nothing without a tap, one look-up a
-record of each commit with one.
+A tap has no credit and no lease, and never creates, wakes or delays a channel. It gets each record once, when it is durable, in commit
+order. Unread bytes of its peer are bounded: records beyond are dropped and counted, and `report_missed` tells the peer how many before
+it gets newer ones. Cost: nothing without a tap, otherwise one lookup a record.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Views: small tables that a reader may look at and follow, kept with the queue.
+"""Views: small tables that a reader can read and follow, kept with the queue.
 
-Owns the rows of each view, the number of its latest change, and enough of the past for a reader who was away. A row carries the
-number of its latest change and stands in that order, so what changed since a number is the end of the table: there is no log of
-updates, and a row that changed often is one change to a reader who comes late. Only rows that went away are remembered besides.
+Owns the rows of each view and its version. A row carries the version of its latest change and the table is sorted by it, so the
+changes since a version are the end of the table: there is no log of updates, and a late reader sees each changed row once. Only
+removals are logged, up to a bound.
 
-Keeps: a version is never used twice, not even across restarts, because each life starts from its wall clock in microseconds;
-rows, bytes and remembered removals are bounded. A change is O(1), the changes since a version are O(those changes).
+Keeps: a version is never reused, even across restarts, because each run starts at its wall clock in microseconds; rows, bytes and
+logged removals are bounded. A change is O(1); the changes since a version are O(those changes).
 
-`latestPerAgent` is kept here, from what is committed. The rows of `inflight` and `metrics:streams` are made by a dialect, when
-somebody looks.
+The machine maintains `latestPerAgent` from commits. A dialect computes the rows of `inflight` and `metrics:streams` on demand.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Triggers: rules tried on what happens to records, and the records they send because of it.
+"""Triggers: try rules on what happens to records, and send the records that they write.
 
-What a rule sends is a `Send` effect that re-enters through the router in the same turn, so cause and consequence are one
-commit: after a crash both are there or neither. Its id follows from the rule and its source, so a source that comes again sends
-nothing twice. Keeps: a rule never fires on a record it has acted on; no chain is longer than `trigger_hops_max` and no
-cause has more than `trigger_fanout_max` consequences; a failing rule never fails its producer, and rests after
-`breaker_failures` in a row; what a cooldown suppresses is counted. O(1) a record that no rule fits.
+A rule sends through a `Send` effect in the same turn, so cause and consequence are one commit. The id of a sent record is derived from
+the rule and its source, so a source that repeats sends nothing twice. Keeps: a rule never fires on a record it has acted on; no chain
+is longer than `trigger_hops_max` and no cause has more than `trigger_fanout_max` consequences; a failing rule never fails its
+producer, and pauses after `breaker_failures` in a row; suppressed matches are counted. O(1) a record that no rule matches.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Token buckets: how many envelopes a payer may bring, and how many a stream takes.
+"""Token buckets: how many envelopes a payer may send, and how many a stream accepts.
 
-Owns the buckets of every token, tenant, address and stream, and the answer to "may so many come in now". Knows no clock, no socket
-and no envelope. A bucket is a debt that time pays off: `count` units a microsecond; one envelope costs `period_us` units and the
-debt may reach `burst` envelopes. All of it is whole numbers, so nothing is lost to rounding however often one asks:
+Owns the buckets of every token, tenant, address and stream. Knows no clock, no socket and no envelope. A bucket is a debt that shrinks by
+`count` units a microsecond; one envelope costs `period_us` units and the debt may reach `burst` envelopes. Integers avoid rounding:
 
-- over any time T, at most `burst + rate * (T + 1 us)` envelopes come in;
-- a sender that keeps to the rate is never refused: a reading of the clock may be short by less than a microsecond, and that one is granted;
-- a clock that is stepped back pays nothing off, and one that leaps ahead fills a bucket and no more.
+- over any time T, at most `burst + rate * (T + 1 us)` envelopes are admitted;
+- a sender that keeps to the rate is never refused, even if its clock reading is short by less than a microsecond;
+- a clock that steps back repays nothing, and one that leaps ahead fills a bucket and no more.
 
-Asking changes nothing. All buckets are asked before any is charged. O(1) a question.
+A check changes nothing. All buckets are checked before any is charged. O(1) a check.
 """
 
 from __future__ import annotations

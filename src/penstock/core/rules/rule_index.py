@@ -1,8 +1,7 @@
-"""Rules: what a trigger waits for, how the few that could fit a record are found, and what each has done.
+"""Rules: what a trigger waits for, how to find the few that could match a record, and what each has done.
 
-A rule's cheap conditions (channel, kind, sender) are known here and indexed; the rest of its predicate, and everything it
-writes, is a `Script` that the dialect made. Finding candidates costs one lookup by channel and one by kind, however
-many rules there are.
+The cheap conditions of a rule (channel, kind, sender) are indexed here; the rest of its predicate, and everything it writes, is a
+`Script` of the dialect. Finding candidates costs one lookup by channel and one by kind, however many rules there are.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The settings of a space: the part of a `space.yaml` that a gateway needs.
+"""The settings of a space: the part of a `space.yaml` that a gateway needs. Knows neither the config nor the files of a project.
 
-Tokens are digests here; the reader of the file resolves them. Capabilities stay as they were written: `capabilities.py` interprets them. The same
-structs serve the config of the server and the files of a MEW project, so nothing here knows either format.
-
-Settings are immutable. A changed file makes a new `SpaceSettings`, and a running space closes the streams that no longer match it.
+Tokens are digests here; the reader of the file resolves them. `capabilities.py` interprets the capabilities. Settings are immutable: a changed
+file makes a new `SpaceSettings`, and a running space closes the streams that no longer match it.
 """
+
+# size: the structs that the server config and MEW project files share, and nothing else
 
 from __future__ import annotations
 

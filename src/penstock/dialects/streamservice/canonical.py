@@ -2,11 +2,8 @@
 
 Owns one rule: equal structs have equal bytes, whatever their layout. One segment without a table; the targets of pointers follow in the order of
 the pointers, depth first; zero words at the end of a struct's data and null pointers at its end are dropped; the structs of a list have the
-size of the largest one; bits beyond the end of a list are zero.
-
-A struct that cannot be encoded raises. There is no fallback, so that nothing can be signed over empty bytes.
-
-Cost: about 2 us a pointer, bounded like every read by the size of the message; the result has at most as many words as were visited.
+size of the largest one; bits beyond the end of a list are zero. A struct that cannot be encoded raises, so nothing is signed over empty bytes.
+Cost: about 2 us a pointer, bounded by the size of the message.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Encode messages of token streams as framed Cap'n Proto, each in one segment.
 
-Owns the layout: byte for byte what the usual builders write when the fields are set in order, as long as a message fits their first segment
-of 8 KiB. For larger messages builders use more segments and this module does not; both are the same message.
-
-A field is set even if it is empty. It is omitted only where absence has a meaning: a request without a key, and missing claims.
-
+Owns the layout: byte for byte what the usual builders write when the fields are set in order, up to their first segment of 8 KiB; beyond that
+builders use more segments for the same message. A field is set even if it is empty, except a missing key and missing claims.
 Cost: about 1 us for a chunk, and 1.5 us for each token of a block.
 """
 

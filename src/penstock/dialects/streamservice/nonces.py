@@ -1,9 +1,6 @@
 """Used nonces: each signed envelope is accepted once.
 
-Owns the memory of (signer, nonce) for as long as an envelope could be replayed: the allowed age plus the skew, because an envelope stamped by a
-clock that is ahead stays valid for longer.
-
-Invariants:
+Owns the memory of (signer, nonce) for as long as an envelope could be replayed: the allowed age plus the skew. Invariants:
 
 - Only an envelope with a valid signature gets an entry: callers check it first. So others cannot fill the memory or use up a nonce.
 - Nothing is evicted early. At a limit the new envelope is rejected; evicting the oldest would allow its replay.

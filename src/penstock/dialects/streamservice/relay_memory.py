@@ -1,9 +1,7 @@
 """The relay's memory across restarts: registrations as rows of the journal, and back.
 
-A registration says who may publish on a topic and until when. Topics are stored as hashes only, here and in the journal, because the name of a
-topic is enough to subscribe to it.
-
-Every change is made by applying its row, in a running relay and after a restart alike, so the two cannot differ.
+Topics are stored as hashes only, because the name of a topic is enough to subscribe to it. Every change is made by applying its row, in a
+running relay and after a restart alike, so the two cannot differ.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """The group Ristretto255: key pairs and shared secrets, with the checks that its libraries omit.
 
-Owns the definition of a valid public key: 32 bytes, the top bit clear, a point of the group, and not the identity. Libraries differ here: some
-ignore the top bit. With the identity as a key the shared secret would be known: 32 zero bytes.
-
-The caller provides the entropy of secrets. The library is loaded when the first key is needed; a relay needs none.
-
+Owns the definition of a valid public key: 32 bytes, the top bit clear, a point of the group, and not the identity, whose shared secret would be
+32 zero bytes. The caller provides the entropy. The library is loaded with the first key; a relay needs none.
 Cost: about 25 us for a public key and 80 us for a shared secret.
 """
 

@@ -1,8 +1,7 @@
 """What an operation returns, and the checks that come before each one.
 
-Owns `Result`, `Late` and the scope check. HTTP and Control v1 share the operations of this folder: each takes a typed request,
-checks the shape, then the scope, calls the machine, and returns an `Outcome`. It must never know who asks: turning an outcome into
-a response is the work of the routes and sessions.
+HTTP and Control v1 share the operations of this folder: each takes a typed request, checks its shape, then the scope, calls the machine,
+and returns an `Outcome`. An operation must never know the caller: routes and sessions turn outcomes into responses.
 """
 
 from __future__ import annotations

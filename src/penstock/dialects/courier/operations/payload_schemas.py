@@ -1,9 +1,8 @@
 """Payload schemas: which schema an envelope names, which version checks it, and what the stream does with the result.
 
-Owns the grammar `namespace/name@v<major>[.<minor>]` and the rule of evolution. A minor version only adds optional parts, so the newest known
-minor of a major checks every envelope of that major. An envelope that names a newer minor is checked tolerantly: additional properties are
-allowed. Another major is another schema. This module must never know a schema language: a compiled version is two functions from a payload
-to its problems. Cost: nothing on a stream with mode `off`, otherwise one decode of the envelope and the check itself.
+Owns the grammar `namespace/name@v<major>[.<minor>]` and the rule of evolution: a minor version only adds optional parts, so the newest known
+minor checks every envelope of its major; one that names a newer minor may have additional properties. It must never know a schema
+language: a compiled version is two functions from a payload to its problems. Cost: nothing in mode `off`, otherwise one decode and the check.
 """
 
 from __future__ import annotations

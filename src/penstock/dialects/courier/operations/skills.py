@@ -1,8 +1,7 @@
-"""Skills: requests that the server itself answers, such as `git.diff.request`.
+"""Skills: requests that the server itself answers, such as `git.diff.request`. `server/courier/skill_worker.py` runs their commands.
 
-The pure half: what a request may ask for, the command that answers it, and the stream and id of the answer. `server/courier/skill_worker.py`
-runs the command. The id of an answer is derived from its request, so a request that is delivered twice is answered once. A request names
-things, never options: a value that git could read as an option, or a path that leads out of the repository, is rejected.
+Owns what a request may ask for, the command, and the stream and id of the answer. The id is derived from the request, so a request that is
+delivered twice is answered once. A value that git could read as an option, or a path that leaves the repository, is rejected.
 """
 
 from __future__ import annotations

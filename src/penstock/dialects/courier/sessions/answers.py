@@ -1,8 +1,7 @@
 """Answers in request order, each held back until what it says is durable.
 
-A session shares one runtime with others through a `RuntimePort`: the machine, and how far the journal is. An answer names the
-commit it waits for (its gate); when that commit is refused, the answer becomes the refusal. Deliveries do not pass
-through here: they go out between answers.
+An answer names the commit it waits for (its gate); when that commit is refused, the answer becomes the refusal. Deliveries go out
+between answers, not through here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Trigger scripts: match envelopes against the conditions of a rule, and write the envelopes that its actions send.
 
-The engine that fires rules is `core/rules/firing.py`. An envelope that a rule wrote is from `system/courier`, has the tag `system`, and counts
-and names in its headers the rules it went through, which is how loops end. Its id is derived from rule, action and source, so that a source
-that is delivered twice makes one envelope.
+`core/rules/firing.py` fires the rules. An envelope of a rule is from `system/courier` and has the tag `system`. Its headers count and name the
+rules it went through, which ends loops. Its id is derived from rule, action and source, so a source that is delivered twice makes one envelope.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""The partition key and the priority of an envelope, which decide where it waits in a stream that sorts.
+"""The partition key and the priority of an envelope, for streams that are `partitioned` or have `priority`; others never read them.
 
-Both are read from the envelope's bytes, so a restart, a redrive and a staged batch find the same values as the enqueue did. Only streams that are
-`partitioned` or have `priority` call this; for all others the fields are opaque.
-
-Cost: one decode of the envelope.
+Both are read from the envelope's bytes, so a restart, a redrive and a staged batch find the same values as the enqueue. Cost: one decode.
 """
 
 from __future__ import annotations

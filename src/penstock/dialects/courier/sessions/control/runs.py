@@ -1,8 +1,7 @@
-"""Runs: consecutive single enqueues or acks of one connection become one call of the machine.
+"""Runs: consecutive single enqueues or acks of one connection become one call of the machine, almost as cheap as a batch.
 
-So lines that a client sends one by one in a chunk cost hardly more than a batch. Any other frame ends the run, so requests and answers keep
-the order that one call a line would give. If the machine refuses a run as a whole, each line is tried by itself, because one bad line must
-not fail the others. The two forms of an answer line are here too.
+Any other frame ends the run, so requests and answers keep their order. If the machine refuses a run as a whole, each line is tried by itself,
+because one bad line must not fail the others. The two forms of an answer line are here too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The session of one Control v1 connection: lines in, calls of the machine, lines out.
 
-Owns the half line that a chunk left behind, the connection's subscriptions and followers, and the answers that wait for the journal. It
-must never know a transport or a clock. Answers keep the order of their requests; deliveries go out between them. Runs of single enqueues
-and acks in one chunk become one call of the machine each (`runs.py`), so a client need not batch to be cheap.
+Owns the partial line that a chunk left behind, the subscriptions and followers, and the answers that wait for the journal. It must never know
+a transport or a clock. Answers keep the order of their requests; deliveries go out between them. `runs.py` batches single enqueues and acks.
 """
 
 from __future__ import annotations
