@@ -205,12 +205,7 @@ class _Context(msgspec.Struct):
 
 
 def _hot(
-    disk: RealDisk,
-    found: list[Segment],
-    walk: _Walk,
-    report: Audit,
-    context: _Context,
-    advance: Callable[[int], None],
+    disk: RealDisk, found: list[Segment], walk: _Walk, report: Audit, context: _Context, advance: Callable[[int], None]
 ) -> int:
     """The segments, and on from where the table ends. Returns the offset behind the last whole row."""
     end = report.sealed_end

@@ -85,8 +85,7 @@ def encode_facts(
         pa.array([(settle.first_wall_us or None) if settle else None for settle in settles], _TIME),
         _common([fact.meta for fact in facts], text),
         pa.array(
-            [None if settle else record.body for record, settle in zip(records, settles, strict=True)],
-            pa.binary(),
+            [None if settle else record.body for record, settle in zip(records, settles, strict=True)], pa.binary()
         ),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

@@ -113,11 +113,7 @@ class JournalReader:
         return max(low or 0, bounds.first), min(bounds.end if high is None else high, bounds.end)
 
     def batches(
-        self,
-        first: int,
-        end: int,
-        columns: Sequence[str] | None = None,
-        selection: Selection | None = None,
+        self, first: int, end: int, columns: Sequence[str] | None = None, selection: Selection | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Rows `first` to `end - 1`, in order, with the columns of the table `events` without its date.
 

@@ -42,11 +42,7 @@ class Choice:
 
 
 def choose(
-    files: Sequence[DataFile],
-    readers: Sequence[Reader],
-    retention: Retention,
-    now_us: int,
-    journal: str = "",
+    files: Sequence[DataFile], readers: Sequence[Reader], retention: Retention, now_us: int, journal: str = ""
 ) -> Choice:
     """The oldest files beyond the limits, as far as readers allow; and the readers whose hold ends.
 

@@ -30,14 +30,7 @@ from penstock.journal.open_and_repair import (
 )
 from penstock.journal.parquet_table import EventsTable, with_identity
 from penstock.journal.retention import Retention, choose
-from penstock.journal.segments import (
-    KIND_LIVE,
-    DamageError,
-    Header,
-    Scan,
-    encode_frame,
-    encode_header,
-)
+from penstock.journal.segments import KIND_LIVE, DamageError, Header, Scan, encode_frame, encode_header
 
 LIVE_BATCH_ROWS = 4096
 
@@ -74,13 +67,7 @@ class Sealer:
     """Seals the closed segments of one journal directory."""
 
     def __init__(
-        self,
-        disk: Disk,
-        lake: Path,
-        make_machine: Callable[[], Recoverable],
-        *,
-        retention: Retention,
-        shard: int = 0,
+        self, disk: Disk, lake: Path, make_machine: Callable[[], Recoverable], *, retention: Retention, shard: int = 0
     ) -> None:
         self._disk = disk
         self._bronze = EventsTable(lake)

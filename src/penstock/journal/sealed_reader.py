@@ -60,12 +60,7 @@ class SealedRows:
         self._view = None
 
     def parts(
-        self,
-        view: SealedView,
-        first: int,
-        end: int,
-        columns: Sequence[str],
-        selection: Selection | None = None,
+        self, view: SealedView, first: int, end: int, columns: Sequence[str], selection: Selection | None = None
     ) -> Iterator[Part]:
         """Rows `first` to `end - 1` in order, with these columns; with a selection, those that pass it."""
         expected = first
@@ -90,12 +85,7 @@ class SealedRows:
 
 
 def _of_file(
-    data: pq.ParquetFile,
-    file: DataFile,
-    first: int,
-    end: int,
-    columns: Sequence[str],
-    selection: Selection | None,
+    data: pq.ParquetFile, file: DataFile, first: int, end: int, columns: Sequence[str], selection: Selection | None
 ) -> Iterator[Part]:
     about = data.metadata
     wanted = [FILE_SCHEMA.field(name) for name in columns]

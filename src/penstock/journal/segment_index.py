@@ -88,9 +88,7 @@ class IndexedSegment:
                         table = self._decode(gulp, head, names, place, stop)
                     begin = max(first, place.offset)
                     yield SegmentRows(
-                        head.header,
-                        begin,
-                        table.combine_chunks().slice(begin - place.offset, min(stop, end) - begin),
+                        head.header, begin, table.combine_chunks().slice(begin - place.offset, min(stop, end) - begin)
                     )
                 if end >= stop:
                     return

@@ -39,11 +39,7 @@ class LineConnection(Protocol):
 
 
 def courier_pipe(
-    target: Any,
-    *,
-    object_mode: bool = False,
-    high_water_mark: int | None = None,
-    principal: Principal = OPERATOR,
+    target: Any, *, object_mode: bool = False, high_water_mark: int | None = None, principal: Principal = OPERATOR
 ) -> Pipe:
     """A pipe to a `QueueCore`, or to the server of a connected client. Needs a running event loop.
 

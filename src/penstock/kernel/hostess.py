@@ -140,12 +140,7 @@ class Hostess:
     ) -> None:
         """Register the address of a guest."""
         self._guest(id_)
-        self._endpoints[id_] = {
-            "id": id_,
-            "type": kind,
-            "coordinates": coordinates,
-            "metadata": dict(metadata or {}),
-        }
+        self._endpoints[id_] = {"id": id_, "type": kind, "coordinates": coordinates, "metadata": dict(metadata or {})}
 
     def endpoints(self) -> list[dict[str, Any]]:
         """All endpoints, in the format of `reports/endpoints.json`."""

@@ -170,8 +170,5 @@ def _can_wait(file: BinaryIO) -> bool:
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> None:
-    with (
-        contextlib.suppress(OSError),
-        target,
-    ):  # the reader is gone or the disk is full: stop either way
+    with contextlib.suppress(OSError), target:  # the reader is gone or the disk is full: stop either way
         shutil.copyfileobj(source, target)

@@ -162,11 +162,7 @@ class _Handler(RequestHandler):
             self._patience = None
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """A peer's mistake is answered like every other refusal, and is no error of ours to log."""
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:

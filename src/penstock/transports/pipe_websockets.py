@@ -127,10 +127,7 @@ async def dial_socket(address: PipeAddress) -> PipeTransport:
     try:
         async with asyncio.timeout(DIAL_S):
             socket = await session.ws_connect(
-                str(address),
-                max_msg_size=FRAME_MAX,
-                compress=0,
-                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+                str(address), max_msg_size=FRAME_MAX, compress=0, timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S)
             )
     except (aiohttp.ClientError, TimeoutError) as error:
         await session.close()

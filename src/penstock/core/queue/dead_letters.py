@@ -46,12 +46,7 @@ def offer(state: QueueState, record: Record, peer: str | None = None) -> Record:
     channel = record.channel
     cause = Cause(record.fate, channel.name, record.attempt, record.first_wall_us, record.error)
     letter = Record(
-        record.id,
-        record.kind,
-        state.wrapping.bury(record.body, cause),
-        record.sender,
-        record.corr,
-        reserved=True,
+        record.id, record.kind, state.wrapping.bury(record.body, cause), record.sender, record.corr, reserved=True
     )
     state.effects.append(Send(dead_name(channel.name), letter, record, "dead", record.fate, peer))
     return letter
@@ -161,12 +156,7 @@ def redrive(state: QueueState, now: Now, name: str, limit: int) -> Job | Refusal
     for record in take_out(channel.ready, limit):
         channel.make_held(record)
         back = Record(
-            record.id,
-            record.kind,
-            state.wrapping.revive(record.body),
-            record.sender,
-            record.corr,
-            reserved=True,
+            record.id, record.kind, state.wrapping.revive(record.body), record.sender, record.corr, reserved=True
         )
         state.effects.append(Send(home, back, record, "move", "redrive", job=job))
     return job

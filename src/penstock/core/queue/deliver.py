@@ -104,8 +104,7 @@ def grant(state: QueueState, now: Now, consumer: Consumer, n: int) -> Refusal | 
         return Refusal("InvalidCredit", f"credit must be 1 or more, not {n}")
     if consumer.credit + n > state.limits.credit_max:
         return Refusal(
-            "InvalidCredit",
-            f"{consumer.credit} + {n} is over the cap of {state.limits.credit_max} outstanding",
+            "InvalidCredit", f"{consumer.credit} + {n} is over the cap of {state.limits.credit_max} outstanding"
         )
     consumer.credit += n
     consumer.granted += n

@@ -13,17 +13,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
-from penstock.core.queue import (
-    commit,
-    dead_letters,
-    deliver,
-    enqueue,
-    inspect,
-    rebuild,
-    settle,
-    stage,
-    taps,
-)
+from penstock.core.queue import commit, dead_letters, deliver, enqueue, inspect, rebuild, settle, stage, taps
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.policy import Policy
 from penstock.core.queue.state import Dormant, QueueState

@@ -212,10 +212,7 @@ def extend(state: QueueState, now: Now, consumer: Consumer, record: Record, leas
     end_us = record.leased_us + state.limits.lease_max_ms * 1000
     deadline_us = min(now.us + (lease_us or consumer.lease_us), end_us)
     if deadline_us <= now.us:
-        return Denied(
-            0,
-            Refusal("LeaseExpired", f"`{record.id}` was held for the longest time allowed", ref=record.id),
-        )
+        return Denied(0, Refusal("LeaseExpired", f"`{record.id}` was held for the longest time allowed", ref=record.id))
     state.timers.arm(deadline_us, record)  # a new timer; the lease keeps its number, and so its id
     record.deadline_us = deadline_us
     state.commit_log.observe("extend", record, consumer.link.principal.name)

@@ -239,12 +239,7 @@ class QueueState:
         if channel.seq <= self.seq_floor and channel.counters.changes == 0:
             return  # nothing was ever enqueued: names that were only tried must not evict real ones
         dormant = Dormant(
-            channel.seq,
-            channel.counters,
-            channel.settled,
-            channel.order,
-            channel.last_wall_us,
-            channel.gauged,
+            channel.seq, channel.counters, channel.settled, channel.order, channel.last_wall_us, channel.gauged
         )
         self.dormant[channel.name] = dormant
         self.asleep.add(dormant.counters)

@@ -187,12 +187,7 @@ def cooled(state: QueueState, now: Now, cooling: Cooling) -> None:
 
 
 def _send(
-    state: QueueState,
-    now: Now,
-    firing: Firing,
-    written: list[Emission | Failure],
-    moment: Moment,
-    cascade: Cascade,
+    state: QueueState, now: Now, firing: Firing, written: list[Emission | Failure], moment: Moment, cascade: Cascade
 ) -> None:
     rule = firing.rule
     rule.activity.run += 1

@@ -117,14 +117,7 @@ class Meter:
         return min(rooms) if rooms else None
 
     def check(
-        self,
-        now_us: int,
-        who: Principal,
-        address: str,
-        stream: str | None,
-        count: int,
-        *,
-        whole: bool = False,
+        self, now_us: int, who: Principal, address: str, stream: str | None, count: int, *, whole: bool = False
     ) -> Refusal | None:
         """Why so many envelopes may not come in now; nothing is charged.
 

@@ -33,12 +33,7 @@ Act = Callable[[SpaceMachine, Now, Participant, Envelope, Done | None], MewRefus
 
 
 def accept(
-    space: SpaceMachine,
-    now: Now,
-    sender: Participant,
-    envelope: Envelope,
-    transport: str,
-    done: Done | None = None,
+    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, transport: str, done: Done | None = None
 ) -> None:
     """Handle an envelope. `done` gets what HTTP should answer; without it the sender is notified of failures only."""
     fault = _check(space, now, sender, envelope, transport)

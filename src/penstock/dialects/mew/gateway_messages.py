@@ -98,11 +98,7 @@ class GatewayMessages:
         return self.say(now, "system/presence", {"event": event, "participant": participant, **more})
 
     def welcome(
-        self,
-        now: Now,
-        you: dict[str, Any],
-        others: Iterable[dict[str, Any]],
-        streams: Iterable[dict[str, Any]] | None,
+        self, now: Now, you: dict[str, Any], others: Iterable[dict[str, Any]], streams: Iterable[dict[str, Any]] | None
     ) -> bytes:
         """The first message to a participant; without streams, an update of capabilities."""
         payload: dict[str, Any] = {"you": you, "participants": list(others)}

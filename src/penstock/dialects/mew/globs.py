@@ -138,11 +138,7 @@ parse: Callable[[str, Place], CapabilityGlob] = lru_cache(maxsize=4096)(_parse)
 
 
 def _align(
-    pattern: Sequence[str],
-    star: str,
-    items: Sequence[str],
-    fits: Callable[[str, str, Effort], bool],
-    effort: Effort,
+    pattern: Sequence[str], star: str, items: Sequence[str], fits: Callable[[str, str, Effort], bool], effort: Effort
 ) -> bool:
     """Whether the items match the pattern, in which `star` matches any number of items."""
     p = i = 0

@@ -160,12 +160,7 @@ def wake(space: SpaceMachine, now: Now) -> None:
 
 
 def _observe(
-    space: SpaceMachine,
-    event: str,
-    participant: Participant,
-    *,
-    meta: str | None = None,
-    reason: str | None = None,
+    space: SpaceMachine, event: str, participant: Participant, *, meta: str | None = None, reason: str | None = None
 ) -> None:
     entry = Entry(DOOR, event, space.id, peer=participant.id, meta=meta, reason=reason)
     space.commit_log.observe_entry(entry)

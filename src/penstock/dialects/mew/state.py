@@ -220,26 +220,12 @@ def invite_entry(
     """The fact of an invitation."""
     meta = _encode({"token": digest, "capabilities": capabilities}).decode()
     return Entry(
-        DOOR,
-        "invite",
-        space,
-        id=id_,
-        kind="space/invite",
-        sender=by,
-        peer=peer,
-        reason=reason,
-        meta=meta,
-        body=body,
+        DOOR, "invite", space, id=id_, kind="space/invite", sender=by, peer=peer, reason=reason, meta=meta, body=body
     )
 
 
 def grant_entry(
-    space: str,
-    id_: str,
-    by: str,
-    peer: str,
-    capabilities: tuple[Capability, ...],
-    reason: str | None = None,
+    space: str, id_: str, by: str, peer: str, capabilities: tuple[Capability, ...], reason: str | None = None
 ) -> Entry:
     """The fact of a grant."""
     meta = _encode({"grant": "capability", "capabilities": capabilities}).decode()

@@ -51,10 +51,7 @@ def request(
         stream.aliases[sender.id] = sender.party
     opened = _open_message(space, now, stream)
     data = envelope.encode()
-    entries = [
-        space.envelope_entry(sender, envelope, data),
-        open_entry(space.id, stream, opened, space.audience),
-    ]
+    entries = [space.envelope_entry(sender, envelope, data), open_entry(space.id, stream, opened, space.audience)]
     answer = {"status": "stream_opened", "stream_id": stream.id}
 
     def announce(now: Now) -> Answer:

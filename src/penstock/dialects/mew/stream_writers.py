@@ -171,12 +171,7 @@ def revoke_disconnected(space: SpaceMachine, stream: OpenStream, writer: str) ->
         if space.state.streams.get(stream.id) is not stream:  # closed during the commit
             return
         writers = list(stream.route.writers)
-        payload = {
-            "stream_id": stream.id,
-            "participant_id": writer,
-            "authorized_writers": writers,
-            "reason": reason,
-        }
+        payload = {"stream_id": stream.id, "participant_id": writer, "authorized_writers": writers, "reason": reason}
         space.say(now, "stream/write-revoked", payload, to=list(space.present))
 
     space.commit(None, [entry], announce)

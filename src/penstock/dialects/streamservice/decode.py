@@ -33,13 +33,7 @@ from penstock.dialects.streamservice.messages import (
     StreamStartRequest,
     Token,
 )
-from penstock.dialects.streamservice.wire import (
-    KEY_SIZE,
-    SIGNATURE_SIZE,
-    Chunk,
-    FrameFault,
-    peek,
-)
+from penstock.dialects.streamservice.wire import KEY_SIZE, SIGNATURE_SIZE, Chunk, FrameFault, peek
 
 NONCE_SIZE = 16
 

@@ -69,12 +69,7 @@ def derive(shared: bytes, one_public: bytes, other_public: bytes, suite: Suite =
             return hasher(material, derive_key_context=_CONTEXT + label).digest()
 
     return StreamKeys(
-        suite,
-        expand("topic").hex(),
-        expand("mac"),
-        expand("ctrl-topic").hex(),
-        expand("ctrl-mac"),
-        expand("enc"),
+        suite, expand("topic").hex(), expand("mac"), expand("ctrl-topic").hex(), expand("ctrl-mac"), expand("enc")
     )
 
 

@@ -50,13 +50,7 @@ def new_id(machine: QueueMachine) -> str:
 
 
 def enqueue(
-    machine: QueueMachine,
-    now: Now,
-    principal: Principal,
-    request: EnqueueRequest,
-    *,
-    assign: bool,
-    address: str = "",
+    machine: QueueMachine, now: Now, principal: Principal, request: EnqueueRequest, *, assign: bool, address: str = ""
 ) -> Outcome:
     """Check one envelope or an array of them, and admit them."""
     refusal = check_access(machine, principal, "enqueue", request.to)

@@ -50,9 +50,7 @@ def forbidden(principal: Principal, verb: str, channel: str) -> Refusal | None:
         return None
     stream = principal.from_channel(channel)
     return Refusal(
-        "Forbidden",
-        f"`{principal.name}` has no scope `streams:{stream}:{verb}`",
-        ref=f"streams:{stream}:{verb}",
+        "Forbidden", f"`{principal.name}` has no scope `streams:{stream}:{verb}`", ref=f"streams:{stream}:{verb}"
     )
 
 

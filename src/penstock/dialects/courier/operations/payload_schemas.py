@@ -110,10 +110,7 @@ class Registry:
     """All known schemas, and how streams use them."""
 
     def __init__(
-        self,
-        shelf: Shelf,
-        policy_for: Callable[[str], Policy],
-        notice: Callable[[str, str], None] | None = None,
+        self, shelf: Shelf, policy_for: Callable[[str], Policy], notice: Callable[[str, str], None] | None = None
     ) -> None:
         self._policy_for = policy_for
         self._notice = notice

@@ -57,12 +57,7 @@ def metrics_of(machine: QueueMachine, now: Now, principal: Principal, names: Seq
     ]
 
 
-_LATENCIES = {
-    "q.lat.p50": "latP50",
-    "q.lat.p95": "latP95",
-    "q.lat.p99": "latP99",
-    "q.oldestMs": "oldestMs",
-}
+_LATENCIES = {"q.lat.p50": "latP50", "q.lat.p95": "latP95", "q.lat.p99": "latP99", "q.oldestMs": "oldestMs"}
 """Metrics that are copied from the stats, by their name there."""
 
 

@@ -17,9 +17,7 @@ from penstock.dialects.courier.wire import envelopes
 
 
 class SendRequest(
-    msgspec.Struct,
-    rename={"delay_ms": "delayMs", "from_": "from", "kind": "type"},
-    forbid_unknown_fields=True,
+    msgspec.Struct, rename={"delay_ms": "delayMs", "from_": "from", "kind": "type"}, forbid_unknown_fields=True
 ):
     """`POST /v1/send`."""
 

@@ -11,14 +11,7 @@ from penstock.core.errors import Refusal
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.settle import Denied, Done
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.operations.outcomes import (
-    Late,
-    Outcome,
-    Result,
-    check_access,
-    check_lease,
-    forbidden,
-)
+from penstock.dialects.courier.operations.outcomes import Late, Outcome, Result, check_access, check_lease, forbidden
 
 
 class SettleRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):

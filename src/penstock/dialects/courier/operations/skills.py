@@ -104,16 +104,7 @@ def diff_command(git_dir: str, request: DiffRequest) -> list[str]:
     words = ["git", "--no-pager", f"--git-dir={git_dir}"]
     for name, value in settings.items():
         words += ["-c", f"{name}={value}"]
-    words += [
-        "diff-tree",
-        "-p",
-        "-r",
-        "-M",
-        "--no-color",
-        "--no-ext-diff",
-        "--no-textconv",
-        "--submodule=short",
-    ]
+    words += ["diff-tree", "-p", "-r", "-M", "--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short"]
     return [*words, "--end-of-options", request.base, request.head, "--", *request.paths]
 
 

@@ -53,10 +53,7 @@ class _Message(msgspec.Struct, rename="camel"):
 
 _decode = msgspec.json.Decoder(_Message).decode
 _SETTLES = ("nack", "release", "term", "extend")
-_UNKNOWN = Refusal(
-    "UnknownOp",
-    "the message has none of `credit`, `ack`, `nack`, `release`, `term`, `extend`",
-)
+_UNKNOWN = Refusal("UnknownOp", "the message has none of `credit`, `ack`, `nack`, `release`, `term`, `extend`")
 
 
 def error_message(refusal: Refusal) -> bytes:
@@ -208,9 +205,7 @@ class SubscribeSession:
         message = error_message(denied.refusal)
         # `fresh`: it may depend on a drop, which is undone if a full disk rejects the records that caused it.
         self.answers.after(
-            denied.gate,
-            lambda refusal: _about(denied.refusal.ref, refusal) if refusal else message,
-            fresh=True,
+            denied.gate, lambda refusal: _about(denied.refusal.ref, refusal) if refusal else message, fresh=True
         )
 
     def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:

@@ -279,11 +279,7 @@ class ViewFeed:
         member = view.member.encode()
         rows = [
             b'{"addr":%b,"%b":%b}'
-            % (
-                _encode(watcher.sight.from_channel(entry.addr)),
-                member,
-                watcher.sight.written(view, entry.data),
-            )
+            % (_encode(watcher.sight.from_channel(entry.addr)), member, watcher.sight.written(view, entry.data))
             for entry in view.rows.values()
             if watcher.sight.sees(entry)
         ]

@@ -141,11 +141,7 @@ def _reasons(now: Now, rule: Rule) -> Any:
         rest_ms = (rule.open_until_us - now.us) // 1000
         yield {"code": "resting", "message": "it failed too often in a row", "endsInMs": rest_ms}
     if activity.suppressed:
-        yield {
-            "code": "suppressed",
-            "message": "matches came within its cooldown",
-            "count": activity.suppressed,
-        }
+        yield {"code": "suppressed", "message": "matches came within its cooldown", "count": activity.suppressed}
     if activity.looped:
         yield {"code": "looped", "message": "it had a hand in what it matched", "count": activity.looped}
     if activity.hops:

@@ -169,10 +169,7 @@ def problems(trigger: Trigger, limits: Limits) -> Iterator[Problem]:
 def _action_problems(trigger: Trigger, action: Action, limits: Limits) -> Iterator[Problem]:
     if isinstance(action, EnrichAction):
         if trigger.hook != "on_insert":
-            yield (
-                ("action",),
-                "`enrich` adds to an envelope before it is taken: it goes with `hook: on_insert` only",
-            )
+            yield (("action",), "`enrich` adds to an envelope before it is taken: it goes with `hook: on_insert` only")
         if not action.headers and not action.payload:
             yield (), "adds nothing; give `headers` or `payload`"
         for name in action.headers:
@@ -186,10 +183,7 @@ def _action_problems(trigger: Trigger, action: Action, limits: Limits) -> Iterat
         if ":" in bare or "*" in bare or not action.to.isprintable() or len(bare) > limits.name_max:
             yield ("to",), f"no stream is called `{action.to[:80]}`"
     if isinstance(action, RouteAction) and action.mode == "move" and trigger.hook != "on_insert":
-        yield (
-            ("mode",),
-            "an envelope can be moved before its first delivery only: `move` goes with `hook: on_insert`",
-        )
+        yield (("mode",), "an envelope can be moved before its first delivery only: `move` goes with `hook: on_insert`")
     if isinstance(action, NotifyAction | EmitAction):
         for name in action.headers:
             if name.startswith(RESERVED_HEADERS):

@@ -44,17 +44,7 @@ def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
 class Runs:
     """The open run of one connection: enqueues to one stream, or acks of one consumer."""
 
-    __slots__ = (
-        "_acks",
-        "_answers",
-        "_consumer",
-        "_link",
-        "_machine",
-        "_records",
-        "_reqs",
-        "_runtime",
-        "_to",
-    )
+    __slots__ = ("_acks", "_answers", "_consumer", "_link", "_machine", "_records", "_reqs", "_runtime", "_to")
 
     def __init__(self, runtime: RuntimePort, answers: Answers) -> None:
         self._runtime = runtime

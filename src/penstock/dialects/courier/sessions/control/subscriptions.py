@@ -11,14 +11,7 @@ from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.settle import Denied
-from penstock.dialects.courier.operations.outcomes import (
-    Body,
-    Late,
-    Outcome,
-    Result,
-    check_access,
-    check_lease,
-)
+from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access, check_lease
 from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
 from penstock.dialects.courier.sessions.control.frames import SubscribeFrame
 from penstock.dialects.courier.wire.delivery_frames import delivery_prefix
