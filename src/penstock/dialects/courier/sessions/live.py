@@ -1,7 +1,6 @@
 """Sessions that follow views: one follower on a connection of its own, and the followers of a Control v1 connection.
 
-Pure, like every session. On a WebSocket the peer sends only `{"credit": n}`; on server-sent events it sends nothing. Errors leave the socket
-open, except malformed JSON (1007), a flood (1008) and too many unknown operations (1003).
+Pure, like every session. On a WebSocket the peer sends only `{"credit": n}`; on server-sent events it sends nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +9,14 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.links import Link, Session
+from penstock.core.links import Session
 from penstock.core.queue.views import View
 from penstock.dialects.courier.operations.views import Sight
 from penstock.dialects.courier.sessions import view_feed
 from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control.frames import FollowFrame
-from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
+from penstock.dialects.courier.sessions.message_session import MessageSession
 from penstock.dialects.courier.sessions.view_feed import LiveQuery, Style, ViewFollower
-from penstock.dialects.courier.wire.envelopes import json_problem, to_refusal
 
 _encode = msgspec.json.encode
 MESSAGE_MAX = 64 * 1024
@@ -33,22 +31,18 @@ _decode = msgspec.json.Decoder(_Message).decode
 _UNKNOWN = Refusal("UnknownOp", "the message has no `credit`")
 
 
-class LiveSession:
+class LiveSession(MessageSession[_Message]):
     """One follower on its own connection."""
 
+    fault = "InvalidCredit"
+    _size_max = MESSAGE_MAX
+
     def __init__(self, runtime: RuntimePort, query: LiveQuery, style: Style) -> None:
-        self.out: list[bytes] = []
-        self.closing: tuple[int, str] | None = None
-        self.link: Link
-        """Set by the runtime, right after the machine accepted the connection."""
+        super().__init__(runtime, _decode)
         self.answers = ()
-        self._runtime = runtime
-        self._limits = runtime.machine.limits
         self._query = query
         self._style = style
         self._watcher: ViewFollower
-        self._strikes = 0
-        self._flood_limiter = FloodLimiter(self._limits.control_rate)
 
     def open(self, now: Now, view: View, sight: Sight) -> None:
         """Follow, once the connection is open."""
@@ -60,44 +54,19 @@ class LiveSession:
         self._watcher = watcher
         self._runtime.live.watch(now, watcher)
 
-    def _fail(self, refusal: Refusal, close: int | None = None) -> None:
+    def _write(self, refusal: Refusal) -> None:
         message = _encode({"error": refusal.wire()})
         self.out += self._style.pack([(self._watcher.sent_version, message)])
-        if close is not None and self.closing is None:
-            self.closing = (close, refusal.code)
 
-    def receive(self, now: Now, data: bytes) -> None:
-        if self.closing is not None:
+    def _message(self, now: Now, message: _Message) -> None:
+        if message.credit is msgspec.UNSET:
+            self._strike(_UNKNOWN)
             return
-        flood = self._flood_limiter.flood(now)
-        if flood is not None:
-            self._fail(flood, 1008)
-            return
-        if len(data) > MESSAGE_MAX:
-            self._fail(Refusal("TooLarge", f"a message has at most {MESSAGE_MAX} bytes"), 1009)
-            return
-        try:
-            message = _decode(data)
-        except msgspec.ValidationError as error:
-            self._fail(to_refusal(error, "InvalidCredit"))
-            return
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self._fail(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
-            return
-        problem = json_problem(data)
-        if problem is not None:
-            self._fail(problem, 1007)
-        elif message.credit is msgspec.UNSET:
-            self._fail(_UNKNOWN)
-            self._strikes += 1
-            if self._strikes > self._limits.strikes_max:
-                self.closing = (1003, "UnknownOp")
+        refusal = self._watcher.grant(self._machine.limits.credit_max, message.credit)
+        if refusal is not None:
+            self._fail(refusal)
         else:
-            refusal = self._watcher.grant(self._limits.credit_max, message.credit)
-            if refusal is not None:
-                self._fail(refusal)
-            else:
-                self._runtime.live.granted(self._watcher)
+            self._runtime.live.granted(self._watcher)
 
     def drain(self, refusal: Refusal) -> None:
         self._fail(refusal, 1001)

@@ -1,8 +1,4 @@
-"""The subscribe socket: one WebSocket, one stream, small JSON messages both ways.
-
-Pure, like every session. Errors leave the socket open, except malformed JSON (1007), a flood (1008) and too many
-unknown operations (1003).
-"""
+"""The subscribe socket: one WebSocket, one stream, small JSON messages both ways. Pure, like every session."""
 
 from __future__ import annotations
 
@@ -10,16 +6,15 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, Link
+from penstock.core.links import Consumer
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.outcomes import check_access, check_lease
 from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
-from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
+from penstock.dialects.courier.sessions.message_session import MessageSession
 from penstock.dialects.courier.wire.delivery_frames import delivery_messages
-from penstock.dialects.courier.wire.envelopes import json_problem, to_refusal
 
 _encode = msgspec.json.encode
 
@@ -80,21 +75,14 @@ def check(runtime: RuntimePort, principal: Principal, query: SubscribeQuery) -> 
     return lease_us if isinstance(lease_us, Refusal) else None
 
 
-class SubscribeSession:
+class SubscribeSession(MessageSession[_Message]):
     """One subscriber on its own socket."""
 
     def __init__(self, runtime: RuntimePort, query: SubscribeQuery) -> None:
-        self.out: list[bytes] = []
-        self.closing: tuple[int, str] | None = None
-        self.link: Link
-        """Set by the runtime, right after the machine accepted the connection."""
+        super().__init__(runtime, _decode)
         self.answers = Answers(runtime, self)
-        self._runtime = runtime
-        self._machine = runtime.machine
         self._query = query
         self._consumer: Consumer
-        self._strikes = 0
-        self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
 
     def open(self, now: Now) -> None:
         """Subscribe, once the socket is open."""
@@ -114,37 +102,8 @@ class SubscribeSession:
             self._machine.grant(now, consumer, credit)
         self._runtime.apply(now)
 
-    def _fail(self, refusal: Refusal, close: int | None = None) -> None:
+    def _write(self, refusal: Refusal) -> None:
         self.answers.add(error_message(refusal))
-        if close is not None and self.closing is None:
-            self.closing = (close, refusal.code)
-
-    def receive(self, now: Now, data: bytes) -> None:
-        if self.closing is not None:
-            return
-        limits = self._machine.limits
-        flood = self._flood_limiter.flood(now)
-        if flood is not None:
-            self._fail(flood, 1008)
-            return
-        if len(data) > limits.message_max:
-            self._fail(Refusal("TooLarge", f"a message has at most {limits.message_max} bytes"), 1009)
-            return
-        try:
-            message = _decode(data)
-        except msgspec.ValidationError as error:
-            self._fail(to_refusal(error, "InvalidCredit" if "`$.credit`" in str(error) else "InvalidRequest"))
-            return
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self._fail(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
-            return
-        problem = json_problem(data)
-        if problem is not None:
-            self._fail(problem, 1007)
-            return
-        self._message(now, message)
-        if self._machine.effects:
-            self._runtime.apply(now)
 
     def _message(self, now: Now, message: _Message) -> None:
         known = False
@@ -162,10 +121,9 @@ class SubscribeSession:
                 known = True
                 self._settle(now, id_, op, message)
         if not known:
-            self._fail(_UNKNOWN)
-            self._strikes += 1
-            if self._strikes > self._machine.limits.strikes_max:
-                self.closing = (1003, "UnknownOp")
+            self._strike(_UNKNOWN)
+        if self._machine.effects:
+            self._runtime.apply(now)
 
     def _ack(self, now: Now, message: _Message) -> None:
         ids = message.ack if isinstance(message.ack, list) else [str(message.ack)]

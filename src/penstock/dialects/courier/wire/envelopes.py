@@ -128,12 +128,13 @@ def _sentence(error: Exception) -> str:
 def to_refusal(error: msgspec.ValidationError, code: str = "InvalidRequest") -> Refusal:
     """The refusal of a value that has the wrong type, with its field."""
     text = str(error)
-    field = None
-    if "`$." in text:
-        field = text.rsplit("`$.", 1)[1].rstrip("`")
-    elif "field `" in text:
-        field = text.split("`")[1]
-    return Refusal(code, _sentence(error), ref=field)
+    missing = text.split("`")[1] if "field `" in text else None
+    return Refusal(code, _sentence(error), ref=path_of(error) or missing)
+
+
+def path_of(error: Exception) -> str | None:
+    """The path of the wrong value. msgspec gives it only at the end of its message, as `$.path`."""
+    return str(error).rsplit("`$.", 1)[1].rstrip("`") if "`$." in str(error) else None
 
 
 def parse(raw: bytes, to: str, principal: Principal, limits: Limits, fresh_id: str | None = None) -> Record | Refusal:
@@ -146,9 +147,8 @@ def parse(raw: bytes, to: str, principal: Principal, limits: Limits, fresh_id: s
     try:
         head = _head.decode(raw)
     except msgspec.ValidationError as error:
-        if fresh_id is not None and "missing required field `id`" in str(error):
-            with_id = _insert(raw, b'"id":' + _encode(fresh_id))
-            return parse(with_id, to, principal, limits)
+        if fresh_id is not None and _lacks_id(raw):
+            return parse(_insert(raw, b'"id":' + _encode(fresh_id)), to, principal, limits)
         return to_refusal(error, "InvalidEnvelope")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal("InvalidJSON", _sentence(error))
@@ -211,6 +211,13 @@ def _bad_length(field: str, limit: int) -> Refusal:
 def _foreign_sender(principal: Principal, sender: str, id_: str) -> Refusal:
     message = f"this token speaks for `{principal.agent}`, not for `{sender}`"
     return Refusal("Forbidden", message, ref=id_, hint="leave `from` out to have it filled")
+
+
+def _lacks_id(raw: bytes) -> bool:
+    try:
+        return "id" not in _raw_object.decode(raw)
+    except msgspec.ValidationError:  # not an object
+        return False
 
 
 def _insert(raw: bytes, members: bytes) -> bytes:

@@ -19,25 +19,30 @@ from penstock.dialects.courier.operations.settle import SettleRequest
 from penstock.dialects.courier.operations.views import SnapshotQuery
 from penstock.dialects.courier.sessions.pull import PullRequest
 from penstock.dialects.courier.triggers.admin import TriggerOperation
+from penstock.dialects.courier.wire.envelopes import path_of
 
 ReqId = str | int | None
 
 
 class _Frame(msgspec.Struct, tag_field="type", rename="camel", forbid_unknown_fields=False):
-    """Marks a frame: its tag is the member `type`."""
+    """Marks a frame: its tag is the member `type`. It has no field, so a frame can also extend a request struct."""
 
 
-class HelloFrame(_Frame, tag="hello"):
+class _OwnFrame(_Frame, kw_only=True):
+    """A frame that extends no request struct."""
+
+    req_id: ReqId = None
+
+
+class HelloFrame(_OwnFrame, tag="hello"):
     version: str = "v1"
     features: list[str] = []
     token: str | None = None
-    req_id: ReqId = None
 
 
-class EnqueueFrame(_Frame, tag="enqueue"):
+class EnqueueFrame(_OwnFrame, tag="enqueue"):
     to: str
     env: msgspec.Raw
-    req_id: ReqId = None
     delay_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
     deliver_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
@@ -47,7 +52,7 @@ class SendFrame(_Frame, SendRequest, tag="send"):
     req_id: ReqId = None
 
 
-class SubscribeFrame(_Frame, tag="subscribe"):
+class SubscribeFrame(_OwnFrame, tag="subscribe"):
     stream: str
     sub_id: str | None = None
     credit: int | None = None
@@ -55,25 +60,22 @@ class SubscribeFrame(_Frame, tag="subscribe"):
     batch: int = 1
     auto: int = 0
     expired: bool = False
-    req_id: ReqId = None
 
 
 class TapFrame(_Frame, StreamRequest, tag="tap"):
     req_id: ReqId = None
 
 
-class UnsubscribeFrame(_Frame, tag="unsubscribe"):
+class UnsubscribeFrame(_OwnFrame, tag="unsubscribe"):
     sub_id: str | None = None
-    req_id: ReqId = None
 
 
-class GrantFrame(_Frame, tag="grant"):
+class GrantFrame(_OwnFrame, tag="grant"):
     n: int
     sub_id: str | None = None
-    req_id: ReqId = None
 
 
-class _Settling(_Frame):
+class _Settling(_OwnFrame):
     id: str
     sub_id: str | None = None
     lease_id: str | None = None
@@ -81,30 +83,24 @@ class _Settling(_Frame):
     requeue: bool = True
     reason: str | None = None
     ms: int | None = None
-    req_id: ReqId = None
 
 
-class AckFrame(_Frame, tag="ack"):
+class AckFrame(_OwnFrame, tag="ack"):
     id: str | list[str]
     sub_id: str | None = None
     lease_id: str | None = None
-    req_id: ReqId = None
 
 
-class NackFrame(_Settling, tag="nack"):
-    pass
+class NackFrame(_Settling, tag="nack"): ...
 
 
-class ReleaseFrame(_Settling, tag="release"):
-    pass
+class ReleaseFrame(_Settling, tag="release"): ...
 
 
-class TermFrame(_Settling, tag="term"):
-    pass
+class TermFrame(_Settling, tag="term"): ...
 
 
-class ExtendFrame(_Settling, tag="extend"):
-    pass
+class ExtendFrame(_Settling, tag="extend"): ...
 
 
 class PullFrame(_Frame, PullRequest, tag="pull"):
@@ -121,17 +117,15 @@ class StatsFrame(_Frame, StreamRequest, tag="stats"):
     req_id: ReqId = None
 
 
-class MetricsFrame(_Frame, tag="metrics"):
-    req_id: ReqId = None
+class MetricsFrame(_OwnFrame, tag="metrics"): ...
 
 
 class PeekFrame(_Frame, PeekRequest, tag="peek"):
     req_id: ReqId = None
 
 
-class WhereFrame(_Frame, tag="where"):
+class WhereFrame(_OwnFrame, tag="where"):
     id: str
-    req_id: ReqId = None
 
 
 class ExplainFrame(_Frame, StreamRequest, tag="explain"):
@@ -146,30 +140,26 @@ class SnapshotFrame(_Frame, SnapshotQuery, tag="snapshot"):
     req_id: ReqId = None
 
 
-class FollowFrame(_Frame, tag="live"):
+class FollowFrame(_OwnFrame, tag="live"):
     view: str
     sub_id: str | None = None
     credit: int | None = None
     since: Annotated[int, msgspec.Meta(ge=0)] | None = None
     addr: str | None = None
-    req_id: ReqId = None
 
 
 class TriggerFrame(_Frame, TriggerOperation, tag="trigger"):
     req_id: ReqId = None
 
 
-class SchemaListFrame(_Frame, tag="schema.list"):
-    req_id: ReqId = None
+class SchemaListFrame(_OwnFrame, tag="schema.list"): ...
 
 
-class SchemaValidateFrame(_Frame, tag="schema.validate"):
+class SchemaValidateFrame(_OwnFrame, tag="schema.validate"):
     env: msgspec.Raw
-    req_id: ReqId = None
 
 
-class PingFrame(_Frame, tag="ping"):
-    req_id: ReqId = None
+class PingFrame(_OwnFrame, tag="ping"): ...
 
 
 ControlFrame = (
@@ -234,10 +224,11 @@ def refusal_of(line: bytes, error: Exception) -> tuple[str | int | None, Refusal
     req_id = reference.req_id if isinstance(reference.req_id, str | int) else None
     if req_id is None:
         req_id = next((name for name in NAMED if bytes(reference.type) == b'"%b"' % name.encode()), None)
-    message = str(error)
-    if message.endswith("`$.type`") or "field `type`" in message:
+    path = path_of(error)
+    if path == "type" or bytes(reference.type) == b"null":
         name = bytes(reference.type).decode(errors="replace")[:64]
         known = ", ".join(map(str, FRAME_NAMES))
         return req_id, Refusal("UnknownOp", f"no operation {name}", hint=f"operations: {known}")
-    code = "InvalidCredit" if "`$.n`" in message or "`$.credit`" in message else "InvalidRequest"
+    message = str(error)
+    code = "InvalidCredit" if path in ("n", "credit") else "InvalidRequest"
     return req_id, Refusal(code, message[:1].lower() + message[1:])

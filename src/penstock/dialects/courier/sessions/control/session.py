@@ -25,8 +25,8 @@ from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Slo
 from penstock.dialects.courier.sessions.control import frames
 from penstock.dialects.courier.sessions.control.runs import Runs, deny, error_line, ok_line
 from penstock.dialects.courier.sessions.control.subscriptions import Subscriptions
-from penstock.dialects.courier.sessions.flood_limiter import FloodLimiter
 from penstock.dialects.courier.sessions.live import Followers
+from penstock.dialects.courier.sessions.message_session import FloodLimiter
 from penstock.dialects.courier.sessions.pull import check_pull, to_pull_body
 from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.wire.delivery_frames import delivery_lines, tap_lines

@@ -1,0 +1,107 @@
+"""The base of sessions whose peer sends small JSON messages, and the limit on messages a second that all sessions share.
+
+Owns the checks that come before a message is handled. Errors leave the socket open, except malformed JSON (1007), a flood (1008), a message that
+is too large (1009) and too many unknown operations (1003). Rate limits apply to enqueues only: rejecting an ack would cause a duplicate
+delivery, so a peer that floods is disconnected instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.core.links import Link
+from penstock.dialects.courier.sessions.answers import RuntimePort
+from penstock.dialects.courier.wire.envelopes import json_problem, path_of, to_refusal
+
+SECOND_US = 1_000_000
+Message = TypeVar("Message")
+
+
+class FloodLimiter:
+    """Counts the messages of a peer in the current second."""
+
+    __slots__ = ("_count", "_limit", "_second")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._second = 0
+        self._count = 0
+
+    def flood(self, now: Now) -> Refusal | None:
+        """Count one message; a refusal if there were too many this second."""
+        second = now.us // SECOND_US
+        if second != self._second:
+            self._second = second
+            self._count = 0
+        self._count += 1
+        if self._count <= self._limit:
+            return None
+        return Refusal("RateLimited", f"more than {self._limit} messages a second")
+
+
+class MessageSession(Generic[Message]):
+    """One connection whose messages are decoded to one struct."""
+
+    fault = "InvalidRequest"
+    """The code of a message with a wrong type elsewhere than in `credit`."""
+
+    def __init__(self, runtime: RuntimePort, decode: Callable[[bytes], Message]) -> None:
+        self.out: list[bytes] = []
+        self.closing: tuple[int, str] | None = None
+        self.link: Link
+        """Set by the runtime, right after the machine accepted the connection."""
+        self._runtime = runtime
+        self._machine = runtime.machine
+        self._decode = decode
+        self._strikes = 0
+        self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
+
+    @property
+    def _size_max(self) -> int:
+        return self._machine.limits.message_max
+
+    def _write(self, refusal: Refusal) -> None:
+        raise NotImplementedError
+
+    def _message(self, now: Now, message: Message) -> None:
+        raise NotImplementedError
+
+    def _fail(self, refusal: Refusal, close: int | None = None) -> None:
+        self._write(refusal)
+        if close is not None and self.closing is None:
+            self.closing = (close, refusal.code)
+
+    def _strike(self, refusal: Refusal) -> None:
+        self._fail(refusal)
+        self._strikes += 1
+        if self._strikes > self._machine.limits.strikes_max:
+            self.closing = (1003, "UnknownOp")
+
+    def receive(self, now: Now, data: bytes) -> None:
+        if self.closing is not None:
+            return
+        flood = self._flood_limiter.flood(now)
+        if flood is not None:
+            self._fail(flood, 1008)
+            return
+        if len(data) > self._size_max:
+            self._fail(Refusal("TooLarge", f"a message has at most {self._size_max} bytes"), 1009)
+            return
+        try:
+            message = self._decode(data)
+        except msgspec.ValidationError as error:
+            self._fail(to_refusal(error, "InvalidCredit" if path_of(error) == "credit" else self.fault))
+            return
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._fail(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
+            return
+        problem = json_problem(data)
+        if problem is not None:
+            self._fail(problem, 1007)
+        else:
+            self._message(now, message)
