@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.journal.disk import Disk
-from penstock.journal.open_and_repair import write_small
+from penstock.journal.open_and_repair import replace_file
 
 PREFIX = "reader-"
 SUFFIX = ".json"
@@ -71,4 +71,4 @@ def _save(disk: Disk, reader: Reader) -> None:
     problem = name_problem(reader.name)
     if problem is not None:
         raise ValueError(problem)
-    write_small(disk, f"{PREFIX}{reader.name}{SUFFIX}", msgspec.json.encode(reader))
+    replace_file(disk, f"{PREFIX}{reader.name}{SUFFIX}", [msgspec.json.encode(reader)])

@@ -15,7 +15,7 @@ skipped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -110,13 +110,14 @@ def segments(disk: Disk) -> list[Segment]:
     return [Segment(*parts) for parts in zip(names, firsts, limits, strict=False)]
 
 
-def write_small(disk: Disk, name: str, data: bytes) -> None:
-    """Replace a small file durably and atomically."""
+def replace_file(disk: Disk, name: str, parts: Iterable[bytes]) -> None:
+    """Replace a file durably and atomically."""
     draft = name + ".tmp"
     disk.remove(draft)
     file = disk.open(draft)
     try:
-        file.append(data)
+        for part in parts:
+            file.append(part)
         file.sync()
     finally:
         file.close()
@@ -303,11 +304,11 @@ class Opened:
         self.identity.is_clean = False
         self.identity.sync = self.sync
         try:
-            write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
+            replace_file(self.disk, IDENTITY, [msgspec.json.encode(self.identity)])
         except OSError:
             # The disk is full: use the reserve of the crashed run.
             self.disk.remove(RESERVE)
-            write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
+            replace_file(self.disk, IDENTITY, [msgspec.json.encode(self.identity)])
         log = Log(self.disk, self.position, sync=self.sync)
         # A segment of another epoch is not continued: its header holds the epoch of all its rows.
         if self._tail is not None and self._is_of_this_epoch(self._tail[0]):
@@ -327,4 +328,4 @@ class Opened:
     def end(self) -> None:
         """The run ended cleanly: nothing can have been lost."""
         self.identity.is_clean = True
-        write_small(self.disk, IDENTITY, msgspec.json.encode(self.identity))
+        replace_file(self.disk, IDENTITY, [msgspec.json.encode(self.identity)])

@@ -7,6 +7,7 @@ repeats work. The order matters: a segment is removed only when the table has it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,7 @@ from penstock.journal.open_and_repair import (
     named,
     read_identity,
     read_live,
+    replace_file,
     segments,
 )
 from penstock.journal.parquet_table import EventsTable, with_identity
@@ -149,27 +151,16 @@ class Sealer:
         return end
 
     def _write_live(self, header: Header, rows: Iterator[Row], last_us: int) -> None:
-        name = live_name(header.first_offset)
-        draft = name + ".tmp"
-        self._disk.remove(draft)
-        file = self._disk.open(draft)
-        try:
-            file.append(encode_header(header, SCHEMA))
-            part: list[Row] = []
+        def parts() -> Iterator[bytes]:
+            yield encode_header(header, SCHEMA)
             count = 0
-            for row in rows:
-                part.append(row)
-                count += 1
-                if len(part) >= LIVE_BATCH_ROWS:
-                    file.append(encode_frame(encode_rows(part)))
-                    part = []
-            part.append(last_live_row(count, header.first_offset, last_us))
-            file.append(encode_frame(encode_rows(part)))
-            file.sync()
-        finally:
-            file.close()
-        self._disk.replace(draft, name)
-        self._disk.sync_names()
+            while len(part := list(islice(rows, LIVE_BATCH_ROWS))) == LIVE_BATCH_ROWS:
+                count += len(part)
+                yield encode_frame(encode_rows(part))
+            last = last_live_row(count + len(part), header.first_offset, last_us)
+            yield encode_frame(encode_rows([*part, last]))
+
+        replace_file(self._disk, live_name(header.first_offset), parts())
 
     def _remove(self, closed: list[Segment], report: SealReport) -> None:
         """Remove the segments whose rows are in the table and whose state is in a live file."""

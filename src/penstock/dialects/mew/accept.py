@@ -6,7 +6,7 @@ then the request itself. Cost: O(1), plus the capability match.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 
 import msgspec
@@ -77,17 +77,9 @@ def _check(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelop
     rights = space.rights(sender.party)
     found = IMPLICIT if kind == HEARTBEAT else rights.match(kind, envelope.raw_payload)
     if watch is not None:
-        decision = Decision(
-            envelope.id,
-            sender.id,
-            space.id,
-            kind,
-            None if found is None else found[0],
-            None if found is None else found[1],
-            rights.all,
-            transport,
-            tuple(envelope.correlations),
-        )
+        matched, source = found or (None, None)
+        causes = tuple(envelope.correlations)
+        decision = Decision(envelope.id, sender.id, space.id, kind, matched, source, rights.all, transport, causes)
         watch.decided(now, decision)
     if found is None:
         if watch is not None:
@@ -111,7 +103,7 @@ def _grant(
     space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
 ) -> MewRefusal | None:
     """`capability/grant`: a participant grants another a part of its own capabilities."""
-    party = _recipient(space, envelope)
+    party = _party(space, envelope, "recipient")
     if isinstance(party, MewRefusal):
         return party
     capabilities = clean(envelope.payload.get("capabilities"))
@@ -121,12 +113,9 @@ def _grant(
     if held_grants >= space.limits.grants_max:
         message = f"`{party}` has {space.limits.grants_max} grants and `limits.grants_max` allows no more"
         return MewRefusal("too_many_grants", message, status=429)
-    held = space.rights(sender.party).all
-    beyond = [each for each in capabilities if not covers(held, each)]
-    if beyond:
-        message = "you may grant only what you may send yourself"
-        more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
-        return MewRefusal("capability_violation", message, more, status=403)
+    refusal = _check_held(space, sender, envelope, capabilities, "you may grant only what you may send yourself")
+    if refusal is not None:
+        return refusal
     entry = grant_entry(space.id, envelope.id, sender.id, party, capabilities, envelope.text("reason"))
     space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
     return None
@@ -136,7 +125,7 @@ def _revoke(
     space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
 ) -> MewRefusal | None:
     """`capability/revoke`: take grants back, by their id or by what they cover."""
-    party = _recipient(space, envelope)
+    party = _party(space, envelope, "recipient")
     if isinstance(party, MewRefusal):
         return party
     meta: dict[str, object] = {"grant": "capability"}
@@ -164,14 +153,27 @@ def _revoke(
     return None
 
 
-def _recipient(space: SpaceMachine, envelope: Envelope) -> str | MewRefusal:
-    name = envelope.text("recipient")
+def _party(space: SpaceMachine, envelope: Envelope, field: str) -> str | MewRefusal:
+    """The party that a member of the payload names."""
+    name = envelope.text(field)
     if name is None:
-        return MewRefusal("invalid_request", "`payload.recipient` is required")
+        return MewRefusal("invalid_request", f"`payload.{field}` is required")
     party = space.resolve(name)
     if party is None:
         return MewRefusal("participant_not_found", f"the space has no participant `{name[:200]}`", status=404)
     return party
+
+
+def _check_held(
+    space: SpaceMachine, sender: Participant, envelope: Envelope, given: Iterable[Capability], message: str
+) -> MewRefusal | None:
+    """Why a sender may not give these capabilities: it must hold each of them."""
+    held = space.rights(sender.party).all
+    beyond = [each for each in given if not covers(held, each)]
+    if not beyond:
+        return None
+    more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
+    return MewRefusal("capability_violation", message, more, status=403)
 
 
 def _update(space: SpaceMachine, now: Now, party: str) -> None:
@@ -203,12 +205,11 @@ def _invite(
         capabilities = space.static(who)
     else:
         capabilities = clean(envelope.payload.get("initial_capabilities"))
-    held = space.rights(sender.party).all
-    beyond = [each for each in capabilities if _gives_power(each) and not covers(held, each)]
-    if beyond:
-        message = "an invitation cannot give more power to grant, revoke, invite or kick than you have"
-        more = {"attempted_kind": envelope.kind, "your_capabilities": held, "capabilities": beyond}
-        return MewRefusal("capability_violation", message, more, status=403)
+    powers = [each for each in capabilities if _gives_power(each)]
+    message = "an invitation cannot give more power to grant, revoke, invite or kick than you have"
+    refusal = _check_held(space, sender, envelope, powers, message)
+    if refusal is not None:
+        return refusal
     token = token_text(space.messages.entropy(TOKEN_BYTES))
     reason = envelope.text("reason")
     digest = sha256(token.encode()).hexdigest()
@@ -261,12 +262,9 @@ def _kick(
     space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
 ) -> MewRefusal | None:
     """`space/kick`: remove a participant, who cannot join again until invited."""
-    name = envelope.text("participant_id")
-    if name is None:
-        return MewRefusal("invalid_request", "`payload.participant_id` is required")
-    party = space.resolve(name)
-    if party is None:
-        return MewRefusal("participant_not_found", f"the space has no participant `{name[:200]}`", status=404)
+    party = _party(space, envelope, "participant_id")
+    if isinstance(party, MewRefusal):
+        return party
     known = space.settings.participants.get(party)
     if party == OPERATOR or (known is not None and known.is_pipeline):
         return MewRefusal("invalid_operation", f"`{party}` belongs to the server itself", status=400)

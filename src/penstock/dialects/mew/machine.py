@@ -156,7 +156,7 @@ class SpaceMachine:
         streams = (*self.state.streams.values(), *self.opening.values())
         return next((stream.aliases[name] for stream in streams if name in stream.aliases), None)
 
-    # Telling
+    # Messages to participants
 
     def broadcast(self, now: Now, data: bytes, id_: str, but: str | None = None) -> None:
         """Send an envelope to all present participants."""
@@ -180,7 +180,7 @@ class SpaceMachine:
         self.broadcast(now, self.messages.say(now, kind, payload, sender=GATEWAY, id_=id_, **more), id_)
 
     def fail(self, now: Now, participant: Participant, fault: MewRefusal) -> None:
-        """Tell a participant what went wrong, behind what it sent before."""
+        """Report a refusal to a participant, after the answers to what it sent before."""
         self.then(now, participant, lambda now: self.fail_now(now, participant, fault))
 
     def fail_now(self, now: Now, participant: Participant, fault: MewRefusal) -> None:
@@ -189,11 +189,10 @@ class SpaceMachine:
         self.send(now, participant, self.messages.error(now, fault, participant.id))
 
     def welcome(self, now: Now, participant: Participant, *, is_update: bool = False) -> None:
-        """Tell a participant who is here and what it may do; the first time also which streams are open."""
-        you = {"id": participant.id, "capabilities": self.rights(participant.party).all}
+        """Send a participant who is present and what it may do; the first time also which streams are open."""
         others = [self.shown(each) for each in self.present.values() if each is not participant]
         streams = [stream.shown() for stream in self.state.streams.values()]
-        data = self.messages.welcome(now, you, others, None if is_update else streams)
+        data = self.messages.welcome(now, self.shown(participant), others, None if is_update else streams)
         self.send(now, participant, data)
 
     def shown(self, participant: Participant) -> dict[str, Any]:

@@ -43,21 +43,19 @@ class ControlChannel:
 
     def open(self, parts: Sequence[bytes]) -> Word | None:
         """The word of a message, if the other end made it and it is not a replay."""
-        if len(parts) != 3 or parts[0] != self.topic:
-            self.refused += 1
-            return None
-        _, frame, mac = parts
+        word = self._open(*parts[1:]) if len(parts) == 3 and parts[0] == self.topic else None
+        self.refused += word is None
+        return word
+
+    def _open(self, frame: bytes, mac: bytes) -> Word | None:
         if not compare_digest(self._mac(self.topic, frame)[:BLOCK_MAC_SIZE], mac):
-            self.refused += 1
             return None
         try:
             root = Message(frame).root()
         except WireError:
-            self.refused += 1
             return None
         arm, number = root.u16(0), root.u64(8)
         if number <= self._number or arm >= len(_WORDS):
-            self.refused += 1
             return None
         self._number = number
         return _WORDS[arm]

@@ -30,7 +30,7 @@ from penstock.dialects.streamservice.messages import (
     StreamRegister,
     StreamScope,
 )
-from penstock.dialects.streamservice.nonces import AGE_MAX_MS, SKEW_MAX_MS, NonceCache
+from penstock.dialects.streamservice.nonces import AGE_MAX_MS, SKEW_MAX_MS, NonceCache, Verdict
 from penstock.dialects.streamservice.wire import KEY_SIZE, SIGNATURE_SIZE, FrameFault, Register, is_topic
 
 ENVELOPE_MAX = 16_384
@@ -42,6 +42,15 @@ SIGNERS_MAX = 10_000
 MILLISECONDS_FROM = 10**11
 """A larger number is taken as milliseconds."""
 PUBLISH = ("publish", "stream")
+
+
+_NONCE_REFUSALS: dict[Verdict, Refusal | None] = {
+    "fresh": None,
+    "replayed": Refusal("Unauthorized", "the request was made before", "nonce", hint="sign each with a new nonce"),
+    "stale": Refusal("Unauthorized", "the request is too old", "timestamp", hint="sign it anew"),
+    "quota": Refusal("QuotaExceeded", "the signer registers more than its share", "quota"),
+    "full": Refusal("QuotaExceeded", "more is registered than we can remember", "full"),
+}
 
 
 class SigningKey:
@@ -171,17 +180,7 @@ class Registrar:
 
     def _use_nonce(self, signed: SignedEnvelope, now_ms: int) -> Refusal | None:
         envelope = signed.envelope
-        match self.nonces.take(signed.signer, envelope.nonce, envelope.timestamp_ms, now_ms):
-            case "fresh":
-                return None
-            case "replayed":
-                return _unauthorized("nonce", "the request was made before", "sign each with a new nonce")
-            case "stale":
-                return _unauthorized("timestamp", "the request is too old", "sign it anew")
-            case "quota":
-                return Refusal("QuotaExceeded", "the signer registers more than its share", ref="quota")
-            case "full":
-                return Refusal("QuotaExceeded", "more is registered than we can remember", ref="full")
+        return _NONCE_REFUSALS[self.nonces.take(signed.signer, envelope.nonce, envelope.timestamp_ms, now_ms)]
 
     def _decide(self, signed: SignedEnvelope, now_ms: int) -> Registration | Refusal:
         register = read_register(signed.envelope.payload)

@@ -23,7 +23,7 @@ from penstock.journal.open_and_repair import (
     encode_watermark,
     read_identity,
     read_watermark,
-    write_small,
+    replace_file,
 )
 from penstock.server.ops.backup import Progress
 from penstock.server.ops.backup_format import (
@@ -101,7 +101,7 @@ def _begin_epoch(draft: Path) -> None:
     assert identity is not None
     mark = read_watermark(disk)
     identity.epoch += 1
-    write_small(disk, IDENTITY, msgspec.json.encode(identity))
+    replace_file(disk, IDENTITY, [msgspec.json.encode(identity)])
     if mark is not None:
-        write_small(disk, WATERMARK, encode_watermark(mark[0], identity.epoch))
+        replace_file(disk, WATERMARK, [encode_watermark(mark[0], identity.epoch)])
     os.chmod(draft / "journal", 0o700)
