@@ -68,7 +68,7 @@ def test_no_file_names_another_origin() -> None:
 def test_scripts_inject_no_markup_and_evaluate_no_code() -> None:
     for path in built(".js"):
         text = path.read_text()
-        # The library contains `innerHTML` for an option that the console does not use, so only the sources are checked for it.
+        # The library contains `innerHTML` for an option that is not used here, so only the sources are checked for it.
         assert not re.search(r"\beval\(|new Function\(|insertAdjacentHTML|document\.write", text)
         assert "sourceMappingURL" not in text
     for path in (ROOT / "console" / "src").rglob("*.ts*"):

@@ -145,7 +145,7 @@ function Numbers({ latest: { scrape, rates } }: { latest: Reading }) {
       {counter("Accepted", "penstock_q_in_total")}
       {counter("Delivered", "penstock_q_out_total")}
       {counter("Acknowledged", "penstock_q_ack_total")}
-      {gauge("Ready", "penstock_q_depth", "dead letters included")}
+      {gauge("Ready", "penstock_q_depth", "incl. dead letters")}
       {gauge("In flight", "penstock_q_if")}
       {gauge("Delayed", "penstock_q_delayed")}
       {quantile("Wait p50", "0.5")}
