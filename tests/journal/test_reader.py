@@ -6,33 +6,26 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from penstock.core.limits import Limits
-from penstock.core.queue.channel import Channel
-from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
 from penstock.journal import reader as module
 from penstock.journal import segment_index
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
-from penstock.journal.open_and_repair import WATERMARK, encode_watermark, segments
 from penstock.journal.parquet_table import FILE_SCHEMA, EventsTable
 from penstock.journal.port import Committed, Outcome
 from penstock.journal.reader import JournalError, JournalReader, RangeGoneError
 from penstock.journal.sealed_reader import SealedRows
-from penstock.journal.selection import Selection
 from penstock.server.config.sections import StreamsSection
 from penstock.server.journal.seal_process import SealTask
-from tests.journal.histories import FOREVER, JOURNAL, START_US, ack, publish, put, rebuilt, reopened, sealer
+from tests.journal.histories import FOREVER, JOURNAL, START_US, publish, put, rebuilt, reopened, sealer
 from tests.server_process import environment
 
 PATIENCE_S = 30.0
@@ -160,20 +153,6 @@ def test_two_sealers_at_once_do_what_one_does(tmp_path: Path) -> None:
 # The moments of a race, one by one
 
 
-@pytest.fixture
-def sealed(tmp_path: Path) -> Path:
-    """Ten rows in two segments and a tail, not sealed yet."""
-    log, _ = reopened(RealDisk(tmp_path / "journal"))
-    disk = RealDisk(tmp_path / "journal")
-    for n in range(10):
-        log.commit([[put(f"e{n}", seq=n + 1)]], START_US + n)
-        if n in (3, 6):
-            log.rotate()
-    log.close()
-    publish(disk, 10)
-    return tmp_path
-
-
 EXPECTED = [(n, f"e{n}") for n in range(10)]
 
 
@@ -198,26 +177,6 @@ def test_the_sealer_may_come_at_any_moment_of_a_read(
     monkeypatch.setattr(module, moment, original)
     assert read(sealed, 0, 10) == EXPECTED
     assert read(sealed, 2, 8) == EXPECTED[2:8]
-
-
-@pytest.mark.parametrize("name", ["files", "sealed_end"])
-@pytest.mark.parametrize("turn", range(3))
-def test_the_sealer_may_come_between_two_looks_at_the_table(
-    sealed: Path, monkeypatch: pytest.MonkeyPatch, name: str, turn: int
-) -> None:
-    original = getattr(EventsTable, name)
-    calls = 0
-
-    def interrupted(self: EventsTable, *args: object) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == turn + 1:
-            monkeypatch.setattr(EventsTable, name, original)
-            sealer(sealed).seal(START_US + 99, wants_live=True)
-        return original(self, *args)
-
-    monkeypatch.setattr(EventsTable, name, interrupted)
-    assert read(sealed, 0, 10) == EXPECTED
 
 
 @pytest.mark.parametrize(
@@ -315,61 +274,6 @@ def test_who_follows_the_journal_reads_only_what_is_new(sealed: Path, monkeypatc
     assert offsets(reader, 0, 10) == list(range(10))
 
 
-def test_a_segment_is_entered_near_the_row_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_index, "READ_BYTES", 4_000)
-    monkeypatch.setattr(segment_index, "STEP_BYTES", 4_000)
-    disk = RealDisk(tmp_path / "journal")
-    log, _ = reopened(disk)
-    for n in range(200):
-        log.commit([[put(f"e{n}-{part}", b"x" * 50) for part in range(3)]], START_US + n)
-    log.close()
-    publish(disk, 600)
-    reader = JournalReader(tmp_path)
-    everything = pa.Table.from_batches(reader.batches(0, 600))
-    assert everything.column("offset").to_pylist() == list(range(600))
-    read = 0
-    original = os.pread
-
-    def watched(fd: int, size: int, position: int) -> bytes:
-        nonlocal read
-        data = original(fd, size, position)
-        read += len(data)
-        return data
-
-    monkeypatch.setattr(os, "pread", watched)
-    size = (tmp_path / "journal" / segments(disk)[0].name).stat().st_size
-    for first in (0, 1, 299, 300, 301, 598, 599):
-        before = read
-        part = pa.Table.from_batches(reader.batches(first, first + 1))
-        assert part.equals(everything.slice(first, 1))
-        assert read - before < size // 10
-
-
-def test_a_segment_that_was_replaced_is_noticed(tmp_path: Path) -> None:
-    """As after a crash without syncs: the same name and place, other rows, a new epoch."""
-    disk = RealDisk(tmp_path / "journal")
-    log, _ = reopened(disk, sync="off")
-    log.commit([[put("old-1"), put("old-2")]], START_US)
-    publish(disk, 2)
-    reader = JournalReader(tmp_path)
-    names = ["offset", "id", "epoch"]
-    assert [b.to_pydict()["id"] for b in reader.batches(0, 9, names)] == [["old-1", "old-2"]]
-    (segment,) = segments(disk)
-    disk.open(segment.name).truncate(100)  # what the disk had kept of it
-    log, _ = reopened(disk, sync="off")
-    log.commit([[put("new-1"), put("new-2"), put("new-3")]], START_US)
-    log.close()
-    disk.overwrite(WATERMARK, encode_watermark(3, 1))
-    disk.unlock()
-    (batch,) = reader.batches(0, 9, names)
-    assert batch.to_pydict() == {
-        "offset": [0, 1, 2],
-        "id": ["new-1", "new-2", "new-3"],
-        "epoch": [1, 1, 1],
-    }
-    assert reader.mark() == module.Mark(JOURNAL, 1, 3)
-
-
 def test_many_small_commits_and_files_come_as_few_batches(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path / "journal")
     log, _ = reopened(disk)
@@ -384,51 +288,3 @@ def test_many_small_commits_and_files_come_as_few_batches(tmp_path: Path) -> Non
     assert len(EventsTable(tmp_path / "lake").files()) == 3
     (batch,) = JournalReader(tmp_path).batches(0, 60)
     assert batch.schema.equals(FILE_SCHEMA) and batch.num_rows == 60
-
-
-@pytest.mark.parametrize("is_sealed", [False, True])
-def test_a_selection_passes_what_a_filter_afterwards_would(tmp_path: Path, is_sealed: bool) -> None:
-    disk = RealDisk(tmp_path / "journal")
-    log, _ = reopened(disk)
-    for n in range(90):
-        name = f"{'abc'[n // 30]}/jobs-{n % 3}"
-        record = put(f"e{n}", channel=Channel(name, Policy()), seq=n + 1)
-        record.sender = "pipeline/own" if n % 4 == 0 else None if n % 4 == 1 else "sam"
-        log.commit([[record, ack(f"e{n}", channel=record.channel)]], START_US + n)
-        if is_sealed and n % 30 == 29:
-            log.rotate()
-            publish(disk, 2 * n + 2)
-            sealer(tmp_path).seal(START_US + n, wants_live=True)
-    log.close()
-    publish(disk, 180)
-    reader = JournalReader(tmp_path)
-    everything = pa.Table.from_batches(reader.batches(0, 180)).to_pylist()
-    wanted: list[tuple[Selection, Callable[[dict[str, Any]], bool]]] = [
-        (Selection(channels=("b/*",)), lambda row: row["channel"].startswith("b/")),
-        (Selection(channels=("*-1", "c/jobs-0")), lambda row: row["channel"][-1] == "1" or row["channel"] == "c/jobs-0"),
-        (Selection(channels=("zzz",)), lambda row: False),
-        (Selection(events=("ack",), doors=("courier",)), lambda row: row["event"] == "ack"),
-        (Selection(doors=("mew",)), lambda row: False),
-        (Selection(with_pipeline=False), lambda row: row["sender"] != "pipeline/own"),
-    ]  # fmt: skip
-    for selection, keeps in wanted:
-        found = [row["offset"] for b in reader.batches(3, 170, ["offset"], selection) for row in b.to_pylist()]
-        assert found == [row["offset"] for row in everything[3:170] if keeps(row)], selection
-        assert is_sealed or not found or selection.columns
-
-
-def test_row_groups_that_hold_nothing_wanted_are_not_decoded(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sealer(sealed).seal(START_US + 99, wants_live=True)
-    groups: list[int] = []
-    original = pq.ParquetFile.iter_batches
-
-    def watched(self: pq.ParquetFile, *args: Any, **options: Any) -> Any:
-        groups.extend(options["row_groups"])
-        return original(self, *args, **options)
-
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", watched)
-    assert list(JournalReader(sealed).batches(0, 7, ["id"], Selection(channels=("other",)))) == []
-    assert list(JournalReader(sealed).batches(0, 7, ["id"], Selection(doors=("mew",)))) == []
-    assert groups == []
-    assert len(list(JournalReader(sealed).batches(0, 7, ["id"], Selection(channels=("jo*",))))) == 1
-    assert len(groups) == 2

@@ -135,24 +135,6 @@ def test_others_read_the_table_without_penstock(story: tuple[Path, RealDisk, lis
         assert row.offset in found.column("offset").to_pylist()
 
 
-def test_the_day_may_change_within_a_segment(tmp_path: Path) -> None:
-    disk = RealDisk(tmp_path / "journal")
-    log, _ = reopened(disk)
-    midnight = START_US // DAY_US * DAY_US + DAY_US
-    for n, at in enumerate((midnight - 2, midnight - 1, midnight, midnight + DAY_US)):
-        log.commit([[put(f"e{n}", seq=n + 1)]], at)
-    log.rotate()
-    log.close()
-    seal_all(disk, tmp_path)
-    names = sorted(file.parent.name for file in (tmp_path / "lake" / "events").glob("date=*/*.parquet"))
-    assert names == ["date=2025-10-09", "date=2025-10-10", "date=2025-10-11"]
-    table = table_rows(tmp_path)
-    assert table.column("id").to_pylist() == ["e0", "e1", "e2", "e3"]
-    assert [str(day) for day in table.column("date").to_pylist()] == [
-        "2025-10-09", "2025-10-09", "2025-10-10", "2025-10-11",
-    ]  # fmt: skip
-
-
 def test_a_segment_stays_until_a_live_file_covers_it(tmp_path: Path) -> None:
     """A large state is not written down again for a little history; the segments behind it are needed until it is."""
     disk = RealDisk(tmp_path / "journal")

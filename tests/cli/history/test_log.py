@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -10,62 +9,15 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from penstock.cli import main
-from penstock.cli.history.replay import _play
 from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from tests.integration.serving import Http
-from tests.server_process import ServerProcess, environment
+from tests.server_process import environment
 
 WAIT_S = 20
-
-
-@pytest.fixture(scope="module")
-def busy(tmp_path_factory):
-    """A server with something of everything, part of it sealed: `b` was enqueued before the seal, and acked after it."""
-    process = ServerProcess(tmp_path_factory.mktemp("busy"))
-    http = Http(process.http)
-    http.enqueue("jobs/a", "a", "b", "c")
-    http.post("/v1/enqueue", {"to": "mail", "envelope": {**envelope("m", "mail.new"), "corr": "k1", "from": "sam"}})
-    a, b, c = http.pull("jobs/a", max=3)
-    http.settle("a", "ack", leaseId=a["leaseId"])
-    http.settle("b", "nack", leaseId=b["leaseId"], reason="busy")
-    http.settle("c", "term", leaseId=c["leaseId"], reason="broken")
-    assert main(["log", "seal", "--data", str(process.data)]) == 0
-    (b,) = http.pull("jobs/a", max=1)
-    http.settle("b", "ack", leaseId=b["leaseId"])
-    yield process
-    process.kill()
-
-
-@pytest.fixture
-def cli(busy, capsys, monkeypatch):
-    """A command on that server's directory; with `--json`, what it printed as values."""
-    monkeypatch.delenv("PENSTOCK_URL", raising=False)
-    monkeypatch.delenv("PENSTOCK_TOKEN", raising=False)
-
-    def run(*words, data=busy.data, code=0):
-        capsys.readouterr()
-        where = [] if data is None else ["--data", str(data)]
-        assert main([*words, *where]) == code, capsys.readouterr()
-        out = capsys.readouterr().out
-        return [json.loads(line) for line in out.splitlines()] if "--json" in words else out
-
-    return run
-
-
-@pytest.fixture
-def story(cli):
-    """The part of the journal that the fixture wrote, whatever other tests add behind it."""
-    rows = cli("log", "cat", "--id", "b", "--channel", "jobs/a", "--json")
-    return ["--to", str(rows[-1]["offset"] + 1)]
-
-
-def envelope(id_, kind="note"):
-    return {"id": id_, "ts": "2026-01-01T00:00:00Z", "type": kind, "payload": {"n": 1}}
 
 
 def copied(busy, tmp_path):
@@ -92,24 +44,6 @@ def test_the_events_of_an_envelope_are_shown_across_sealed_and_new_rows(cli, sto
     assert sorted(dead) == [("dead", "jobs/a"), ("enqueue", "dlq/jobs/a"), ("enqueue", "jobs/a")]
 
 
-@pytest.mark.promise("Journal", "`penstock tail` filters rows")
-def test_rows_are_chosen_by_every_filter(cli, story):
-    def ids(*words):
-        return [row["id"] for row in cli("log", "cat", "--event", "enqueue", "--json", *story, *words)]
-
-    assert ids("--channel", "jobs/*", "--limit", "2") == ["a", "b"]
-    assert ids("--channel", "mail") == ids("--corr", "k1") == ids("--kind", "mail.*") == ["m"]
-    assert ids("--door", "mew") == [] and "a" in ids("--door", "courier")
-    assert ids("--since", "1h", "--id", "a") == ["a"]
-    assert ids("--until", "2026-01-01T00:00:00Z") == ids("--since", "0s") == []
-    (first,) = cli("log", "cat", "--id", "a", "--limit", "1", "--json")
-    (same,) = cli("log", "cat", "--since", first["recorded_at"], "--limit", "1", "--json")
-    assert same["recorded_at"] == first["recorded_at"] and same["offset"] <= first["offset"]
-    part = cli("log", "cat", "--from", "1", "--to", "3", "--columns", "offset,event", "--json")
-    assert [list(row) for row in part] == [["offset", "event"]] * 2
-    assert [row["offset"] for row in part] == [1, 2]
-
-
 def test_people_see_a_table(cli, story):
     head, *lines = cli("log", "cat", "--id", "b", *story).splitlines()
     assert head.split()[:4] == ["offset", "recorded_at", "event", "channel"]
@@ -127,33 +61,6 @@ def test_files_are_listed_with_their_offsets_and_cover_the_journal(cli):
     assert all(end - first == rows for first, end, rows in ends)
     assert all(file["bytes"] > 0 and file["at"].endswith("Z") for file in listed["files"])
     assert "journal/live-" in cli("log", "ls")
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (["log", "cat", "--since", "yesterday"], "InvalidRequest"),
-        (["log", "cat", "--columns", "colour"], "InvalidRequest"),
-        (["tail", "--url", "tcp://127.0.0.1:1"], "InvalidRequest"),
-        (["tail", "--url", "http://127.0.0.1:1"], "Unreachable"),
-        (["replay", "--speed", "fast"], "InvalidRequest"),
-        (["log", "readers", "--forget", "nobody"], "InvalidRequest"),
-        (["export", "--format", "parquet", "-o", "-"], "InvalidRequest"),
-        (["export", "-o", "no/such/folder/x.jsonl"], "InvalidRequest"),
-    ],
-    ids=lambda part: " ".join(part) if isinstance(part, list) else part,
-)
-def test_a_wrong_wish_is_an_error_with_a_hint(busy, capsys, words, code):
-    assert main([*words, "--data", str(busy.data), "--json"]) == 1
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["error"]["code"] == code and "hint: " in shown.err
-
-
-@pytest.mark.parametrize("words", [["ls"], ["cat"], ["check"], ["seal"], ["readers"]], ids=lambda words: words[0])
-def test_a_directory_without_a_journal_is_reported_and_left_alone(tmp_path, capsys, words):
-    assert main(["log", *words, "--data", str(tmp_path)]) == 1
-    assert "there is no journal" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 # Checking
@@ -310,85 +217,6 @@ def test_tail_may_stop_at_the_end(cli, busy):
 
 
 # Moving
-
-
-@pytest.mark.promise("Journal", "export and import work with JSONL and Parquet")
-def test_what_is_exported_is_what_cat_shows_in_both_formats(cli, tmp_path):
-    lines, table = tmp_path / "x.jsonl", tmp_path / "x.parquet"
-    (told,) = cli("export", "-o", str(lines), "--to", "8", "--json")
-    cli("export", "-o", str(table), "--to", "8")
-    shown = cli("log", "cat", "--to", "8", "--json")
-    assert told["rows"] == len(shown) == 8
-    assert [json.loads(line) for line in lines.read_text().splitlines()] == shown
-    again = pq.read_table(table)
-    assert again.column("offset").to_pylist() == list(range(8))
-    assert [body and json.loads(body) for body in again.column("body").to_pylist()] == [
-        row.get("body") for row in shown
-    ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "x.parquet"]
-
-
-@pytest.mark.promise("Journal", "export and import work with JSONL and Parquet")
-def test_an_export_fills_another_server_with_the_same_bytes(cli, story, start_server, tmp_path):
-    other = start_server()
-    files = [tmp_path / "x.jsonl", tmp_path / "x.parquet"]
-    for file in files:
-        cli("export", "-o", str(file), "--channel", "*", *story)
-    known = {row["id"]: row for row in cli("log", "cat", "--event", "enqueue", "--json", *story)}
-    to = ["--url", other.control, "--json"]
-    (first,) = cli("import", str(files[0]), *to, data=None)
-    assert first["stored"] == 4 and first["duplicates"] == first["refused"] == 0
-    assert first["skipped"] > 0  # settles, and the dead letter
-    (second,) = cli("import", str(files[1]), *to, data=None)
-    assert (second["stored"], second["duplicates"]) == (0, 4)
-    (moved,) = cli("import", str(files[1]), "--prefix", "copy/", *to, data=None)
-    assert moved["stored"] == 4
-    rows = cli("log", "cat", "--event", "enqueue", "--json", data=other.data)
-    assert {row["id"] for row in rows} == {"a", "b", "c", "m"}
-    assert all(row["body"] == known[row["id"]]["body"] for row in rows[:4] if row["id"] != "c")
-    assert all(row["body"]["to"] == row["channel"] for row in rows)
-
-
-@pytest.mark.parametrize("content", [b"nonsense\n", b'["row"]\n', b"PAR1 nonsense"])
-def test_a_file_that_holds_no_rows_is_refused(busy, tmp_path, capsys, content):
-    file = tmp_path / "bad"
-    file.write_bytes(content)
-    assert main(["import", str(file), "--url", busy.control]) == 1
-    assert "error: Invalid" in capsys.readouterr().err
-
-
-@pytest.mark.promise("Journal", "`penstock replay` enqueues history again")
-def test_replay_stores_again_only_what_is_not_known(cli, story, busy):
-    part = [*story, "--json"]
-    (same,) = cli("replay", *part)
-    assert (same["stored"], same["duplicates"], same["refused"]) == (0, 4, 0)
-    (moved,) = cli("replay", "--prefix", "again/", "--channel", "jobs/*", "--speed", "1000", *part)
-    assert (moved["stored"], moved["duplicates"]) == (3, 0)
-    (fresh,) = cli("replay", "--kind", "mail.new", "--new-ids", "--to-url", busy.control, *part)
-    assert fresh["stored"] == 1
-    rows = cli("log", "cat", "--kind", "mail.new", "--event", "enqueue", "--json")
-    assert len({row["id"] for row in rows}) == len(rows) == 2
-    assert [row["body"]["payload"] for row in rows] == [{"n": 1}] * 2
-    assert [row["sender"] for row in rows] == ["sam"] * 2
-
-
-@pytest.mark.promise("Journal", "`penstock replay` enqueues history again")
-def test_replay_keeps_the_pauses_scaled_by_its_speed():
-    class Clocked:
-        def __init__(self):
-            self.times = []
-
-        async def put(self, *row):
-            self.times.append(asyncio.get_running_loop().time())
-
-        async def flush(self):
-            return None
-
-    rows = [{"recorded_at": at_us, "event": "enqueue", "channel": "c", "body": b"{}"} for at_us in (0, 0, 80_000)]
-    feed = Clocked()
-    asyncio.run(_play(iter(rows), feed, 2.0))
-    first, second, third = feed.times
-    assert second - first < third - second and third - first >= 0.039
 
 
 @pytest.mark.promise("Journal", "no row contains a token")

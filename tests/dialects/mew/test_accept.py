@@ -26,11 +26,6 @@ from tests.dialects.mew.driving import (
 GRANT = {"recipient": "guest", "capabilities": [{"kind": "mcp/request"}], "reason": "ok"}
 
 
-@pytest.fixture
-def driver() -> GatewayDriver:
-    return GatewayDriver()
-
-
 class TestGrant:
     @pytest.mark.promise("MEW gateway", "grants, revokes and delegation follow the rules")
     def test_the_recipient_is_welcomed_anew_and_then_everybody_hears_the_grant(self, driver: GatewayDriver) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from penstock.dialects.streamservice import decode, encode, wire
 from penstock.dialects.streamservice.canonical import canonical_message
-from penstock.dialects.streamservice.capnp_segments import REASONS, Message, WireError
+from penstock.dialects.streamservice.capnp_segments import REASONS
 from penstock.dialects.streamservice.messages import RequestEnvelope, Token
 from penstock.dialects.streamservice.wire import (
     Chunk,
@@ -323,18 +323,3 @@ def test_hostile_messages_cost_little(name: str) -> None:
 )
 def test_endless_messages_have_no_canonical_form(name: str, reason: str) -> None:
     assert canonical_message(HOSTILE[name]) == FrameFault(reason)
-
-
-def test_shared_content_is_paid_for_each_time() -> None:
-    assert decode.read_block(shared_text(2000, 60_000)) == FrameFault("effort")
-    shared = decode.read_block(shared_text(2, 64))
-    assert not isinstance(shared, FrameFault)
-    assert [part.text for part in shared.payloads] == ["x" * 63] * 2  # type: ignore[union-attr]
-
-
-def test_reading_twice_is_allowed_and_reading_for_ever_is_not() -> None:
-    root = Message(built_chunk(TOPIC, b"d" * 5_000, MAC, PREV)).root()
-    assert root.data(1) == root.data(1)
-    root.message.left = 5_000 // 8
-    with pytest.raises(WireError, match="effort"):
-        root.data(1)

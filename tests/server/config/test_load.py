@@ -7,12 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.errors import TABLE
 from penstock.core.limits import Limits
-from penstock.core.queue.policy import Policy, Retry
 from penstock.server.config.load import Config, ConfigError, load, policy_for
-from penstock.server.config.reference import error_reference, field_docs, reference, to_yaml
-from penstock.server.config.sections import JournalSection, Sections, StreamsSection
+from penstock.server.config.reference import to_yaml
 from penstock.server.files import yaml_tree
 from penstock.server.files.secret_files import digest_of
 from tests.paths import ROOT
@@ -32,26 +29,6 @@ auth:
 """
 
 Read = Callable[..., Config]
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Read:
-    def read(text: str, **env: str) -> Config:
-        path = tmp_path / "penstock.yaml"
-        path.write_text(text, encoding="utf-8")
-        return load(path, env)
-
-    return read
-
-
-@pytest.fixture
-def problems(read: Read) -> Callable[..., list[str]]:
-    def problems(text: str, **env: str) -> list[str]:
-        with pytest.raises(ConfigError) as caught:
-            read(text, **env)
-        return caught.value.errors
-
-    return problems
 
 
 Problems = Callable[..., list[str]]
@@ -85,41 +62,6 @@ def test_an_empty_file_or_section_means_defaults(read: Read, text: str) -> None:
     assert read(text) == Config(source=read("").source)
 
 
-def test_every_key_of_every_section_is_read(read: Read) -> None:
-    config = read("""\
-streams:
-  overflow: drop-oldest
-  redelivery: head
-  onDisconnect: hold
-  lateAck: accept
-  autoCreate: false
-  assignId: true
-  retry: {baseMs: 10, factor: 1.5, maxMs: 1_000, jitter: 0}
-triggers:
-  - id: t
-    when: {to: [a, "b*"], tags: x, tagsAny: [y], headers: {priority: high, n: 1}}
-    do: [{action: notify, to: "agents/${env.from}", type: x, payload: {deep: [1, null]}}]
-    limits: {cooldownMs: 5000, cooldownKey: "${env.from}", trailing: true}
-auth: {queryToken: true}
-listen: {http: "[::1]:0", control: off, origins: ["https://app.example.com"]}
-limits: {envelope_max: 0x1000}
-journal: {sync: off, linger_us: 0}
-logs: {level: debug, format: text, payload: true, file: logs/penstock.log}
-""")
-    assert config.streams.retry is not None and config.streams.retry.factor == 1.5
-    assert config.triggers[0].when.headers == {"priority": "high", "n": 1}
-    assert config.triggers[0].do[0].payload == {"deep": [1, None]}
-    assert config.listen.control == "off"
-    assert config.limits.envelope_max == 4096
-    assert config.journal == JournalSection("off", 0)
-    assert config.logs.file == "logs/penstock.log"
-
-
-def test_history_is_kept_as_long_as_the_config_says(read: Read) -> None:
-    journal = read("journal: {sync: interval, retention: {age_ms: 1000, hold_bytes_max: 7}}").journal
-    assert (journal.sync, journal.retention.age_ms, journal.retention.hold_bytes_max) == ("interval", 1000, 7)
-
-
 def test_effective_config_loads_again(read: Read) -> None:
     config = read("streams: {retry: {}, perStreamCaps: {'a*': {retry: null}}}\nlisten: {control: off}")
     assert read(to_yaml(config)).streams == config.streams
@@ -127,35 +69,6 @@ def test_effective_config_loads_again(read: Read) -> None:
 
 
 # Policies
-
-
-@pytest.mark.promise("Streams", "`perStreamCaps` accepts globs")
-def test_a_policy_is_the_default_until_a_pattern_changes_it(read: Read) -> None:
-    config = read("""\
-streams:
-  maxDepth: 10
-  perStreamCaps:
-    "agents/*": {maxDepth: 20, overflow: drop-oldest}
-    "agents/sam/*": {defaultLeaseMs: 5000, retry: {baseMs: 100, maxMs: 2000}}
-    "agents/sam/inbox": {dedupWindow: 7, dedupWindowMs: 9, maxDeliveries: 3, maxInflight: 1}
-""")
-    assert policy_for(config, "jobs") == Policy(max_depth=10)
-    assert policy_for(config, "agents/jen/inbox") == Policy(max_depth=20, overflow="drop-oldest")
-    # Only the closest pattern applies: nothing is inherited from `agents/*`.
-    sam = policy_for(config, "agents/sam/outbox")
-    assert sam == Policy(max_depth=10, lease_us=5_000_000, retry=Retry(100_000, 2.0, 2_000_000, 0.2))
-    inbox = policy_for(config, "agents/sam/inbox")
-    assert inbox == Policy(max_depth=10, dedup_count=7, dedup_us=9_000, max_deliveries=3, max_inflight=1)
-
-
-def test_the_default_policy_of_config_and_core_agree() -> None:
-    assert policy_for(Config(), "jobs") == Policy()
-
-
-def test_a_pattern_can_switch_the_retry_off(read: Read) -> None:
-    config = read("streams: {retry: {}, perStreamCaps: {fast: {retry: null}}}")
-    assert policy_for(config, "fast").retry is None
-    assert policy_for(config, "slow").retry == Retry(1_000_000, 2.0, 60_000_000, 0.2)
 
 
 # Refusing
@@ -259,16 +172,6 @@ def test_all_problems_are_reported_at_once(problems: Problems) -> None:
     assert len([problem for problem in found if problem.startswith("auth.tokens[1]")]) == 3
 
 
-def test_the_same_trigger_id_or_token_twice_is_refused(problems: Problems) -> None:
-    rule = "{id: a, when: {to: a}, do: [{action: notify, to: b}]}"
-    (found,) = problems(f"triggers: [{rule}, {rule}]")
-    assert found.startswith("triggers[1].id: `a` is also the id of triggers[0]")
-    token = "{token: x, scopes: ['admin:*']}"
-    (found,) = problems(f"auth: {{tokens: [{token}, {{token: 'sha256:{digest_of('x')}', scopes: ['admin:*']}}]}}")
-    assert found.startswith("auth.tokens[1].token: is the same token as auth.tokens[0]")
-    assert problems(f"auth: {{tokens: [{token}]}}", COURIER_TOKENS="x")
-
-
 @pytest.mark.parametrize(
     ("caps", "limit"),
     [
@@ -282,39 +185,6 @@ def test_dead_letters_are_not_given_up_by_a_bound_meant_for_others(read: Read, c
     config = read(f"streams: {{maxDeliveries: 3, perStreamCaps: {caps}}}")
     assert policy_for(config, "dlq/a").max_deliveries == limit
     assert policy_for(config, "a").max_deliveries in (3, 5)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "problem"),
-    [
-        ("{token: x, scopes: ['admin:*'], name: operator}", "auth.tokens[0].name: `operator` is reserved"),
-        (
-            "{token: x, scopes: ['admin:*'], agent: anonymous}",
-            "auth.tokens[0].agent: `anonymous` is reserved",
-        ),
-        (
-            "{token: x, scopes: ['admin:*'], agent: sam}, {token: y, scopes: ['admin:*'], name: sam}",
-            "auth.tokens[1].name: `sam` is also the name",
-        ),
-        (
-            "{token: x, scopes: ['admin:*'], name: a, agent: sam}, {token: y, scopes: ['admin:*'], agent: a}",
-            "auth.tokens[1].agent: `a` is also the name",
-        ),
-    ],
-)
-def test_no_token_has_the_name_of_another(problems: Problems, tokens: str, problem: str) -> None:
-    (found,) = problems(f"auth: {{tokens: [{tokens}]}}")
-    assert found.startswith(problem)
-
-
-def test_one_party_may_have_two_tokens(read: Read) -> None:
-    same = "scopes: ['admin:*'], agent: sam"
-    assert len(read(f"auth: {{tokens: [{{token: x, {same}}}, {{token: y, {same}}}]}}").auth.tokens) == 2
-
-
-def test_leases_are_not_compared_with_limits_that_could_not_be_read(problems: Problems) -> None:
-    (found,) = problems("streams: {defaultLeaseMs: 10}\nlimits: {lease_min_ms: 5, lease_mx_ms: 6}")
-    assert found.startswith("limits.lease_mx_ms")
 
 
 @pytest.mark.parametrize(
@@ -420,23 +290,3 @@ def test_a_wrong_environment_is_refused(env: dict[str, str]) -> None:
 
 
 # The reference pages
-
-
-def test_every_setting_is_documented() -> None:
-    for struct in (StreamsSection, Limits, JournalSection):
-        assert set(field_docs(struct)) == set(struct.__struct_fields__)
-    text = reference()
-    for section in Sections.__struct_fields__:
-        assert f"## `{section}" in text
-
-
-@pytest.mark.parametrize(("name", "text"), [("config.md", reference()), ("errors.md", error_reference())])
-def test_the_reference_page_is_fresh(name: str, text: str) -> None:
-    page = REFERENCE / name
-    assert page.read_text(encoding="utf-8") == text, f"docs/reference/{name} is stale: print it again"
-
-
-@pytest.mark.promise("Foundations", "HTTP, WebSocket, command line and documentation share one error table")
-def test_every_error_code_is_in_the_reference() -> None:
-    text = error_reference()
-    assert all(f"| `{code}` | {kind.status} |" in text for code, kind in TABLE.items())

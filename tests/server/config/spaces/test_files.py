@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from penstock.dialects.mew.settings import ParticipantSettings, StreamSettings
 from penstock.server.admin.reload import differences, merged
@@ -20,10 +17,7 @@ from penstock.server.config.spaces.files import (
     load_space,
     load_spaces,
     mewdir_of,
-    write_invited_token,
 )
-from penstock.server.config.spaces.schema import id_error
-from penstock.server.config.spaces.token_files import environment_name
 
 REAL = """\
 space:
@@ -90,26 +84,6 @@ def digest(token: str) -> str:
 
 
 Read = Callable[..., LoadedSpace]
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Read:
-    def read(text: str, **env: str) -> LoadedSpace:
-        path = tmp_path / "space.yaml"
-        path.write_text(text, encoding="utf-8")
-        return load_space(path, env)
-
-    return read
-
-
-@pytest.fixture
-def problems(read: Read) -> Callable[..., list[str]]:
-    def problems(text: str, **env: str) -> list[str]:
-        with pytest.raises(ConfigError) as caught:
-            read(text, **env)
-        return [problem.partition("space.yaml`: ")[2] or problem for problem in caught.value.errors]
-
-    return problems
 
 
 Problems = Callable[..., list[str]]
@@ -190,153 +164,12 @@ def test_unknown_names_are_reported(read: Read) -> None:
 # What is refused
 
 
-@pytest.mark.promise(
-    "Configuration of a space",
-    "an invalid file is rejected with every problem, its path and line, and no default replaces it",
-)
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", "is empty, expected a space and its participants"),
-        ("- a", "got a list, expected a mapping"),
-        ("space: {id: 7}", "space.id: got `7`, expected a text that is not empty (line 1)"),
-        ("space: {id: a/b}", "space.id: got `a/b`, expected a name without `/`, `\\`, `..` and control characters (line 1)"),
-        ("participants: [sam]", "participants: got a list, expected a mapping or nothing (line 1)"),
-        ("participants: {sam: {tokens: secret}}", "participants.sam.tokens: got a value, expected a list"),
-        ("participants: {sam: {tokens: [1234]}}", "participants.sam.tokens[0]: got a value, expected a text that is not empty (line 1)"),
-        ("participants: {sam: {tokens: ['a b']}}", "participants.sam.tokens[0]: expected printable ASCII without spaces"),
-        ("participants: {sam: {tokens: ['********']}}", "participants.sam.tokens[0]: expected printable ASCII without spaces, and more"),
-        ("participants: {sam: {tokens: ['sha256:12']}}", "participants.sam.tokens[0]: expected 64 lower case"),
-        ("participants: {sam: {capabilities: [chat]}}", "participants.sam.capabilities[0]: got `chat`, expected a mapping"),
-        ("participants: {sam: {capabilities: [{knd: chat}]}}", "participants.sam.capabilities[0].kind: missing, expected a text (line 1)"),
-        ("participants: {sam: {capabilities: [{kind: []}]}}", "participants.sam.capabilities[0].kind: got a list, expected a text, or"),
-        ("defaults: {capabilities: [{kind: 5}]}", "defaults.capabilities[0].kind: got `5`, expected a text"),
-        ("participants: {'../x': {}}", 'participants["../x"]: expected a name without'),
-        ("participants: {'a\\b': {}}", 'participants["a\\b"]: expected a name without'),
-        ("participants: {gateway: {}}", "participants.gateway: `gateway` is reserved by the gateway"),
-        ("participants: {'system:x': {}}", 'participants["system:x"]: `system:x` is reserved'),
-        ("participants: {operator: {}}", "participants.operator: `operator` is reserved"),
-        ("participants: {sam: {auto_connect: yes}}", "participants.sam.auto_connect: got `yes`, expected `true` or `false`"),
-        ("participants: {lake: {type: pipeline, tokens: [x]}}", "participants.lake.tokens: a `pipeline` participant is virtual"),
-        ("streams: {a: {target: b}}", "streams.a.owner: missing"),
-        ("streams: {a: {owner: b, tagret: c}}", "streams.a.tagret: unknown key; did you mean `target`?"),
-        ("streams: {a: {owner: b, journal: all}}", "streams.a.journal: got `all`, expected one of `counts`, `full`, `off`"),
-        ("streams: {a: {owner: b, target: {c: d}}}", "streams.a.target: got a mapping, expected a text that is not empty or a list"),
-        ("streams: {stream-3: {owner: b}}", "streams.stream-3: looks like an id that the gateway assigns"),
-        ("gateway_logging: {enabled: on}", "gateway_logging.enabled: got `on`, expected `true` or `false`"),
-        ("participants: {a: }\nparticipants: {b: }", "participants: duplicate key, again in line 2"),
-        ("participants: {a: [}", "not valid YAML"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_named_with_its_path_and_line(problems: Problems, text: str, problem: str) -> None:
-    (found,) = problems(text)
-    assert found.startswith(problem)
-    assert "secret" not in found and "1234" not in found
-
-
-@pytest.mark.promise(
-    "Configuration of a space",
-    "an invalid file is rejected with every problem, its path and line, and no default replaces it",
-)
-def test_all_problems_are_reported_at_once_and_nothing_is_written(problems: Problems, tmp_path: Path) -> None:
-    found = problems("space: {id: 5}\nparticipants:\n  a: {tokens: [5]}\n  b: {capabilities: x}\nstreams: []")
-    assert len(found) == 4
-    assert found[2].endswith("(line 4)")
-    assert not (tmp_path / "tokens").exists()
-
-
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read `.*nowhere.yaml`: No such file"):
         load_space(tmp_path / "nowhere.yaml", {})
 
 
-@pytest.mark.promise("Configuration of a space", "an id cannot leave its directory")
-@given(st.text(max_size=300))
-@settings(max_examples=200, deadline=None)
-def test_an_id_that_is_let_through_is_one_name_in_one_directory(text: str) -> None:
-    if id_error(text) is None:
-        path = Path("/a/tokens") / f"{text}.token"
-        assert path.parent == Path("/a/tokens") and path.name == f"{text}.token"
-        assert len(path.name.encode()) <= 255 and "\0" not in path.name
-
-
 # Tokens
-
-
-@pytest.mark.promise(
-    "Configuration of a space",
-    "every source of a token works, a missing token is created permanently, and no token is shared or shown",
-)
-def test_every_source_of_a_token_counts_beside_the_others(read: Read, tmp_path: Path) -> None:
-    write_invited_token(tmp_path, "code-bot", "from-file")
-    space = read("participants: {code-bot: {tokens: [listed]}}", MEW_TOKEN_CODE_BOT="from-env")
-    assert space.settings.participants["code-bot"].token_digests == tuple(
-        digest(token) for token in ("listed", "from-env", "from-file")
-    )
-    assert space.made == ()
-    assert environment_name("code-bot") == "MEW_TOKEN_CODE_BOT"
-
-
-@pytest.mark.promise(
-    "Configuration of a space",
-    "every source of a token works, a missing token is created permanently, and no token is shared or shown",
-)
-def test_a_participant_without_a_token_gets_a_permanent_one(read: Read, tmp_path: Path) -> None:
-    text = "participants: {sam: {}, jen: {tokens: [x]}, lake: {type: pipeline}}"
-    first = read(text)
-    assert first.made == ("sam",)
-    file = tmp_path / "tokens" / "sam.token"
-    token = file.read_text()
-    assert len(token) >= 43 and first.settings.participants["sam"].token_digests == (digest(token),)
-    assert sorted(path.name for path in file.parent.iterdir()) == [".gitignore", "sam.token"]
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    assert (file.parent / ".gitignore").read_text() == "*\n!.gitignore\n"
-    again = read(text)
-    assert again.settings == first.settings and again.made == ()
-    # One that was emptied, as `touch` would leave it, is made anew.
-    file.write_text("\n")
-    assert read(text).settings != first.settings
-
-
-def test_a_digest_may_stand_for_a_token(read: Read) -> None:
-    (person,) = read(f"participants: {{sam: {{tokens: ['sha256:{digest('x')}']}}}}").settings.participants.values()
-    assert person.token_digests == (digest("x"),)
-
-
-@pytest.mark.promise(
-    "Configuration of a space",
-    "every source of a token works, a missing token is created permanently, and no token is shared or shown",
-)
-def test_two_cannot_have_the_same_token(problems: Problems, tmp_path: Path) -> None:
-    (found,) = problems("participants: {a: {tokens: [x]}, b: {tokens: [y, x]}, c: {}}")
-    assert found.startswith("participants.b: has the same token as `a`; each needs its own")
-    # `a-b` and `a_b` look at the same variable.
-    (found,) = problems("participants: {a-b: {}, a_b: {}}", MEW_TOKEN_A_B="z")
-    assert found.startswith("participants.a_b: has the same token as `a-b`; each needs its own")
-    write_invited_token(tmp_path, "d", "w")
-    (found,) = problems("participants: {c: {tokens: [w]}, d: {}}")
-    assert found.startswith("participants.d:")
-    assert not (tmp_path / "tokens" / "c.token").exists(), "tokens are made only when all is well"
-
-
-@pytest.mark.parametrize("content", [b"two words", b"\xff\xfe", b"a" * 5000])
-def test_a_file_that_holds_no_token_is_named_and_kept(problems: Problems, tmp_path: Path, content: bytes) -> None:
-    file = write_invited_token(tmp_path, "sam", "x")
-    file.write_bytes(content)
-    (found,) = problems("participants: {sam: {tokens: [y]}}")
-    assert "sam.token` holds no token" in found
-    assert file.read_bytes() == content
-    (found,) = problems("participants: {jen: {}}", MEW_TOKEN_JEN="a b")
-    assert found == "MEW_TOKEN_JEN: expected printable ASCII without spaces"
-
-
-@pytest.mark.promise("Configuration of a space", "an id cannot leave its directory")
-def test_a_token_is_not_written_outside_its_directory(tmp_path: Path) -> None:
-    for name in ("../sam", "a/b", "", "a\\b"):
-        with pytest.raises(ValueError, match="is not a valid id"):
-            write_invited_token(tmp_path, name, "x")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_are_kept_in_the_mew_directory_where_there_is_one(tmp_path: Path) -> None:

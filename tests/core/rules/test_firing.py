@@ -10,10 +10,6 @@ import pytest
 from penstock.core.limits import Limits
 from penstock.core.rules.rule_set import Cooling
 from penstock.core.scopes import OPERATOR, Principal, require
-from penstock.dialects.courier.operations.outcomes import Outcome, Result
-from penstock.dialects.courier.triggers import admin
-from penstock.dialects.courier.triggers.config import Trigger
-from penstock.server.engine.machines import install_rules
 from tests.dialects.courier.talking import Broker, Frame, HandJournal, envelope
 
 
@@ -57,30 +53,6 @@ def test_a_move_to_a_stream_of_an_undecided_commit_does_not_wait_and_loses_nothi
         broker.run()
     live = [name for name, channel in broker.machine.channels.items() if "x" in channel.live]
     assert live == ["from/b"]
-
-
-def test_a_second_change_of_a_rule_waits_until_the_first_is_written() -> None:
-    journal = HandJournal()
-    broker = Broker(journal=journal)
-
-    def give(**more: Any) -> Outcome:
-        trigger = msgspec.convert(rule(**more), Trigger)
-        outcome = admin.put(broker.machine, broker.now, OPERATOR, "r", trigger)
-        broker.runtime.apply(broker.now)
-        broker.run()
-        return outcome
-
-    assert isinstance(give(), Result)
-    refused = admin.remove(broker.machine, broker.now, OPERATOR, "r")
-    assert getattr(refused, "code", None) == "JournalUnavailable"
-    assert getattr(give(enabled=False), "code", None) == "JournalUnavailable"
-    journal.refuse()
-    broker.run()
-    assert broker.machine.triggers.texts == {}
-    assert isinstance(give(), Result)
-    journal.commit()
-    broker.run()
-    assert isinstance(give(enabled=False), Result)
 
 
 # Cooldowns
@@ -193,13 +165,3 @@ def test_no_tenant_keeps_a_rule_from_telling_of_another() -> None:
 
 
 # Reload
-
-
-def test_a_reload_keeps_the_counts_of_rules_that_were_given_at_run_time() -> None:
-    broker = Broker()
-    trigger = msgspec.convert(cooled(), Trigger)
-    assert isinstance(admin.put(broker.machine, broker.now, OPERATOR, "r", trigger), Result)
-    put(broker, "s", "a")
-    install_rules(broker.machine, [])
-    put(broker, "s", "b")
-    assert (activity(broker).run, activity(broker).suppressed) == (1, 1)

@@ -1,0 +1,157 @@
+"""Connections: slow peers, back-pressure, and closing."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.errors import Refusal
+from penstock.core.limits import Limits
+from penstock.core.queue.policy import Policy
+from tests.dialects.courier.talking import Broker, ListWire, envelope, line
+from tests.server.engine.test_runtime import by_hand, enqueues
+
+
+class TestSlowPeers:
+    LIMITS = Limits(outbox_max=1_000, outbox_hard_max=5_000)
+
+    @pytest.mark.promise("Foundations", "every outbox is bounded and has an overflow policy")
+    def test_one_that_does_not_read_gets_no_more_and_no_lease_runs(self) -> None:
+        broker = Broker(Policy(lease_us=2_000_000), limits=self.LIMITS)
+        peer = broker.subscribe("a", credit=100)
+        peer.connection.congested(True)
+        broker.control().send(enqueues("a", *(f"{n:04}" for n in range(100))))
+        broker.run()
+        got = len(peer.heard())
+        assert 0 < got < 20
+        assert broker.counts("a")["q.if"] == got
+        (consumer,) = broker.machine.channels["a"].consumers.values()
+        assert consumer.credit == 100 - got, "the credit is kept"
+        broker.advance(1_999)
+        assert peer.heard() == []
+        peer.connection.congested(False)
+        broker.run()
+        assert len(peer.heard()) == 100 - got
+        broker.advance(1)
+        assert broker.counts("a")["q.timeout"] == got, "only what had been handed over"
+
+    def test_others_go_on(self) -> None:
+        broker = Broker(limits=self.LIMITS)
+        slow, quick = broker.subscribe("a", credit=100), broker.subscribe("a", credit=100)
+        slow.connection.congested(True)
+        broker.control().send(enqueues("a", *(f"{n:04}" for n in range(60))))
+        broker.run()
+        assert len(quick.heard()) > 40
+
+    @pytest.mark.promise("Foundations", "every outbox is bounded and has an overflow policy")
+    def test_one_that_reads_no_answers_is_cut_at_the_hard_bound(self) -> None:
+        broker = Broker(limits=self.LIMITS)
+        peer = broker.control()
+        peer.say(type_="subscribe", stream="a", credit=1)
+        broker.control().send(enqueues("a", "1"))
+        broker.run()
+        peer.connection.congested(True)
+        peer.wire.buffered = 5_000
+        peer.say(type_="ping", reqId=1)
+        assert not peer.wire.aborted
+        peer.wire.buffered = 5_001
+        peer.say(type_="ping", reqId=1)
+        assert peer.wire.aborted
+        assert broker.runtime.slow_cut == 1
+        assert broker.counts("a")["q.depth"] == 1, "what it held goes back at once"
+
+    def test_reading_stops_while_it_owes_us_reading(self) -> None:
+        broker = Broker(limits=self.LIMITS)
+        peer = broker.control()
+        peer.connection.congested(True)
+        peer.wire.buffered = 1_001
+        peer.say(type_="ping", reqId=1)
+        assert peer.wire.holds == [True]
+        peer.wire.buffered = 0
+        peer.connection.congested(False)
+        broker.run()
+        assert peer.wire.holds == [True, False]
+
+    def test_reading_stops_while_answers_pile_up(self) -> None:
+        broker, journal = by_hand(limits=Limits(answers_max=3))
+        peer = broker.control()
+        for n in range(5):
+            peer.send(line(type_="enqueue", to=f"s{n}", env=envelope("1"), reqId=n))
+        broker.run()
+        assert peer.wire.holds == [True]
+        journal.commit()
+        broker.run()
+        assert peer.wire.holds == [True, False]
+        assert len(peer.heard()) == 5
+
+
+class TestEnds:
+    def test_an_error_is_written_before_the_close(self) -> None:
+        broker = Broker()
+        peer = broker.control()
+        peer.say(type_="hello", version="v9")
+        assert len(peer.wire.writes) == 1
+        assert peer.wire.closed == (1003, "Unsupported")
+
+    def test_what_was_asked_before_is_answered_before_the_close(self) -> None:
+        broker, journal = by_hand()
+        peer = broker.control()
+        peer.send(enqueues("a", "1") + line(type_="hello", version="v9"))
+        broker.run()
+        assert peer.wire.closed is None
+        journal.commit()
+        broker.run()
+        assert [frame["type"] for frame in peer.heard()] == ["ok", "error"]
+        assert peer.wire.closed is not None
+
+    def test_a_waiting_pull_does_not_put_off_the_close(self) -> None:
+        broker = Broker()
+        peer = broker.control()
+        peer.say(type_="pull", stream="a", waitMs=60_000, reqId="pull")
+        heard = peer.say(type_="hello", version="v9")
+        assert [(frame["type"], frame["reqId"]) for frame in heard] == [("ok", "pull"), ("error", "hello")]
+        assert peer.wire.closed is not None
+
+    def test_one_that_waits_for_its_close_gets_no_deliveries(self) -> None:
+        broker, journal = by_hand()
+        peer = broker.control()
+        peer.send(line(type_="subscribe", stream="a", credit=5) + enqueues("a", "1"))
+        peer.send(line(type_="hello", version="v9"))
+        broker.run()
+        journal.commit()
+        broker.run()
+        assert [frame["type"] for frame in peer.heard()] == ["ok", "error"]
+        assert (broker.counts("a")["q.depth"], broker.counts("a")["q.out"]) == (1, 0)
+
+    def test_a_closed_connection_holds_nothing_and_hears_nothing(self) -> None:
+        broker = Broker()
+        peer = broker.control()
+        peer.say(type_="subscribe", stream="a", credit=5)
+        broker.control().send(enqueues("a", "1"))
+        broker.run()
+        peer.say(type_="hello", version="v9")
+        writes = len(peer.wire.writes)
+        assert broker.counts("a")["q.depth"] == 1
+        broker.control().send(enqueues("a", "2"))
+        broker.run()
+        peer.send(line(type_="ping", reqId=1))
+        broker.run()
+        assert len(peer.wire.writes) == writes
+        peer.gone()
+        assert broker.counts("a")["q.depth"] == 2
+
+    def test_a_lost_connection_gives_back_what_it_held(self) -> None:
+        broker = Broker()
+        peer, other = broker.subscribe("a", credit=5), broker.subscribe("a")
+        broker.control().send(enqueues("a", "1"))
+        broker.run()
+        other.send({"credit": 1})
+        peer.gone()
+        assert [frame["attempt"] for frame in other.heard()] == [2]
+        peer.gone()
+
+    def test_connections_beyond_the_bound_are_refused(self) -> None:
+        broker = Broker(limits=Limits(links_max=1))
+        peer = broker.control()
+        refusal = broker.runtime.open(peer.session, ListWire(), peer.connection.link.principal, "x")
+        assert isinstance(refusal, Refusal)
+        assert refusal.code == "QuotaExceeded"

@@ -1,0 +1,12 @@
+"""A gateway with one space, for the tests of hosted spaces."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dialects.mew.driving import GatewayDriver
+
+
+@pytest.fixture
+def driver() -> GatewayDriver:
+    return GatewayDriver()
