@@ -34,10 +34,7 @@ _shared: dict[str, str] = {}
 
 
 def shared(text: str) -> str:
-    """The one copy of a text that many records have: a type, a sender.
-
-    Not `sys.intern`, which on some Pythons never lets go, and peers choose these texts.
-    """
+    """The one copy of a text that many records share. Not `sys.intern`, which may never free texts that peers choose."""
     known = _shared.get(text)
     if known is not None:
         return known
@@ -49,11 +46,7 @@ def shared(text: str) -> str:
 
 
 class Record(msgspec.Struct, gc=False, eq=False):
-    """One record of one channel.
-
-    Not tracked by the garbage collector: a million queued records must not cost a pause. It is
-    part of one cycle (its channel holds it while it is live), which every way out of a channel breaks.
-    """
+    """One record of one channel. Not tracked by the garbage collector: every way out of a channel breaks its only cycle."""
 
     id: str
     kind: str

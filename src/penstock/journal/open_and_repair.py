@@ -272,10 +272,7 @@ class Opened:
             )
 
     def _check_watermark(self, name: str, end: int) -> None:
-        """Committed rows that cannot be read are damage, not a torn tail, and are never cut off.
-
-        The watermark is written after the sync, so it is never ahead of what is durable.
-        """
+        """Committed rows that cannot be read are damage, never cut off. The watermark is never ahead of what is durable."""
         mark = read_watermark(self.disk) if self.identity.sync == "commit" else None
         if mark is None or self._may_have_lost:
             return

@@ -130,10 +130,7 @@ class EventsTable:
         return True
 
     def _write(self, parts: Iterable[pa.Table], date: str, journal: str, *, last: int | None = None) -> AddAction:
-        """One data file, durable before the table refers to it; a row group or more for each part.
-
-        With `last`, its last offset, the rows are those of other files and no change of the table.
-        """
+        """One data file, durable before the table refers to it. With `last`, its last offset, it replaces other files."""
         remaining = iter(parts)
         rows = begin = next(remaining)
         first = begin.column("offset")[0].as_py()

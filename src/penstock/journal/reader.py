@@ -115,10 +115,7 @@ class JournalReader:
     def batches(
         self, first: int, end: int, columns: Sequence[str] | None = None, selection: Selection | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Rows `first` to `end - 1`, in order, with the columns of the table `events` without its date.
-
-        With a selection, only the rows that pass it.
-        """
+        """Rows `first` to `end - 1` in order, or those that pass the selection, with columns of the table `events`."""
         names = list(FILE_SCHEMA.names if columns is None else columns)
         unknown = [name for name in names if name not in FILE_SCHEMA.names]
         if unknown:

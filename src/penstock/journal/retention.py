@@ -44,10 +44,7 @@ class Choice:
 def choose(
     files: Sequence[DataFile], readers: Sequence[Reader], retention: Retention, now_us: int, journal: str = ""
 ) -> Choice:
-    """The oldest files beyond the limits, as far as readers allow; and the readers whose hold ends.
-
-    Readers read `journal`; rows of an earlier journal in the directory are not held back.
-    """
+    """The oldest files beyond the limits that no reader of `journal` holds back, and the readers whose hold ends."""
     doomed: list[DataFile] = []
     left = sum(file.size for file in files)
     oldest_us = now_us - retention.age_ms * 1000

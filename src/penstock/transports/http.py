@@ -138,10 +138,7 @@ class HttpHandler(Protocol):
 
 
 class _Handler(RequestHandler):
-    """aiohttp's protocol, which also tells an upgraded endpoint about back-pressure.
-
-    A peer that connects and asks for nothing is let go, so idle sockets cannot pile up.
-    """
+    """aiohttp's protocol. Reports back-pressure to an upgraded endpoint, and closes a peer that connects and requests nothing."""
 
     handler: HttpHandler
     endpoint: ConnectionPort | None = None

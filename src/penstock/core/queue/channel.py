@@ -36,11 +36,7 @@ class Seen(msgspec.Struct, gc=False, eq=False):
 
 
 class Channel(msgspec.Struct, gc=False, eq=False):
-    """One queue.
-
-    Not tracked by the garbage collector, as little as its records: a hundred thousand channels must not cost a pause. Consumers
-    leave it, and so break the only cycle that it is part of.
-    """
+    """One queue. Not tracked by the garbage collector: leaving consumers break its only cycle."""
 
     name: str
     policy: Policy
@@ -95,10 +91,7 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         return not self.live and not self.consumers
 
     def adopt(self, policy: Policy) -> None:
-        """Go on with another policy; what is ready keeps its place, or goes by its number where that is the new order.
-
-        Keys and levels count anew only in a channel that is empty: what waits in one has been sorted as it came.
-        """
+        """Adopt another policy. Ready records keep their place, or sort by number; keys and levels apply once the channel is empty."""
         if self.live and (self.ready_order is not None or policy.partitioned or policy.priority):
             before = self.policy
             policy = msgspec.structs.replace(
@@ -201,10 +194,7 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         return not self.order or self.settled[self.order[-1]].batch <= decided
 
     def trim(self, now_us: int, decided: int, keep: int | None = None) -> int:
-        """Forget settled ids beyond the window's count and age. Returns how many.
-
-        A settle that may still be refused is kept: its id must not come in again meanwhile.
-        """
+        """Forget settled ids beyond the window, except settles that may still be refused. Returns how many."""
         order = self.order
         settled = self.settled
         limit = self.policy.dedup_count if keep is None else keep

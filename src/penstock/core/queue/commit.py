@@ -22,10 +22,7 @@ SETTLE_RETRY_US = 1_000_000
 
 
 def committed(state: QueueState, now: Now, first_offset: int, refused: str | None = None) -> None:
-    """The oldest proposed batch is durable; with `refused`, all but its fresh facts.
-
-    Offsets are dense over what was kept, facts first, then observations.
-    """
+    """The oldest batch is durable; with `refused`, all but its fresh facts. Offsets are dense: facts, then observations."""
     batch = state.commit_log.decide()
     offset = first_offset
     touched: dict[Channel, int] = {}

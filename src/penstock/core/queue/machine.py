@@ -107,11 +107,9 @@ class QueueMachine(QueueState):
         rates: Rates | None,
         quota_for: Callable[[str], Quota],
     ) -> None:
-        """Adopt other settings while running.
+        """Adopt other settings while running. O(records) only for a channel whose order changes.
 
-        A change never costs a record: a channel above a lowered bound keeps what it has and rejects new records. Leases that
-        are out keep their length, and subscriptions keep the lease they began with. O(records) only for a channel whose
-        order changes.
+        No record is lost: a channel above a lowered bound rejects new records. Leases and subscriptions keep their lease time.
         """
         self.limits = self.commit_log.limits = limits
         self.policy_for = policy_for

@@ -56,21 +56,21 @@ class _Gauge(msgspec.Struct):
 
 
 class _MinuteGauge(_Gauge):
-    """A gauge in the history. It says more than one in a snapshot, so that readers need no other gauge."""
+    """A gauge in the history, with what readers need besides."""
 
     minute: int = 0
     """Start of the minute that it closes."""
     oldest: float = 0
-    """Milliseconds that the oldest ready record has waited."""
+    """Age of the oldest ready record in milliseconds."""
     delta: dict[str, int] = {}
-    """Counters that grew since the channel's gauge before, and by how much."""
+    """How much each counter grew since the last gauge."""
 
 
 OLDEST_LOOK_MAX = 10_000
-"""Records that are looked at to find the oldest ready one; behind more that are leased or delayed, its age is a bound."""
+"""Records searched for the oldest ready one; beyond that its age is a lower bound."""
 _NOTHING = _Meta()
 _OBSERVED = ("out", "re", "nack", "release", "timeout", "dup", "reject")
-"""Counters that no fact adds up to: the latest gauge is the best that is known."""
+"""Counters without facts: only the latest gauge has them."""
 
 
 def _meta(row: Row) -> _Meta:
@@ -99,7 +99,7 @@ def tick(state: QueueState, now: Now, minute_us: int | None = None) -> None:
 def close_minute(state: QueueState, now: Now, minute_us: int, channels: list[Channel]) -> None:
     """Write a `gauge` of each of these channels that changed: it closes the minute for them. O(channels)."""
     for channel in channels:
-        # One that was unloaded meanwhile is not its old object's to count.
+        # Skip an object whose channel was unloaded and loaded again.
         if not _is_ungauged(channel) or state.channels.get(channel.name) is not channel:
             continue
         gauge = _MinuteGauge(
@@ -117,7 +117,7 @@ def close_minute(state: QueueState, now: Now, minute_us: int, channels: list[Cha
 
 
 def is_gauged(state: QueueState) -> bool:
-    """Whether the history says of every channel in memory where it stands."""
+    """Whether every channel in memory has a current gauge."""
     return not any(_is_ungauged(channel) for channel in state.channels.values())
 
 
@@ -126,14 +126,14 @@ def _is_ungauged(channel: Channel) -> bool:
 
 
 def _growth(channel: Channel) -> dict[str, int]:
-    """What changed since the last gauge. A settle that the journal refused is no change, nor is it less than none."""
+    """What grew since the last gauge. A refused settle lowers a counter, which is not reported."""
     before = msgspec.to_builtins(channel.gauged)
     counts = msgspec.to_builtins(channel.counters)
     return {name: count - before[name] for name, count in counts.items() if count > before[name]}
 
 
 def _oldest_ms(now: Now, channel: Channel) -> float:
-    """How long the oldest ready record has waited; 0 when none is ready. Live records stand in order of their arrival."""
+    """The age of the oldest ready record, 0 if none is ready. Live records are in order of arrival."""
     if not channel.ready:
         return 0
     arrived_us = now.us
@@ -259,7 +259,7 @@ def restore(state: QueueState, now: Now, row: Row) -> None:
     record.first_wall_us = row.first_at or record.first_wall_us
     if row.event == "nack":
         meta = _meta(row)
-        channel.counters.nack += not meta.fate  # with a fate it only says that the dead letters have no room
+        channel.counters.nack += not meta.fate  # with a fate: the dead letters are full
         record.error = row.reason
         record.due_wall_us = meta.due
         record.fate = meta.fate
@@ -274,7 +274,7 @@ def restore(state: QueueState, now: Now, row: Row) -> None:
 
 
 class _Tick(msgspec.Struct):
-    """What a tick may say: which batch of an application came in, or which rule was given or taken back."""
+    """The content of a tick: a batch of an application, or a rule that was added or removed."""
 
     app: str | None = None
     batch: int = 0
@@ -284,7 +284,7 @@ class _Tick(msgspec.Struct):
 
 
 def _restore_tick(state: QueueState, row: Row) -> None:
-    """Most ticks say nothing but the time."""
+    """Apply a tick; most carry only the time."""
     if row.door != "server" or row.event != "tick" or not row.meta:
         return
     tick = msgspec.json.decode(row.meta, type=_Tick)
@@ -350,7 +350,7 @@ def recovered(state: QueueState, now: Now) -> None:
             else:
                 channel.make_ready(record, now.us)
                 assert record.state == READY
-        # What was counted before this run is not counted again; where the records stand now is worth a gauge.
+        # Do not report earlier counts again; report the current state of the records.
         channel.gauged = replace(channel.counters)
         channel.wants_gauge = bool(channel.live)
         state.rest(channel, now)

@@ -21,11 +21,11 @@ from penstock.core.rules import firing
 from penstock.core.tenants import split
 
 SMALLER = "make batches smaller: on a Spark query set a smaller `maxOffsetsPerTrigger`"
-"""What helps against a batch that does not fit."""
+"""The hint for a batch that is too large."""
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A record of a batch that is not taken yet. A batch may be offered again, so each offer makes records anew."""
+    """A record of a batch that is not admitted yet; each retry of the batch makes new records from its drafts."""
 
     stream: str
     id: str
@@ -34,13 +34,13 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     sender: str | None = None
     corr: str | None = None
     stamp: tuple[int, int] = (0, 0)
-    """Where in the body the time stands that we filled in: it may differ between two tries."""
+    """The range of the body with a time that the server filled in; it may differ between retries."""
     is_named: bool = True
-    """Whether its producer gave the id; else it was made of the content, and equal rows share it."""
+    """Whether the producer gave the id; otherwise it is a hash of the content, and equal rows share it."""
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """The answer to a batch, good once `gate` is committed."""
+    """The answer to a batch, valid once `gate` is committed."""
 
     gate: int
     enqueued: int = 0
@@ -68,7 +68,7 @@ def last_batch(state: QueueState, app: str) -> int | None:
 
 
 def repeated(state: QueueState, app: str, batch: int) -> Taken | Refusal | None:
-    """What to say to a batch that was taken before or is in the way of another; None when it may come."""
+    """The answer to a batch that was taken before or must wait for another; None if it may be taken."""
     applied = state.applied.get(app)
     if applied is None:
         return None
@@ -79,13 +79,13 @@ def repeated(state: QueueState, app: str, batch: int) -> Taken | Refusal | None:
         return None
     if batch <= applied.batch:
         return Taken(applied.gate, duplicate=True)
-    # Were that one refused and this one not, a retry of that one would look like a repetition.
+    # If the pending batch were refused and this one kept, a retry of the pending one would look like a duplicate.
     busy = f"batch {applied.batch} of `{app}` is being written"
     return Refusal("JournalUnavailable", busy, ref=app, retry_after_ms=RETRY_WRITE_MS)
 
 
 def unknown_app(state: QueueState, app: str) -> Refusal | None:
-    """Why no further application may be remembered."""
+    """Why no further application can be remembered."""
     limit = state.limits.stage_apps_max
     if app in state.applied or len(state.applied) < limit:
         return None
@@ -104,10 +104,7 @@ def unknown_app(state: QueueState, app: str) -> Refusal | None:
 def take(
     state: QueueState, now: Now, app: str, batch: int, drafts: list[Draft], *, is_remembered: bool = False
 ) -> Taken | Refusal:
-    """Admit a whole batch to all its streams and remember it, or change nothing.
-
-    One without drafts is forgotten, unless it has something else that must not come twice.
-    """
+    """Admit a whole batch and remember it, or change nothing. A batch without drafts is remembered only if `is_remembered`."""
     answer = repeated(state, app, batch)
     if answer is not None:
         return answer
@@ -144,7 +141,7 @@ def take(
 
 
 def _fill(state: QueueState, now: Now, loads: dict[str, _Load], drafts: list[Draft]) -> Refusal | None:
-    """Sort the drafts by stream into what is new there and what is known."""
+    """Sort the drafts by stream into new and known ones."""
     counts: dict[tuple[str, str], int] = {}
     for draft in drafts:
         load = loads.get(draft.stream)
@@ -179,7 +176,7 @@ def numbered(draft: Draft, number: int) -> Draft:
 
 
 def _place(state: QueueState, load: _Load, draft: Draft) -> Refusal | None:
-    """Put a draft among the new records of its stream, or count it as known."""
+    """Add a draft to the new records of its stream, or count it as a duplicate."""
     channel = load.channel
     id_ = draft.id
     twin = load.fresh.get(id_) or channel.live.get(id_)
@@ -199,7 +196,7 @@ def _place(state: QueueState, load: _Load, draft: Draft) -> Refusal | None:
             return Refusal("JournalUnavailable", busy, ref=id_, retry_after_ms=RETRY_WRITE_MS)
     else:
         assert seen is not None
-        # Only a checksum is left of what was settled: with a time of our own in it, the id has to do.
+        # Only a checksum of a settled record is left. If the server filled in a time, compare ids only.
         same = draft.stamp[1] > 0 or seen.check == crc32(draft.body)
     if not same:
         channel.counters.reject += 1
@@ -211,7 +208,7 @@ def _place(state: QueueState, load: _Load, draft: Draft) -> Refusal | None:
 def _is_same(draft: Draft, twin: Record) -> bool:
     start, end = draft.stamp
     mine, body = draft.body, twin.body
-    if twin.check is not None:  # only a checksum is left of what came: with a time of our own in it, the id has to do
+    if twin.check is not None:  # only a checksum is left: with a time of the server, compare ids only
         return end > 0 or is_same(twin, mine)
     return len(mine) == len(body) and mine[:start] == body[:start] and mine[end:] == body[end:]
 

@@ -44,18 +44,18 @@ class ViewEntry(msgspec.Struct, gc=False, eq=False):
 
     addr: str
     stream: str
-    """The stream it describes: a reader without access to that stream does not see the row."""
+    """The stream it describes; only readers with access to it see the row."""
     data: bytes
     """JSON."""
     version: int
     born: int
     """The version that added it."""
     mark: tuple[int, ...] = ()
-    """What its maker compares to see whether it changed."""
+    """Compared by the dialect to detect a change."""
 
 
 class Gone(msgspec.Struct, gc=False, eq=False):
-    """A row that went away."""
+    """A removed row."""
 
     addr: str
     stream: str
@@ -79,18 +79,18 @@ class View:
     def __init__(self, name: str, member: str, limits: Limits) -> None:
         self.name = name
         self.member = member
-        """What a row's content is called on the wire."""
+        """The name of a row's content on the wire."""
         self.rows: OrderedDict[str, ViewEntry] = OrderedDict()
         """By address, the one that changed longest ago first."""
         self.gone: deque[Gone] = deque()
         self.bytes = 0
         self.version = 0
         self.floor = 0
-        """Changes up to here are no longer available one by one."""
+        """Changes up to this version are no longer available."""
         self.evicted = 0
-        """Rows that had to go for others."""
+        """Rows evicted at a bound."""
         self.todo: list[str] = []
-        """Of a view that is made in slices: the rows that this round has still to look at."""
+        """Rows that the current refresh has still to read."""
         self._limits = limits
 
     @property
@@ -98,14 +98,14 @@ class View:
         return len(self.rows) >= self._limits.view_rows_max or self.bytes >= self._limits.view_bytes_max
 
     def begin(self, version: int) -> None:
-        """A new life: nothing from before can be followed on, and no version from before is used again."""
+        """Start a run: no earlier version can be resumed or is used again."""
         self.version = self.floor = max(version, self.version + 1)
         self.gone.clear()
         for entry in self.rows.values():
             entry.version = entry.born = self.version
 
     def put(self, addr: str, stream: str, data: bytes, mark: tuple[int, ...] = ()) -> None:
-        """A row is new, or changed."""
+        """Add or change a row."""
         self.version += 1
         entry = self.rows.get(addr)
         if entry is None:
@@ -120,7 +120,7 @@ class View:
         self._fit()
 
     def adopt(self, limits: Limits) -> None:
-        """Go on within other bounds."""
+        """Adopt other bounds."""
         self._limits = limits
         self._fit()
 
@@ -131,7 +131,7 @@ class View:
             self.remove(next(iter(self.rows)))
 
     def remove(self, addr: str) -> None:
-        """A row goes away."""
+        """Remove a row."""
         entry = self.rows.pop(addr)
         self.bytes -= len(entry.data)
         self.version += 1
@@ -144,8 +144,7 @@ class View:
     ) -> list[ViewChange] | None:
         """The changes that a reader at `since` needs, in order; None when it needs the whole table.
 
-        A reader that received only some of the changes since `base` names the rows it was `sent`, and whether they were
-        there then; it knows these, and those that were there at `base`.
+        A reader that received only some changes since `base` passes the rows it was `sent`, and whether each existed then.
         """
         base = since if base is None else base
         # A row that went and came again after `base` existed then: its first birth shows whether the reader knows it.
@@ -153,7 +152,7 @@ class View:
         if not self.floor <= known_from or since > self.version:
             return None
         births: dict[str, int] = {}
-        """Of a row that went away since: when it first was there, of all its times."""
+        """For each row removed since: the version that first added it."""
         newest: dict[str, Gone] = {}
         for gone in reversed(self.gone):
             if gone.version <= known_from:
@@ -197,7 +196,7 @@ class Views:
             view.begin(now.wall_us)
 
     def adopt(self, limits: Limits) -> None:
-        """Go on within other bounds."""
+        """Adopt other bounds."""
         for view in self.all.values():
             view.adopt(limits)
 
@@ -210,7 +209,7 @@ class Views:
 
 
 def is_inbox(name: str) -> bool:
-    """Whether a channel is an agent's inbox: `agents/<name>/inbox`, three parts, of whatever tenant."""
+    """Whether a channel is an agent's inbox: `agents/<name>/inbox`, three parts, of any tenant."""
     if name.startswith(TENANTS):
         name = split(name)[1]
     return (
@@ -222,7 +221,7 @@ def is_inbox(name: str) -> bool:
 
 
 def note_arrivals(view: View, touched: Iterable[Channel], kept: list[Record]) -> None:
-    """New records are committed: each inbox shows the last of them. What only moved here is not new."""
+    """New records are committed: each inbox shows the last one. A moved record is not new."""
     inboxes = {channel: None for channel in touched if is_inbox(channel.name)}
     if not inboxes:
         return

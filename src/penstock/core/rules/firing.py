@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def enrich(state: QueueState, now: Now, channel: Channel, records: list[Record]) -> int:
-    """Let rules add to records before they are taken. Returns how many bytes they grew by."""
+    """Let rules enrich records before they are admitted. Returns by how many bytes they grew."""
     found = state.triggers.on_insert.candidates(channel.name)
     if found is None or not any(rule.enriches for rule in found.rules):
         return 0
@@ -42,7 +42,7 @@ def enrich(state: QueueState, now: Now, channel: Channel, records: list[Record])
             if not rule.script.fits(source) or rule.id in source.chain or rule.id in source.enriched:
                 continue
             if rule.open_until_us > now.us:
-                rule.activity.blocked += not rule.acts  # else that is counted when it would act
+                rule.activity.blocked += not rule.acts  # otherwise counted when it would act
                 continue
             moment = Moment(now.wall_us, rule.id)
             body = rule.script.enrich(source, moment)
@@ -97,7 +97,7 @@ def _try(state: QueueState, now: Now, rules: tuple[Rule, ...], record: Record, b
 
 
 def _may_fire(state: QueueState, now: Now, rule: Rule, source: Any) -> bool:
-    """The guards that need no memory of their own: loops, hops, the breaker."""
+    """Check the guards against loops, long chains and failing rules."""
     activity = rule.activity
     if rule.id in source.chain:
         activity.looped += 1
@@ -118,7 +118,7 @@ def _fire(state: QueueState, now: Now, rule: Rule, record: Record, body: bytes, 
         known = state.triggers.cooling
         cooling = known.get(key)
         if cooling is not None and now.us >= cooling.until_us:
-            if cooling.suppressed:  # its timer is late, and must not find it replaced
+            if cooling.suppressed:  # its timer is late: end it now
                 cooled(state, now, cooling)
             cooling = known.get(key) if cooling.suppressed else None
         if cooling is not None:
@@ -154,7 +154,7 @@ def _cool(state: QueueState, now: Now, rule: Rule, key: tuple[str, str]) -> Cool
 
 
 def _evict(state: QueueState, spared: Cooling | None = None) -> None:
-    """Forget the oldest cooldown; one that is spared is the newest from now on."""
+    """Evict the oldest cooldown; the spared one becomes the newest instead."""
     triggers = state.triggers
     key = next(iter(triggers.cooling))
     if triggers.cooling[key] is spared:
@@ -165,7 +165,7 @@ def _evict(state: QueueState, spared: Cooling | None = None) -> None:
 
 
 def cooled(state: QueueState, now: Now, cooling: Cooling) -> None:
-    """A cooldown that suppressed something ended, by its timer or by a record that came first."""
+    """A cooldown that suppressed matches ended, by its timer or by the next match."""
     cooling.ticket = 0
     key = (cooling.rule.id, cooling.key)
     if state.triggers.cooling.get(key) is not cooling:
@@ -220,7 +220,7 @@ def _send(
 
 
 def answered(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> None:
-    """The channel that a rule sent to has answered."""
+    """The target channel accepted or refused a record of a rule."""
     firing = send.firing
     assert firing is not None
     firing.left -= 1
@@ -235,7 +235,7 @@ def answered(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -
 
 
 def _move_away(state: QueueState, now: Now, send: Send) -> None:
-    """A source that was just admitted leaves in the very commit that brought it; its counts follow with that commit."""
+    """Settle a source in the commit that admits it; that commit updates the counts."""
     record = send.origin
     moved = Settle("move", record, None, record.attempt, record.first_wall_us, f"route {send.reason}", fresh=True)
     state.commit_log.facts.append(moved)
@@ -287,13 +287,13 @@ def _observe(
     state.commit_log.observe_settle(fired)
 
 
-# What the journal says
+# Refusals of the journal
 
 _REFUSED = "the journal refused it"
 
 
 def withdrawn(state: QueueState, now: Now, firing: Firing) -> None:
-    """The journal refused what a rule sent. With its source refused too, the rule never fired; else it failed."""
+    """The journal refused what a rule sent. If it refused the source too, the rule never fired; otherwise it failed."""
     if firing.is_undone:
         return
     firing.is_undone = True

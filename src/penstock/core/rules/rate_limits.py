@@ -119,10 +119,7 @@ class Meter:
     def check(
         self, now_us: int, who: Principal, address: str, stream: str | None, count: int, *, whole: bool = False
     ) -> Refusal | None:
-        """Why so many envelopes may not come in now; nothing is charged.
-
-        `whole`: they cannot be distinguished, so more than a burst waits for a full bucket.
-        """
+        """Why so many envelopes are refused now; charges nothing. `whole`: more than a burst waits for a full bucket."""
         worst: tuple[int, Key, Rate] | None = None
         for key, bucket in self._asked(now_us, who, address, stream):
             burst = bucket.rate.burst

@@ -134,10 +134,7 @@ class Matcher:
 
 
 def covers(held: Sequence[Capability], asked: Capability) -> bool:
-    """Whether the held capabilities allow everything that another one allows; False when in doubt.
-
-    Each kind must be covered by one capability: two that only cover it together do not count.
-    """
+    """Whether one of the held capabilities allows everything that another allows; False when in doubt."""
     if not _is_sound(asked):
         return False
     wanted = _rule(asked)

@@ -130,10 +130,7 @@ def _is_readable(data: bytes) -> bool:
 def read_envelope(
     fields: dict[str, msgspec.Raw], limits: Limits, now: Now, *, fresh_id: str, strict: bool
 ) -> Envelope | MewRefusal:
-    """Check an envelope and fill in what is missing, except `from`.
-
-    With `strict`, the required payload members of `chat` and `mcp/request` are checked too.
-    """
+    """Check an envelope and add what is missing, except `from`; `strict` also checks payloads of `chat` and `mcp/request`."""
     protocol = text_of(fields, "protocol")
     if not protocol and _is_empty(fields, "protocol"):
         fields["protocol"] = msgspec.Raw(_encode(PROTOCOL))

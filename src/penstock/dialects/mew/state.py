@@ -31,7 +31,7 @@ class Invited(msgspec.Struct, frozen=True):
 
 
 class OpenStream(msgspec.Struct, eq=False):
-    """A stream that is open: its route, and what people are told of it."""
+    """An open stream: its route, and what participants see of it."""
 
     route: FrameRoute
     no: int

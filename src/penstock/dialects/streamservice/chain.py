@@ -20,10 +20,7 @@ from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, CHUNK_MAC_SIZE,
 
 
 class ChainedStreamHmac:
-    """The chain of a stream of chunks.
-
-    The name is that of the protocol's description.
-    """
+    """The chain of a stream of chunks; named as in the protocol's description."""
 
     SIZE = CHUNK_MAC_SIZE
     FIRST_PREV = 0

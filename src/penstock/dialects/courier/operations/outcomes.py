@@ -20,10 +20,7 @@ Body = dict[str, Any]
 
 
 class Result(msgspec.Struct):
-    """A success that may be reported when commit `gate` is durable.
-
-    The body may depend on that commit, so it may be a function.
-    """
+    """A success, reported when commit `gate` is durable. A body that depends on that commit is a function."""
 
     body: Body | Callable[[], Body]
     gate: int = 0

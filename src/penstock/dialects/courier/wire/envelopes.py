@@ -138,10 +138,7 @@ def path_of(error: Exception) -> str | None:
 
 
 def parse(raw: bytes, to: str, principal: Principal, limits: Limits, fresh_id: str | None = None) -> Record | Refusal:
-    """A record of the envelope in `raw`, addressed to `to`, from `principal`.
-
-    The request around it has passed `json_problem`.
-    """
+    """A record of the envelope in `raw`, to `to`, from `principal`. Its request has passed `json_problem`."""
     if len(raw) > limits.envelope_max:
         return too_large(raw, limits)
     try:
@@ -179,10 +176,7 @@ def parse(raw: bytes, to: str, principal: Principal, limits: Limits, fresh_id: s
 
 
 def compose(envelope: dict[str, Any], principal: Principal, limits: Limits) -> Record | Refusal:
-    """A record of an envelope that the server writes itself; it has `id`, `type`, `from` and `payload`.
-
-    `parse` would decode again what is encoded here, so the same checks are made on the values.
-    """
+    """A record of an envelope that the server writes itself: the checks of `parse`, without decoding again."""
     raw = _encode(envelope)
     if len(raw) > limits.envelope_max:
         return too_large(raw, limits)

@@ -140,10 +140,7 @@ def _oversize(metadata_size: int, payload_size: int) -> Refusal | None:
 
 
 class WholeLines:
-    """Cuts a byte stream after line ends.
-
-    A line longer than `limit` is passed on in pieces of that size: its reader may refuse it, and it is never held whole.
-    """
+    """Cuts a byte stream after line ends. A line longer than `limit` is passed on in pieces, so it is never held whole."""
 
     def __init__(self, limit: int = PAYLOAD_MAX) -> None:
         self._limit = limit

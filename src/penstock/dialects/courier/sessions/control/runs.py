@@ -33,10 +33,7 @@ def error_line(req_id: str | int | None, refusal: Refusal) -> bytes:
 
 
 def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
-    """Refuse a settle when the commit that the refusal depends on is durable.
-
-    That may be the commit of a drop, which is undone if a full disk rejects the records that caused it.
-    """
+    """Refuse a settle once its cause is durable: a drop is undone if a full disk rejects the records that caused it."""
     line = error_line(req_id, denied.refusal)
     answers.after(denied.gate, lambda refusal: error_line(req_id, refusal) if refusal else line, fresh=True)
 
