@@ -1,0 +1,105 @@
+"""Schedulers: the order of calls and timers on a clock run by hand, and surveys in steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.core.clock import Now
+from penstock.server.engine.schedulers import HandScheduler, LoopScheduler, SurveyQueue
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    us = 0
+
+    def __call__(self) -> Now:
+        return Now(self.us, self.us)
+
+
+class Survey:
+    """Work of so many steps."""
+
+    def __init__(self, name: str, steps: int, seen: list[str]) -> None:
+        self.name = name
+        self.left = steps
+        self.seen = seen
+
+    def step(self, now: Now) -> bool:
+        self.seen.append(self.name)
+        self.left -= 1
+        return not self.left
+
+
+def noting(seen: list[str], text: str) -> Callable[[], None]:
+    return lambda: seen.append(text)
+
+
+def test_calls_run_in_order_before_due_timers() -> None:
+    seen: list[str] = []
+    scheduler = HandScheduler(Clock())
+    scheduler.at(0, noting(seen, "timer"))
+    scheduler.soon(noting(seen, "first"))
+    scheduler.soon(lambda: scheduler.soon(noting(seen, "second")))
+    assert seen == []
+    scheduler.run()
+    assert seen == ["first", "second", "timer"]
+
+
+def test_timers_run_when_the_clock_reaches_them_earliest_first() -> None:
+    seen: list[str] = []
+    clock = Clock()
+    scheduler = HandScheduler(clock)
+    for us, name in ((30, "c"), (10, "a"), (10, "b")):
+        scheduler.at(us, noting(seen, name))
+    clock.us = 9
+    scheduler.run()
+    assert seen == []
+    clock.us = 10
+    scheduler.run()
+    assert seen == ["a", "b"]
+    clock.us = 30
+    scheduler.run()
+    assert seen == ["a", "b", "c"]
+
+
+def test_a_cancelled_timer_does_not_run() -> None:
+    seen: list[str] = []
+    scheduler = HandScheduler(Clock())
+    scheduler.at(0, noting(seen, "a")).cancel()
+    scheduler.at(0, noting(seen, "b"))
+    scheduler.run()
+    assert seen == ["b"]
+
+
+def test_surveys_run_one_after_the_other_and_one_step_a_turn() -> None:
+    seen: list[str] = []
+    scheduler = HandScheduler(Clock())
+    surveys = SurveyQueue(scheduler)
+    surveys.add(Survey("a", 2, seen), noting(seen, "a done"))
+    surveys.add(Survey("b", 1, seen), noting(seen, "b done"))
+    assert seen == ["a"], "the first step needs no turn of its own"
+    scheduler.run()
+    assert seen == ["a", "a", "a done", "b", "b done"]
+
+
+def test_a_survey_that_is_done_at_once_leaves_the_queue_empty() -> None:
+    seen: list[str] = []
+    scheduler = HandScheduler(Clock())
+    surveys = SurveyQueue(scheduler)
+    for name in ("a", "b"):
+        surveys.add(Survey(name, 1, seen), noting(seen, f"{name} done"))
+    assert seen == ["a", "a done", "b", "b done"]
+
+
+def test_on_a_loop_a_timer_in_the_past_runs_on_the_next_turn() -> None:
+    async def go() -> None:
+        scheduler = LoopScheduler(asyncio.get_running_loop())
+        done = asyncio.Event()
+        scheduler.at(scheduler.now().us - 1_000_000, done.set)
+        assert not done.is_set()
+        async with asyncio.timeout(5):
+            await done.wait()
+
+    asyncio.run(go())

@@ -1,0 +1,118 @@
+"""Transports: one write a turn, WebSocket frames of every size, and closing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from penstock.transports.transport import (
+    BINARY,
+    CLOSE,
+    PONG,
+    TEXT,
+    ByteStreamTransport,
+    ServerWebSocketTransport,
+    frame,
+    frame_head,
+    tune,
+)
+
+
+def carried(work: Callable[[asyncio.Transport], Awaitable[None]]) -> bytes:
+    """The bytes that a peer reads from a transport until it is closed."""
+
+    async def go() -> bytes:
+        ours, theirs = socket.socketpair()
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        await work(transport)
+        transport.close()
+        async with asyncio.timeout(5):
+            data = await reader.read()
+        writer.close()
+        return data
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("size", "head"),
+    [
+        (0, b"\x82\x00"),
+        (125, b"\x82\x7d"),
+        (126, b"\x82\x7e\x00\x7e"),
+        (65_535, b"\x82\x7e\xff\xff"),
+        (65_536, b"\x82\x7f" + (65_536).to_bytes(8, "big")),
+    ],
+)
+def test_a_frame_begins_with_the_shortest_form_of_its_size(size: int, head: bytes) -> None:
+    assert frame_head(size) == head
+    assert frame(BINARY, b"." * size) == head + b"." * size
+
+
+def test_the_messages_of_a_turn_are_written_in_order_and_none_after_the_close() -> None:
+    async def work(transport: asyncio.Transport) -> None:
+        wire = ByteStreamTransport(transport)
+        wire.send([b"a", b"b"])
+        wire.send([b"c"])
+        wire.close(1000, "done")
+        wire.send([b"late"])
+
+    assert carried(work) == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("merge", "sent"), [(True, frame(TEXT, b"a\nb\n")), (False, frame(TEXT, b"a\n") + frame(TEXT, b"b\n"))]
+)
+def test_control_lines_of_a_turn_share_a_frame_and_other_messages_do_not(merge: bool, sent: bytes) -> None:
+    async def work(transport: asyncio.Transport) -> None:
+        ServerWebSocketTransport(transport, merge=merge).send([b"a\n", b"b\n"])
+
+    assert carried(work) == sent
+
+
+def test_messages_that_are_frames_already_pass_unchanged() -> None:
+    async def work(transport: asyncio.Transport) -> None:
+        wire = ServerWebSocketTransport(transport, merge=False)
+        wire.is_framed = True
+        wire.send([frame(BINARY, b"x"), frame(BINARY, b"y")])
+
+    assert carried(work) == frame(BINARY, b"x") + frame(BINARY, b"y")
+
+
+def test_a_close_is_sent_once_with_a_bounded_reason_and_pings_are_ignored_after_it() -> None:
+    async def work(transport: asyncio.Transport) -> None:
+        wire = ServerWebSocketTransport(transport, merge=False)
+        wire.pong(b"1")
+        wire.hold(True)
+        wire.close(1008, "r" * 200)
+        assert wire.readable.is_set(), "the peer's close must be read"
+        wire.close(1001, "again")
+        wire.pong(b"2")
+        wire.end()
+
+    assert carried(work) == frame(PONG, b"1") + frame(CLOSE, (1008).to_bytes(2, "big") + b"r" * 120)
+
+
+def test_holding_stops_reading_until_it_is_released() -> None:
+    async def work(transport: asyncio.Transport) -> None:
+        wire = ByteStreamTransport(transport)
+        wire.hold(True)
+        assert not transport.is_reading()
+        wire.hold(False)
+        assert transport.is_reading()
+
+    assert carried(work) == b""
+
+
+def test_a_tcp_socket_sends_small_writes_at_once() -> None:
+    with socket.socket() as tcp:
+        tune(tcp)
+        assert tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert tcp.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    with socket.socket(socket.AF_UNIX) as unix:
+        tune(unix)
+    tune(None)
