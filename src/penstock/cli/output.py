@@ -119,6 +119,15 @@ def compact(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
+def ago(seconds: float) -> str:
+    """An age, short enough for a narrow terminal."""
+    whole = max(int(seconds), 0)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if whole >= 2 * size:
+            return f"{whole // size}{unit} ago"
+    return f"{whole}s ago"
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"

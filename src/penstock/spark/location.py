@@ -198,7 +198,7 @@ def parse_locations(
         secret = _token(token, token_file)
         return tuple(JournalLocation(url=_checked(one), token=secret, retry_s=retry_s) for one in _several(url))
     if token or token_file:
-        raise SourceError("a token is for a server; leave it out, or name the server with the option `url`")
+        raise SourceError("a token is for a server", "leave it out, or name the server with the option `url`")
     return tuple(JournalLocation(path=_absolute(one)) for one in _several(path or ""))
 
 
@@ -213,7 +213,7 @@ def _several(text: str) -> list[str]:
 
 def _absolute(path: str) -> str:
     if path.startswith(("http://", "https://")):
-        raise SourceError(f"`{path}` is a URL; give it with the option `url` instead of as a path")
+        raise SourceError(f"`{path}` is a URL", "give it with the option `url` instead of as a path")
     if path.startswith("file:"):
         path = urlsplit(path).path
     return os.path.abspath(os.path.expanduser(path))
@@ -223,26 +223,26 @@ def _checked(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
         shown = url.rpartition("@")[2]
-        raise SourceError(f"`{shown}` is not the URL of an HTTP door; write `http://host:port`")
+        raise SourceError(f"`{shown}` is not the URL of an HTTP door", "write `http://host:port`")
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def _token(token: str | None, token_file: str | None) -> str | None:
     if token is not None and token_file is not None:
-        raise SourceError("`token` and `tokenFile` exclude each other; give one of them")
+        raise SourceError("`token` and `tokenFile` exclude each other", "give one of them")
     if token_file is not None:
         try:
             return Path(token_file).expanduser().read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise SourceError(
-                f"the token file `{token_file}` cannot be read: {reason}; name the file on the driver's machine"
+                f"the token file `{token_file}` cannot be read: {reason}", "name the file on the driver's machine"
             ) from None
     if token is not None and token.startswith("env:"):
         name = token.removeprefix("env:")
         found = os.environ.get(name)
         if not found:
-            raise SourceError(f"the variable `{name}` is not set where the driver runs; set it, or use `tokenFile`")
+            raise SourceError(f"the variable `{name}` is not set where the driver runs", "set it, or use `tokenFile`")
         return found
     return token
 
@@ -250,11 +250,12 @@ def _token(token: str | None, token_file: str | None) -> str | None:
 def _directory(data: Path) -> JournalReader:
     if not data.is_dir():
         raise SourceError(
-            f"there is no directory `{data}` here; name the data directory of a server by its path on the machines of the tasks,"
-            " or read through the server with the options `url` and `token`"
+            f"there is no directory `{data}` here",
+            "name the data directory of a server by its path on the machines of the tasks,"
+            " or read through the server with the options `url` and `token`",
         )
     if not (data / "journal").is_dir():
         inside = data.parent if data.name in {"journal", "lake"} and (data.parent / "journal").is_dir() else None
         hint = f"did you mean `{inside}`?" if inside else "name the directory that contains `journal` and `lake`"
-        raise SourceError(f"there is no journal in `{data}`; {hint}")
+        raise SourceError(f"there is no journal in `{data}`", hint)
     return JournalReader(data)

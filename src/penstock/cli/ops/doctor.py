@@ -24,7 +24,6 @@ import penstock
 from penstock.cli.options import DEFAULTS, Common
 from penstock.cli.output import print_json, print_table
 from penstock.core.errors import PenstockError
-from penstock.ipc.pipeline import STATUS_FILE, PipelineStatus
 
 EXIT_CHECK = 3
 DISK_LEAST_BYTES = 1024**3
@@ -237,6 +236,7 @@ def _uvloop() -> CheckResult:
 
 def _spark(data: Path) -> Iterator[CheckResult]:
     """Java, Spark and the state of the pipeline."""
+    from penstock.cli.tables.pipeline_session import read_status
     from penstock.spark import java
 
     try:
@@ -253,9 +253,8 @@ def _spark(data: Path) -> Iterator[CheckResult]:
     is_known = tuple(map(int, version.split(".")[:2])) >= SPARK_LEAST
     needed = ".".join(map(str, SPARK_LEAST))
     yield CheckResult("spark", "ok" if is_known else "failed", f"{version}; {needed} or newer is needed")
-    try:
-        status = msgspec.json.decode((data / "run" / STATUS_FILE).read_bytes(), type=PipelineStatus)
-    except (OSError, msgspec.DecodeError):
+    status = read_status(data)
+    if status is None:
         yield CheckResult("pipeline", "info", "none has run on this directory")
         return
     detail = status.state if status.message is None else f"{status.state}: {status.message}; {status.hint}"

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, run
-from penstock.cli.output import compact, print_fields, print_json, print_line, print_result, print_rows, print_table
+from penstock.cli.output import (
+    ago,
+    compact,
+    print_fields,
+    print_json,
+    print_line,
+    print_result,
+    print_rows,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -44,14 +53,7 @@ def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> None:
 
 
 def _ago(moment: str | None, now: datetime) -> str:
-    """The age, short enough for a narrow terminal."""
-    if moment is None:
-        return "-"
-    seconds = max(0, int((now - datetime.fromisoformat(moment)).total_seconds()))
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit} ago"
-    return f"{seconds}s ago"
+    return "-" if moment is None else ago((now - datetime.fromisoformat(moment)).total_seconds())
 
 
 def peek(

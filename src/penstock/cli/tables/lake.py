@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from penstock.cli.history.journal import DATA_DEFAULT, DataOption
-from penstock.cli.output import print_json, print_line, print_note, print_table
+from penstock.cli.output import ago, print_json, print_line, print_note, print_table
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.plain_values import iso
 
@@ -45,9 +45,9 @@ def ls(*, place: DataOption = DATA_DEFAULT) -> None:
         print_note(f"there are no tables in `{place.data}` yet; {NO_TABLES_HINT}")
     else:
         columns = ("table", "rows", "files", "bytes", "version", "offset", "changed")
-        now_ms = time.time() * 1000
+        now_s = time.time()
         cells = [
-            (one.table, one.rows, one.files, one.bytes, one.version, one.offset, _ago(now_ms - one.at_ms))
+            (one.table, one.rows, one.files, one.bytes, one.version, one.offset, ago(now_s - one.at_ms / 1000))
             for one in found
         ]
         print_table(columns, cells)
@@ -178,17 +178,8 @@ def speaking() -> Iterator[None]:
     try:
         yield
     except LakeError as error:
-        message, _, hint = str(error).partition("; ")
-        raise PenstockError(Refusal("InvalidRequest", message, hint=hint or NO_TABLES_HINT)) from None
+        raise PenstockError(Refusal("InvalidRequest", error.message, hint=error.hint or NO_TABLES_HINT)) from None
     except OSError as error:
         hint = "the directory must be readable, and writable to change something"
         text = f"cannot use `{error.filename}`: {error.strerror}"
         raise PenstockError(Refusal("InvalidRequest", text, hint=hint)) from None
-
-
-def _ago(age_ms: float) -> str:
-    seconds = max(int(age_ms / 1000), 0)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit} ago"
-    return f"{seconds}s ago"

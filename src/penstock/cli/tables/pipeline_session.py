@@ -118,22 +118,16 @@ def open_tables(data: Path, config: Path | None) -> Iterator[Ingest]:
 @contextmanager
 def as_pipeline_errors() -> Iterator[None]:
     """Report errors of Spark, the journal and the tables as `PipelineFailed`."""
-    from penstock.spark.errors import SourceError
-    from penstock.spark.java import JavaError
-    from penstock.spark.lake.data_files import SchemaError
-    from penstock.spark.lake.snapshots import LakeError
+    from penstock.spark.errors import HintedError
     from penstock.spark.master import MasterError
-    from penstock.spark.pipeline.gaps import LostRowsError
-    from penstock.spark.pipeline.steps import StepError
 
     try:
         with reading():
             yield
     except MasterError as error:
         raise pipeline_error(str(error), error.hint) from None
-    except (SourceError, LostRowsError, StepError, SchemaError, LakeError, JavaError) as error:
-        message, _, hint = str(error).partition("; ")
-        raise pipeline_error(message, hint or None) from None
+    except HintedError as error:
+        raise pipeline_error(error.message, error.hint) from None
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def open_table(lake: Path, name: str) -> LakeTable:
     path = lake / name
     if not TABLE_NAME.fullmatch(name) or not DeltaTable.is_deltatable(str(path)):
         there = ", ".join(f"`{one}`" for one in table_names(lake)) or "none yet"
-        raise LakeError(f"there is no table `{name}` in `{lake}`; there are: {there}")
+        raise LakeError(f"there is no table `{name}` in `{lake}`", f"there are: {there}")
     table = DeltaTable(str(path))
     check_readable(table, name)
     partition_by = tuple(table.metadata().partition_columns)

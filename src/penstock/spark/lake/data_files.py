@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
+from penstock.spark.errors import HintedError
+
 FILE_ROWS_MAX = 1_000_000
 """A file with this many rows is closed, and the next one begins."""
 OPEN_FILES_MAX = 64
@@ -33,7 +35,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
-class SchemaError(ValueError):
+class SchemaError(HintedError, ValueError):
     """Rows do not fit their table; the message names the column and what to do."""
 
     code = "SchemaChanged"
@@ -111,22 +113,22 @@ def fit(rows: pa.Table, schema: pa.Schema, required: Sequence[str], name: str) -
     """Rows with exactly the columns of a table: missing ones are null; unknown or retyped ones are refused."""
     unknown = [column for column in rows.column_names if column not in schema.names]
     if unknown:
-        raise SchemaError(f"table `{name}` has no column `{unknown[0]}`; leave it out, or add it to the table first")
+        raise SchemaError(f"table `{name}` has no column `{unknown[0]}`", "leave it out, or add it to the table first")
     columns = []
     for field in schema:
         if field.name not in rows.column_names:
             if field.name in required:
-                raise SchemaError(f"column `{field.name}` of table `{name}` is missing; every row needs it")
+                raise SchemaError(f"column `{field.name}` of table `{name}` is missing", "every row needs it")
             columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)]))
             continue
         column = rows.column(field.name)
         if field.name in required and column.null_count:
-            raise SchemaError(f"column `{field.name}` of table `{name}` is null in a row; every row needs a value")
+            raise SchemaError(f"column `{field.name}` of table `{name}` is null in a row", "every row needs a value")
         if column.type != field.type:
             if not is_same_kind(column.type, field.type):
                 raise SchemaError(
-                    f"column `{field.name}` of table `{name}` is {field.type}, and the rows have {column.type}; "
-                    f"cast it, columns are never retyped"
+                    f"column `{field.name}` of table `{name}` is {field.type}, and the rows have {column.type}",
+                    "cast it, columns are never retyped",
                 )
             column = column.cast(field.type)
         columns.append(column)

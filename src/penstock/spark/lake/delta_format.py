@@ -75,8 +75,8 @@ class PenstockDelta(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         if overwrite:
             raise LakeError(
-                "a stream cannot overwrite its table with every batch; use the output mode `append`, with the option "
-                "`mergeKeys` to replace rows"
+                "a stream cannot overwrite its table with every batch",
+                "use the output mode `append`, with the option `mergeKeys` to replace rows",
             )
         return DeltaStreamWriter(self.options, schema)
 
@@ -116,7 +116,8 @@ class DeltaReader(DataSourceReader):
             except FileNotFoundError as error:
                 raise LakeError(
                     f"`{file.path}` of table `{self._table.name}` is gone: this query is older than "
-                    f"{SWEEP_AGE_S // 60} minutes and the table has changed since; run it again"
+                    f"{SWEEP_AGE_S // 60} minutes and the table has changed since",
+                    "run it again",
                 ) from error
 
 
@@ -195,7 +196,7 @@ class DeltaBatchWriter(DataSourceArrowWriter):
             )
         if overwrite and self._target.keys:
             raise LakeError(
-                "`mergeKeys` and the mode `overwrite` contradict each other; use the mode `append` to merge"
+                "`mergeKeys` and the mode `overwrite` contradict each other", "use the mode `append` to merge"
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -236,7 +237,7 @@ def _path(options: Mapping[str, str]) -> Path:
         raise LakeError("`penstock_delta` needs the table's directory: `.load(path)`, `.save(path)` or `.start(path)`")
     text = given.removeprefix("file://").removeprefix("file:")
     if "://" in text:
-        raise LakeError(f"`{given}` is not a directory; `penstock_delta` needs a path that exists on every node")
+        raise LakeError(f"`{given}` is not a directory", "`penstock_delta` needs a path that exists on every node")
     return Path(os.path.abspath(text))
 
 
@@ -244,8 +245,8 @@ def _existing(options: Mapping[str, str]) -> LakeTable:
     path = _path(options)
     if not DeltaTable.is_deltatable(str(path)):
         raise LakeError(
-            f"there is no Delta table in `{path}`; `penstock lake ls` lists those of a data directory, "
-            f"and writing with `penstock_delta` creates one"
+            f"there is no Delta table in `{path}`",
+            "`penstock lake ls` lists those of a data directory, and writing with `penstock_delta` creates one",
         )
     table = DeltaTable(str(path))
     check_readable(table, path.name)
@@ -260,7 +261,7 @@ def _columns(options: Mapping[str, str], table: LakeTable, version: int | None) 
         return schema
     unknown = [name for name in names if name not in schema.names]
     if unknown:
-        raise LakeError(f"table `{table.name}` has no column `{unknown[0]}`; it has {', '.join(schema.names)}")
+        raise LakeError(f"table `{table.name}` has no column `{unknown[0]}`", f"it has {', '.join(schema.names)}")
     return pa.schema([schema.field(name) for name in names])
 
 
@@ -269,11 +270,11 @@ def _version(options: Mapping[str, str]) -> int | None:
     if moment is None:
         return version
     if version is not None:
-        raise LakeError("`versionAsOf` and `timestampAsOf` both select a version; leave one out")
+        raise LakeError("`versionAsOf` and `timestampAsOf` both select a version", "leave one out")
     try:
         at = datetime.fromisoformat(moment)
     except ValueError:
-        raise LakeError(f"`timestampAsOf` is `{moment}`; write it as `2026-01-31T12:00:00Z`") from None
+        raise LakeError(f"`timestampAsOf` is `{moment}`", "write it as `2026-01-31T12:00:00Z`") from None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return _existing(options).version_at(int(at.timestamp() * 1000))
 
@@ -287,7 +288,8 @@ def _target(options: Mapping[str, str], schema: StructType) -> DeltaTarget:
         if by and by != stored.definition.partition_by:
             raise LakeError(
                 f"table `{path.name}` is partitioned by {', '.join(stored.definition.partition_by) or 'nothing'}, and "
-                f"that cannot change; leave `partitionBy` out"
+                f"that cannot change",
+                "leave `partitionBy` out",
             )
         by = stored.definition.partition_by
         known = stored.schema()
@@ -296,14 +298,14 @@ def _target(options: Mapping[str, str], schema: StructType) -> DeltaTarget:
                 want = known.field(name)
                 if not data_files.is_same_kind(one.type, want.type):
                     raise SchemaError(
-                        f"column `{name}` of table `{path.name}` is {want.type}, and the rows have {one.type}; "
-                        f"cast it, columns are never retyped"
+                        f"column `{name}` of table `{path.name}` is {want.type}, and the rows have {one.type}",
+                        "cast it, columns are never retyped",
                     )
                 fields[name] = want
     for kind, names in (("mergeKeys", keys), ("partitionBy", by)):
         missing = [name for name in names if name not in fields]
         if missing:
-            raise SchemaError(f"column `{missing[0]}` of `{kind}` is missing; the rows have {', '.join(fields)}")
+            raise SchemaError(f"column `{missing[0]}` of `{kind}` is missing", f"the rows have {', '.join(fields)}")
     definition = TableDefinition(path.name, pa.schema(list(fields.values())), keys, "merge" if keys else "append", by)
     table = LakeTable(path.parent, definition)
     table.check_definition()
@@ -319,5 +321,5 @@ def _whole(options: Mapping[str, Any], option: str) -> int | None:
     if given is None:
         return None
     if not given.isdecimal():
-        raise LakeError(f"`{option}` is `{given}`; use a whole number of 0 or more")
+        raise LakeError(f"`{option}` is `{given}`", "use a whole number of 0 or more")
     return int(given)

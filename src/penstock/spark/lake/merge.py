@@ -42,7 +42,7 @@ def one_per_key(rows: pa.Table, key: Sequence[str], newest: str | None, name: st
         seen: set[tuple[Any, ...]] = set()
         twice = next(one for one in keys if one in seen or seen.add(one))  # type: ignore[func-returns-value]
         shown = ", ".join(f"{column}={value}" for column, value in zip(key, twice, strict=True))
-        raise SchemaError(f"two rows for table `{name}` have the same key ({shown}); keep one of them")
+        raise SchemaError(f"two rows for table `{name}` have the same key ({shown})", "keep one of them")
     chosen: dict[tuple[Any, ...], int] = {}
     values = rows.column(newest).to_pylist()
     for index, one in enumerate(keys):

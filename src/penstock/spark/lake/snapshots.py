@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from penstock.spark.errors import HintedError
 from penstock.spark.lake.data_files import Layout, LiveFile, has_bounds
 from penstock.spark.lake.schemas import TableDefinition
 
@@ -20,7 +21,7 @@ STATISTICS_SETTING = "delta.dataSkippingStatsColumns"
 _UNREADABLE = ("deletionVectors", "columnMapping", "variantType", "variantType-preview")
 
 
-class LakeError(Exception):
+class LakeError(HintedError):
     """A table that cannot be read or written as asked; the message says what to do."""
 
 
@@ -30,8 +31,8 @@ def check_readable(table: DeltaTable, name: str) -> None:
     found = [feature for feature in _UNREADABLE if feature in features]
     if found:
         raise LakeError(
-            f"table `{name}` uses Delta's `{found[0]}`, which is not supported; disable it in the program that "
-            f"wrote the table, or copy the rows to a table without it"
+            f"table `{name}` uses Delta's `{found[0]}`, which is not supported",
+            "disable it in the program that wrote the table, or copy the rows to a table without it",
         )
 
 

@@ -73,7 +73,7 @@ class LakeTable(TableReader):
         """Refuse an invalid definition."""
         definition = self.definition
         if not TABLE_NAME.fullmatch(definition.name):
-            raise LakeError(f"`{definition.name}` cannot be a table's name; use letters, digits, `_`, `-` and `.`")
+            raise LakeError(f"`{definition.name}` cannot be a table's name", "use letters, digits, `_`, `-` and `.`")
         wrong = [
             name
             for name in definition.partition_by
@@ -109,8 +109,8 @@ class LakeTable(TableReader):
                 stored = table.transaction_version(app)
                 if stored is not None and step.first < stored:
                     raise LakeError(
-                        f"rows {step.first} to {stored - 1} of `{app}` are already in table `{self.name}`; "
-                        f"leave them out and begin at {stored}"
+                        f"rows {step.first} to {stored - 1} of `{app}` are already in table `{self.name}`",
+                        f"leave them out and begin at {stored}",
                     )
             files = self._staged(table, [rows]) if isinstance(rows, pa.Table) else list(rows)
             self._commit(table, "append", fresh, files)
@@ -120,7 +120,7 @@ class LakeTable(TableReader):
         """Insert rows and replace those with the same key. Returns False if all of the progress is stored already."""
         definition = self.definition
         if not definition.key:
-            raise LakeError(f"table `{self.name}` has no key to merge by; name its columns, or append")
+            raise LakeError(f"table `{self.name}` has no key to merge by", "name its columns, or append")
         with self.writing():
             table = self._ready()
             fresh = self._fresh(table, progress)
@@ -162,7 +162,7 @@ class LakeTable(TableReader):
         """Replace all rows and the progress by those of another table, in one commit."""
         source = other.delta()
         if source is None:
-            raise LakeError(f"there is no table at `{other.path}` to take over; build it first")
+            raise LakeError(f"there is no table at `{other.path}` to take over", "build it first")
         now = self.clock()
         files = live_files(source)
         for file in files:
@@ -247,13 +247,15 @@ class LakeTable(TableReader):
             elif not data_files.is_same_kind(field.type, stored.field(field.name).type):
                 raise SchemaError(
                     f"column `{field.name}` of table `{self.name}` is {stored.field(field.name).type}, not "
-                    f"{field.type}; columns are never retyped: cast it, or give the new one another name"
+                    f"{field.type}",
+                    "columns are never retyped: cast it, or give the new one another name",
                 )
         partition_by = tuple(table.metadata().partition_columns)
         if partition_by != self.definition.partition_by:
             raise SchemaError(
                 f"table `{self.name}` is partitioned by {list(partition_by)}, not by "
-                f"{list(self.definition.partition_by)}; that cannot change after the first write"
+                f"{list(self.definition.partition_by)}",
+                "that cannot change after the first write",
             )
         if new:
             table.alter.add_columns(new)

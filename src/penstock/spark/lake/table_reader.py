@@ -95,7 +95,7 @@ class TableReader:
         names = list(schema.names if columns is None else columns)
         unknown = [name for name in names if name not in schema.names]
         if unknown:
-            raise LakeError(f"table `{self.name}` has no column `{unknown[0]}`; it has {', '.join(schema.names)}")
+            raise LakeError(f"table `{self.name}` has no column `{unknown[0]}`", f"it has {', '.join(schema.names)}")
         wanted = pa.schema([schema.field(name) for name in names])
         read = None if filter is not None else names
         parts = []
@@ -125,7 +125,7 @@ class TableReader:
             committed = self.log.commit_ms(version)
             if committed is not None and committed <= at_ms:
                 return version
-        raise LakeError(f"table `{self.name}` has no version from that time any more; kept are {_shown(kept)}")
+        raise LakeError(f"table `{self.name}` has no version from that time any more", f"kept are {_shown(kept)}")
 
     def _at(self, version: int | None) -> DeltaTable:
         if version is None:
@@ -143,13 +143,15 @@ class TableReader:
             table = None
         if table is None:
             raise LakeError(
-                f"there is no table `{self.name}` in `{self.lake}`; `penstock lake ls` lists the tables, "
-                f"and `penstock pipeline run --once` creates those of the pipeline"
+                f"there is no table `{self.name}` in `{self.lake}`",
+                "`penstock lake ls` lists the tables, and `penstock pipeline run --once` creates those of the pipeline",
             )
         return table
 
     def _gone(self, version: int) -> LakeError:
-        return LakeError(f"version {version} of table `{self.name}` cannot be read; kept are {_shown(self.log.kept())}")
+        return LakeError(
+            f"version {version} of table `{self.name}` cannot be read", f"kept are {_shown(self.log.kept())}"
+        )
 
 
 def _may_hold(file: LiveFile, column: str, least: Any, greatest: Any) -> bool:

@@ -340,22 +340,19 @@ def message(alert: Alert, rule: AnyAlertRule | None) -> str:
         return f"{subject} did nothing for {alert.value:g} ms, from {start} on; {limit} ms are allowed"
     match rule:
         case RateRule():
-            what, limit = "envelopes enqueued in a minute", f"{limit} envelopes enqueued in a minute"
+            what = "envelopes enqueued in a minute"
         case LatencyRule():
-            what, limit = (
-                "ms of waiting at the 95th percentile",
-                f"{limit} ms of waiting at the 95th percentile",
-            )
+            what = "ms of waiting at the 95th percentile"
         case DeadLetterRule():
-            what, limit = "dead letters in a minute", f"{limit} dead letters in a minute"
+            what = "dead letters in a minute"
         case TriggerFailureRule():
-            what, limit = "failed firings in a minute", f"{limit} failed firings in a minute"
+            what = "failed firings in a minute"
         case None:
-            what, limit = f"by the rule `{alert.rule}`", f"{limit} by the rule `{alert.rule}`"
+            what = f"by the rule `{alert.rule}`"
     if alert.state == "firing":
-        return f"{subject} has had more than {limit}, since {start}"
+        return f"{subject} has had more than {limit} {what}, since {start}"
     end = rfc3339(alert.window_end)
-    return f"{subject} had up to {alert.value:g} {what}, from {start} to {end}; {alert.threshold:g} are allowed"
+    return f"{subject} had up to {alert.value:g} {what}, from {start} to {end}; {limit} are allowed"
 
 
 def envelope(alert: Alert, to: str) -> dict[str, Any]:

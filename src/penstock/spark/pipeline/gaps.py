@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.journal.delta_log import table_names
 from penstock.spark import location
+from penstock.spark.errors import HintedError
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import EVENTS, GAPS, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
@@ -16,11 +17,11 @@ from penstock.spark.location import SourceJournal
 from penstock.spark.pipeline.queries import SHARD
 
 
-class LostRowsError(Exception):
+class LostRowsError(HintedError):
     """The journal no longer has rows that a table needs, or has fewer rows than a table; `code` says which."""
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)
         self.code = code
 
 
@@ -38,7 +39,7 @@ def check_not_gone(name: str, first: int, oldest: int) -> None:
     if first < oldest:
         raise LostRowsError(
             "DataLoss",
-            f"DATA_LOSS: the table `{name}` needs rows {first} to {oldest - 1}, which are no longer kept; "
+            f"DATA_LOSS: the table `{name}` needs rows {first} to {oldest - 1}, which are no longer kept",
             "`penstock pipeline reset --accept-loss` records the gap and continues from the oldest row",
         )
 

@@ -90,7 +90,7 @@ class Ingest:
         if ahead:
             raise LostRowsError(
                 "JournalRewound",
-                f"JOURNAL_REWOUND: the journal ends at {end} and these tables hold later rows: {', '.join(ahead)}; "
+                f"JOURNAL_REWOUND: the journal ends at {end} and these tables hold later rows: {', '.join(ahead)}",
                 "it lost rows when it recovered from a crash",
             )
 

@@ -53,7 +53,7 @@ def rebuild_table(
     if oldest > 0 and not accept_loss:
         raise LostRowsError(
             "DataLoss",
-            f"rows 0 to {oldest - 1} are no longer kept, so a new `{name}` would begin at {oldest}; "
+            f"rows 0 to {oldest - 1} are no longer kept, so a new `{name}` would begin at {oldest}",
             "keep the old table, or pass `--accept-loss`",
         )
     workshop = ingest.lake / WORKSHOP

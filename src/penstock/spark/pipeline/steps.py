@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from penstock.journal.delta_log import TABLE_NAME
+from penstock.spark.errors import HintedError
 from penstock.spark.lake import schemas
 from penstock.spark.lake.schemas import TableDefinition
 
@@ -26,7 +27,7 @@ Rows = Callable[["JournalBatch"], "DataFrame"]
 Window = Literal["minute"]
 
 
-class StepError(Exception):
+class StepError(HintedError):
     """A user table that cannot be built; the message says what to change."""
 
     code = "BadTable"
@@ -158,13 +159,13 @@ def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
     for file in files:
         for found in _marks(Path(file)):
             if found.name in schemas.TABLES:
-                raise StepError(f"`{file}`: the table `{found.name}` is built in; choose another name")
+                raise StepError(f"`{file}`: the table `{found.name}` is built in", "choose another name")
             if any(step.table.name == found.name for step in steps):
-                raise StepError(f"`{file}`: there is already a table `{found.name}`; choose another name")
+                raise StepError(f"`{file}`: there is already a table `{found.name}`", "choose another name")
             if not TABLE_NAME.fullmatch(found.name):
                 raise StepError(
-                    f"`{file}`: `{found.name}` cannot be a table's name; begin with a letter or a digit, "
-                    'as in `@table("errors")`'
+                    f"`{file}`: `{found.name}` cannot be a table's name",
+                    'begin with a letter or a digit, as in `@table("errors")`',
                 )
             steps.append(_step(spark, file, found))
     return steps
@@ -195,7 +196,7 @@ def _step(spark: SparkSession, file: str | Path, found: UserTable) -> Step:
     schema = to_arrow_schema(shape, timezone="UTC")
     for column in ("journal", *found.key, *([found.newest] if found.newest else [])):
         if column not in schema.names:
-            raise StepError(f"`{file}`: the table `{found.name}` has no column `{column}`; add it")
+            raise StepError(f"`{file}`: the table `{found.name}` has no column `{column}`", "add it")
     partition_by = ("date",) if "date" in schema.names else ()
     made = TableDefinition(found.name, schema, found.key, found.write, partition_by, found.newest)
     function = found.function
@@ -224,5 +225,5 @@ def only(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
     known = {step.table.name: step for step in steps}
     for name in names:
         if name not in known:
-            raise StepError(f"there is no table `{name}`; tables: {', '.join(known)}")
+            raise StepError(f"there is no table `{name}`", f"tables: {', '.join(known)}")
     return [replace(known[name], after=()) for name in names]

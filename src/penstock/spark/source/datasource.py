@@ -84,8 +84,8 @@ class PenstockSource(DataSource):
         wanted = [(field.name, field.dataType) for field in schema.fields]
         if wanted != [(field.name, field.dataType) for field in declared.fields]:
             raise SourceError(
-                f"the schema `{schema.simpleString()}` is not that of the source, `{declared.simpleString()}`; leave `.schema(…)`"
-                " out, choose columns with the option `columns`, and cast them in the query"
+                f"the schema `{schema.simpleString()}` is not that of the source, `{declared.simpleString()}`",
+                "leave `.schema(…)` out, choose columns with the option `columns`, and cast them in the query",
             )
         return options
 
@@ -107,7 +107,8 @@ class JournalBatchReader(DataSourceReader):
         for one, (first, stop) in ranges.items():
             if first > stop:
                 raise SourceError(
-                    f"the read of {journals[one].location} begins at row {first} and ends before it, at {stop}; swap them"
+                    f"the read of {journals[one].location} begins at row {first} and ends before it, at {stop}",
+                    "swap them",
                 )
         return [*plan(self._options, journals, ranges)]
 

@@ -49,18 +49,18 @@ def decode(value: Any, source: str = "the checkpoint", least: int = 0) -> Points
         parsed = msgspec.convert(value, _Value)
     except msgspec.ValidationError as error:
         example = '{"v": 1, "journals": {"<journal id>": {"0": 42}}}'
-        raise SourceError(f"{source} has invalid offsets: {error}; write them as {example}") from None
+        raise SourceError(f"{source} has invalid offsets: {error}", f"write them as {example}") from None
     if parsed.v != VERSION:
         raise SourceError(
-            f"{source} has offsets of version {parsed.v}, but this Penstock reads version {VERSION}; a newer one wrote"
-            " them: install it, or start with a new checkpoint"
+            f"{source} has offsets of version {parsed.v}, but this Penstock reads version {VERSION}",
+            "a newer one wrote them: install it, or start with a new checkpoint",
         )
     points = {}
     for journal, shards in parsed.journals.items():
         if list(shards) != [SHARD]:
             raise SourceError(f"{source} names shards {', '.join(shards)} of a journal that has only shard {SHARD}")
         if shards[SHARD] < least:
-            raise SourceError(f"{source} has offset {shards[SHARD]}; the minimum is {least}")
+            raise SourceError(f"{source} has offset {shards[SHARD]}", f"the minimum is {least}")
         points[journal] = Point(shards[SHARD], parsed.epochs.get(journal, {}).get(SHARD, 0))
     return points
 
@@ -76,7 +76,7 @@ def parse(option: str, text: str) -> Points | int:
         value = json.loads(text)
     except ValueError:
         words = "`latest`" if option == "endingOffsets" else "`earliest`, `latest`"
-        raise SourceError(f"`{option}` is `{text[:80]}`; write {words} or offsets as JSON") from None
+        raise SourceError(f"`{option}` is `{text[:80]}`", f"write {words} or offsets as JSON") from None
     return decode(value, f"`{option}`", EARLIEST)
 
 

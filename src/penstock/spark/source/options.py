@@ -75,7 +75,7 @@ class SourceOptions:
         """Refuse options that would be ignored."""
         for name in names:
             if name in self.given:
-                raise SourceError(f"`{name}` does not apply to {where}; leave it out")
+                raise SourceError(f"`{name}` does not apply to {where}", "leave it out")
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -87,12 +87,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         if name is None:
             near = get_close_matches(key.lower(), spelled, 1)
             hint = f"did you mean `{spelled[near[0]]}`?" if near else f"options: {', '.join(NAMES[1:])}"
-            raise SourceError(f"there is no option `{key}`; {hint}")
+            raise SourceError(f"there is no option `{key}`", hint)
         values[name] = value
     read = _Values(values)
     for one, other in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
         if one in values and other in values:
-            raise SourceError(f"`{one}` and `{other}` exclude each other; give one of them")
+            raise SourceError(f"`{one}` and `{other}` exclude each other", "give one of them")
     retry_s = read.duration("retryTimeout", RETRY_S)
     starting, ending = values.get("startingOffsets"), values.get("endingOffsets")
     return SourceOptions(
@@ -129,7 +129,7 @@ class _Values:
     def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
         value = self._values.get(name, default).strip().lower()
         if value not in allowed:
-            raise SourceError(f"`{name}` is `{value}`; it is one of {', '.join(allowed)}")
+            raise SourceError(f"`{name}` is `{value}`", f"it is one of {', '.join(allowed)}")
         return value
 
     def truth(self, name: str, default: bool | None) -> bool | None:
@@ -142,7 +142,7 @@ class _Values:
         if text is None:
             return None
         if not text.strip().isdecimal() or int(text) < 1:
-            raise SourceError(f"`{name}` is `{text}`; it is a whole number of 1 or more")
+            raise SourceError(f"`{name}` is `{text}`", "it is a whole number of 1 or more")
         return int(text)
 
     def duration(self, name: str, default: float) -> float:
@@ -151,7 +151,7 @@ class _Values:
             return default
         found = _DURATION.fullmatch(text.lower())
         if found is None:
-            raise SourceError(f"`{name}` is `{text}`; write a duration like `500ms`, `30s`, `15m` or `2h`")
+            raise SourceError(f"`{name}` is `{text}`", "write a duration like `500ms`, `30s`, `15m` or `2h`")
         return float(found[1]) * _UNITS_S[found[2]]
 
     def moment_us(self, name: str) -> int | None:
@@ -164,7 +164,7 @@ class _Values:
             moment = datetime.fromisoformat(text.strip())
         except ValueError:
             raise SourceError(
-                f"`{name}` is `{text}`; write `2026-01-31T12:00:00Z`, or milliseconds since 1970"
+                f"`{name}` is `{text}`", "write `2026-01-31T12:00:00Z`, or milliseconds since 1970"
             ) from None
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         whole = moment.replace(microsecond=0)
@@ -178,7 +178,7 @@ class _Values:
             if name not in FILE_SCHEMA.names:
                 near = get_close_matches(name, FILE_SCHEMA.names, 1)
                 hint = f"did you mean `{near[0]}`?" if near else f"columns: {', '.join(FILE_SCHEMA.names)}"
-                raise SourceError(f"there is no column `{name}`; {hint}")
+                raise SourceError(f"there is no column `{name}`", hint)
         if not names or len(set(names)) != len(names):
             raise SourceError("`columns` names each column that is wanted once, separated by commas")
         return names
@@ -187,5 +187,5 @@ class _Values:
         name = self._values.get("reader")
         problem = None if name is None else name_problem(name)
         if problem is not None:
-            raise SourceError(f"`reader` is `{name}`; {problem}")
+            raise SourceError(f"`reader` is `{name}`", f"{problem}")
         return name

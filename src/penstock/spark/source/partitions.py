@@ -51,8 +51,8 @@ def _points(
         wanted = given[one].offset if isinstance(given, dict) else default if given is None else given
         if wanted > bounds.end:
             raise SourceError(
-                f"`{option}` is {wanted} for the journal at {journal.location}, which ends at {bounds.end}; begin or end there"
-                " or before"
+                f"`{option}` is {wanted} for the journal at {journal.location}, which ends at {bounds.end}",
+                "begin or end there or before",
             )
         named = {EARLIEST: bounds.first, LATEST: bounds.end}
         points[one] = Point(named.get(wanted, wanted), bounds.epoch)
@@ -65,9 +65,9 @@ def _check_same(option: str, given: Points, journals: Mapping[str, SourceJournal
     missing = sorted(set(journals) - set(given))
     here = ", ".join(f"{journal.location} is journal {one}" for one, journal in sorted(journals.items()))
     if unknown:
-        raise SourceError(f"`{option}` names journal {unknown[0]}, which is not read here; {here}")
+        raise SourceError(f"`{option}` names journal {unknown[0]}, which is not read here", f"{here}")
     if missing:
-        raise SourceError(f"`{option}` has no offset for journal {missing[0]}; {here}")
+        raise SourceError(f"`{option}` has no offset for journal {missing[0]}", f"{here}")
 
 
 class JournalPartition(InputPartition):
