@@ -59,7 +59,7 @@ def test_rows_lost_in_a_crash_are_not_called_a_gap(tmp_path: Path) -> None:
 def test_every_code_but_the_checkpoint_is_that_of_an_exception() -> None:
     errors = [
         JournalChangedError(""), JournalRewoundError(""), DataLossError(""), GoneError("here", 0, 1, "gone"),
-        steps.StepError(), user_queries.QueryError(), KeysError(), JavaError(), SchemaError(),
+        steps.StepError(""), user_queries.QueryError(), KeysError(), JavaError(""), SchemaError(""),
     ]  # fmt: skip
     for error in errors:
         raised = f"{type(error).__module__}.{type(error).__qualname__}: {error}"

@@ -92,7 +92,7 @@ def history(
     schema = from_arrow_schema(TABLES[EVENTS].schema)
     if EVENTS not in table_names(lake):
         raise LakeError(
-            f"nothing is sealed in `{data}` yet", f"run `penstock log seal`, or wait a minute for the server to do it"
+            f"nothing is sealed in `{data}` yet", "run `penstock log seal`, or wait a minute for the server to do it"
         )
     table = open_table(lake, EVENTS)
     bounds = {"recorded_at": (start, stop), "offset": (first, None if end is None else end - 1)}
@@ -113,7 +113,7 @@ def _lake(data: str | Path) -> Path:
     path = Path(os.path.abspath(data))
     if not path.is_dir():
         raise LakeError(
-            f"there is no data directory `{path}`", f'pass it, as in `tables(spark, "path/to/penstock-data")`'
+            f"there is no data directory `{path}`", 'pass it, as in `tables(spark, "path/to/penstock-data")`'
         )
     return path / "lake"
 
@@ -124,5 +124,5 @@ def _moment(given: datetime | str | None, name: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(given) if isinstance(given, str) else given
     except ValueError:
-        raise LakeError(f"`{name}` is `{given}`", f"write it as `2026-01-31T12:00:00Z`") from None
+        raise LakeError(f"`{name}` is `{given}`", "write it as `2026-01-31T12:00:00Z`") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
