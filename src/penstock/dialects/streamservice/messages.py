@@ -175,9 +175,3 @@ class ResponseEnvelope(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     signature: bytes = b""
     signer: bytes = b""
-
-
-def parse_scope(text: str) -> StreamScope | None:
-    """Read `action:resource:identifier`: three parts, and no more."""
-    parts = text.split(":")
-    return StreamScope(*parts) if len(parts) == 3 and all(parts) else None

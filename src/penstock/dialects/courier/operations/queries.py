@@ -43,11 +43,6 @@ def stats(machine: QueueMachine, now: Now, principal: Principal, stream: str) ->
     return channel if isinstance(channel, Refusal) else Result(_stats(machine, now, channel))
 
 
-def metrics(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
-    """Every stream the caller may read."""
-    return Result({"streams": metrics_of(machine, now, principal, list(machine.channels))})
-
-
 def metrics_of(machine: QueueMachine, now: Now, principal: Principal, names: Sequence[str]) -> list[Body]:
     """The metrics of those streams that are in memory and that the caller may read."""
     return [

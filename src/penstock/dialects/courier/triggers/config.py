@@ -84,7 +84,7 @@ class RouteAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     to: Text
     """Stream it goes to; may hold `${env.<path>}`."""
     mode: Literal["copy", "move"] = "copy"
-    """Whether it also stays where it is. A move is for `on_insert`, before anybody got it."""
+    """Whether it also stays where it is. A move is for `on_insert` only, before the first delivery."""
 
 
 class EnrichAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="enrich", tag_field="action"):

@@ -105,6 +105,11 @@ class ControlSession:
         if close is not None and self.closing is None:
             self.closing = (close, refusal.code)
 
+    def _ok(self, req_id: str | int | None, result: Body) -> None:
+        """Answer a request that has an id."""
+        if req_id is not None:
+            self.answers.add(ok_line(req_id, result))
+
     def _line(self, now: Now, line: bytes) -> None:
         flood = self._flood_limiter.flood(now)
         if flood is not None:
@@ -278,8 +283,7 @@ class ControlSession:
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
             return
-        if frame.req_id is not None:
-            self.answers.add(ok_line(frame.req_id, {"subId": consumer.label}))
+        self._ok(frame.req_id, {"subId": consumer.label})
         credit = frame.credit or frame.auto
         if credit:
             refused = self._machine.grant(now, consumer, credit)
@@ -292,8 +296,8 @@ class ControlSession:
             refused = self._machine.tap(self.link, self.link.principal.to_channel(frame.stream))
         if refused is not None:
             self._fail(frame.req_id, refused)
-        elif frame.req_id is not None:
-            self.answers.add(ok_line(frame.req_id, {"stream": frame.stream}))
+        else:
+            self._ok(frame.req_id, {"stream": frame.stream})
 
     def _with_subscription(self, now: Now, frame: frames.UnsubscribeFrame | frames.GrantFrame) -> None:
         if frame.sub_id is not None and frame.sub_id in self._followers:
@@ -307,21 +311,19 @@ class ControlSession:
             refusal = self._machine.grant(now, consumer, frame.n)
             if refusal is not None:
                 self._fail(frame.req_id, refusal)
-            elif frame.req_id is not None:
-                self.answers.add(ok_line(frame.req_id, {"credit": consumer.credit}))
+            else:
+                self._ok(frame.req_id, {"credit": consumer.credit})
             return
         self._subs.forget(consumer)
         self._machine.unsubscribe(now, consumer)
-        if frame.req_id is not None:
-            self.answers.add(ok_line(frame.req_id, {"subId": consumer.label}))
+        self._ok(frame.req_id, {"subId": consumer.label})
 
     def _follow(self, now: Now, frame: frames.FollowFrame) -> None:
         label = self._followers.open(frame, frame.sub_id in self._subs)
         if isinstance(label, Refusal):
             self._fail(frame.req_id, label)
             return
-        if frame.req_id is not None:
-            self.answers.add(ok_line(frame.req_id, {"subId": label}))
+        self._ok(frame.req_id, {"subId": label})
         self._followers.start(now, label)
 
     def _with_follower(self, frame: frames.UnsubscribeFrame | frames.GrantFrame, label: str) -> None:
@@ -334,8 +336,7 @@ class ControlSession:
             answer = {"credit": credit}
         else:
             self._followers.close(label)
-        if frame.req_id is not None:
-            self.answers.add(ok_line(frame.req_id, answer))
+        self._ok(frame.req_id, answer)
 
     def _ack(self, now: Now, frame: frames.AckFrame) -> None:
         ids = frame.id if isinstance(frame.id, list) else [frame.id]
