@@ -19,7 +19,6 @@ from penstock.cli.tables.pipeline_session import (
     find_http_url,
     find_running,
     follow_progress,
-    has_journal,
     journal_end,
     load_settings,
     open_tables,
@@ -133,7 +132,7 @@ def status(*, place: DataOption = DATA_DEFAULT) -> None:
     running = find_running(place.data)
     if running is None and found.state in ("running", "starting"):
         found.state = "stopped"
-    if not found.journal or has_journal(place.data):  # a pipeline that reads from a URL has no local journal
+    if not found.journal or (place.data / "journal").is_dir():  # a pipeline that reads from a URL has no local journal
         with reading():
             found.end = journal_end(place.data)
     if place.as_json:

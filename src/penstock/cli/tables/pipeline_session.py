@@ -56,10 +56,6 @@ def find_http_url(data: Path) -> str | None:
     return endpoints.http if endpoints is not None else None
 
 
-def has_journal(data: Path) -> bool:
-    return (data / "journal").is_dir()
-
-
 def journal_end(data: Path) -> int:
     from penstock.journal.reader import JournalReader
 

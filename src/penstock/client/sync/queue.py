@@ -18,6 +18,7 @@ from penstock.client.sync.twin import (
     Closing,
     IteratedTwin,
     LoopThread,
+    Opening,
     Twin,
     blocking,
     called,
@@ -65,7 +66,7 @@ def _deliveries(sources: list[Delivery], thread: LoopThread) -> list[SyncDeliver
     return [SyncDelivery(source, thread) for source in sources]
 
 
-class SyncSubscription(Closing, Twin[Subscription]):
+class SyncSubscription(Opening, Twin[Subscription]):
     """Deliveries of one stream: `for delivery in subscription`, best inside `with`, which releases unsettled deliveries at its end."""
 
     close = blocking(Subscription.close)
@@ -124,11 +125,8 @@ class SyncSubscription(Closing, Twin[Subscription]):
             raise StopIteration
         return batch[0]
 
-    def __enter__(self) -> Self:
-        return self.open()
 
-
-class SyncLiveView(Closing, IteratedTwin[LiveView, Change]):
+class SyncLiveView(Opening, IteratedTwin[LiveView, Change]):
     """A view as it changes: `for change in view`, best inside `with`. `rows` is the table after the changes read so far."""
 
     close = blocking(LiveView.close)
@@ -144,9 +142,6 @@ class SyncLiveView(Closing, IteratedTwin[LiveView, Change]):
         """Follow the view, and wait for its first snapshot. Iterating does this by itself."""
         self._thread.wait(self._source.open())
         return self
-
-    def __enter__(self) -> Self:
-        return self.open()
 
 
 class SyncClient(Closing, Twin[Client]):
@@ -185,9 +180,6 @@ class SyncClient(Closing, Twin[Client]):
         """Close the connection and stop its thread."""
         self._thread.wait(self._source.close())
         self._thread.close()
-
-    def __enter__(self) -> Self:
-        return self
 
 
 @parameters_of(connect)

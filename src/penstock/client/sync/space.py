@@ -13,6 +13,7 @@ from penstock.client.sync.twin import (
     Closing,
     IteratedTwin,
     LoopThread,
+    Opening,
     Twin,
     blocking,
     called,
@@ -38,9 +39,6 @@ class SyncFeed(Closing, IteratedTwin[Feed[T], T], Generic[T]):
         """Stop reading."""
         self._thread.call(self._source.close)
 
-    def __enter__(self) -> Self:
-        return self
-
 
 class SyncSpaceStream(Twin[SpaceStream]):
     """A stream of a space, for a participant that may write to it."""
@@ -62,7 +60,7 @@ class SyncSpaceStream(Twin[SpaceStream]):
         return repr(self._source)
 
 
-class SyncSpace(Closing, Twin[Space]):
+class SyncSpace(Opening, Twin[Space]):
     """A participant of a space, for code without `async`; the arguments are those of `Space`. Threads may share it.
 
     Example:
@@ -118,6 +116,3 @@ class SyncSpace(Closing, Twin[Space]):
         """Leave the space and stop the thread."""
         self._thread.wait(self._source.close())
         self._thread.close()
-
-    def __enter__(self) -> Self:
-        return self.open()

@@ -7,16 +7,7 @@ import weakref
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.client.sync.twin import (
-    Closing,
-    IteratedTwin,
-    LoopThread,
-    Twin,
-    blocking,
-    called,
-    made_like,
-    mirrored,
-)
+from penstock.client.sync.twin import IteratedTwin, LoopThread, Opening, Twin, blocking, called, made_like, mirrored
 from penstock.client.tokens.publisher import DROP_S, TokenPublisher
 from penstock.client.tokens.reader import TokenStream
 from penstock.dialects.streamservice.messages import Complete
@@ -25,7 +16,7 @@ from penstock.dialects.streamservice.verify_stream import VerifierCounts
 __all__ = ["SyncTokenPublisher", "SyncTokenStream"]
 
 
-class SyncTokenStream(Closing, IteratedTwin[TokenStream, str]):
+class SyncTokenStream(Opening, IteratedTwin[TokenStream, str]):
     """The tokens of one stream, each authenticated and in order: `for token in stream`, best inside `with`.
 
     Example:
@@ -56,11 +47,8 @@ class SyncTokenStream(Closing, IteratedTwin[TokenStream, str]):
         """Stop reading, drop unread tokens, and stop the thread."""
         self._end()
 
-    def __enter__(self) -> Self:
-        return self.open()
 
-
-class SyncTokenPublisher(Twin[TokenPublisher]):
+class SyncTokenPublisher(Opening, Twin[TokenPublisher]):
     """Publishes a stream of tokens to one reader, through a relay that cannot change them; best inside `with`.
 
     Example:
@@ -100,9 +88,6 @@ class SyncTokenPublisher(Twin[TokenPublisher]):
         if self._end.alive:
             self._thread.wait(self._source.close())
         self._end()
-
-    def __enter__(self) -> Self:
-        return self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

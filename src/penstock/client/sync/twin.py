@@ -70,6 +70,9 @@ class Closable(Protocol):
 class Closing:
     """Closes at the end of its `with` block."""
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(
         self: Closable,
         kind: type[BaseException] | None,
@@ -77,6 +80,16 @@ class Closing:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Opening(Closing):
+    """Opens at the beginning of its `with` block, too."""
+
+    def open(self) -> Self:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self.open()
 
 
 class Twin(Generic[S]):
