@@ -22,6 +22,7 @@ from penstock.server.engine.child_supervisor import (
     run_child,
 )
 
+POLL_S = 0.01
 QUICK = Backoff(first_s=0.001, max_s=0.004, stable_s=60.0)
 Result = TypeVar("Result")
 
@@ -52,7 +53,7 @@ def run(work: Awaitable[Result]) -> Result:
 
 async def until(is_done: Callable[[], bool]) -> None:
     while not is_done():  # noqa: ASYNC110 - another process changes a file
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(POLL_S)
 
 
 def test_a_short_lived_child_answers_its_task(child: Callable[[str], str]) -> None:

@@ -13,6 +13,8 @@ from penstock.ipc.pipeline import EXIT_HALTED, STATUS_FILE, PipelineSection, Pip
 from penstock.server.ops import pipeline_supervisor
 from penstock.server.ops.pipeline_supervisor import PipelineSupervisor
 
+POLL_S = 0.01
+
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> PipelineSupervisor:
@@ -57,8 +59,8 @@ def test_a_halted_pipeline_restarts_only_after_a_reset(
 
     async def reset() -> str:
         waiting = asyncio.ensure_future(supervisor._exited(EXIT_HALTED, 1.0))
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
+        done, _ = await asyncio.wait({waiting}, timeout=POLL_S)
+        assert not done
         write(tmp_path, PipelineStatus("stopped"))
         return await asyncio.wait_for(waiting, 10)
 
@@ -73,7 +75,7 @@ def test_a_process_that_cannot_start_is_retried_and_can_be_stopped(
     async def run() -> PipelineStatus:
         supervisor.start()
         while supervisor.status().state != "failed":  # noqa: ASYNC110 - a file changes
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(POLL_S)
         status = supervisor.status()
         await asyncio.wait_for(supervisor.stop(), 5)
         return status

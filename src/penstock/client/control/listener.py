@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -25,11 +26,11 @@ class FrameListener:
         self._failure: PenstockError | None = None
         self._is_closed = False
 
-    async def open(self) -> Self:
-        raise NotImplementedError
+    @abstractmethod
+    async def open(self) -> Self: ...
 
-    async def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def close(self) -> None: ...
 
     async def __aenter__(self) -> Self:
         return await self.open()

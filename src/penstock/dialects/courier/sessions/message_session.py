@@ -7,6 +7,7 @@ delivery, so a peer that floods is disconnected instead.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -44,7 +45,7 @@ class FloodLimiter:
         return Refusal("RateLimited", f"more than {self._limit} messages a second")
 
 
-class MessageSession(Generic[Message]):
+class MessageSession(ABC, Generic[Message]):
     """One connection whose messages are decoded to one struct."""
 
     fault = "InvalidRequest"
@@ -65,11 +66,11 @@ class MessageSession(Generic[Message]):
     def _size_max(self) -> int:
         return self._machine.limits.message_max
 
-    def _write(self, refusal: Refusal) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, refusal: Refusal) -> None: ...
 
-    def _message(self, now: Now, message: Message) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _message(self, now: Now, message: Message) -> None: ...
 
     def _fail(self, refusal: Refusal, close: int | None = None) -> None:
         self._write(refusal)
