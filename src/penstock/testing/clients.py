@@ -44,9 +44,8 @@ class LineClient:
 
     def send_line(self, *frames: Frame | bytes) -> None:
         """Send frames in one write; bytes are sent unchanged, with a line end."""
-        self.pipe.write(
-            b"".join([frame if isinstance(frame, bytes) else msgspec.json.encode(frame) for frame in _ended(frames)])
-        )
+        lines = [frame if isinstance(frame, bytes) else msgspec.json.encode(frame) for frame in frames]
+        self.pipe.write(b"".join(line + b"\n" for line in lines))
 
     def frame(self, kind: str, /, **fields: Any) -> Frame:
         """A frame with the next `reqId`, to send with others."""
@@ -76,14 +75,6 @@ class LineClient:
 
     def _close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)
-
-
-def _ended(frames: tuple[Frame | bytes, ...]) -> list[Frame | bytes]:
-    """The frames, each followed by a line end."""
-    ended: list[Frame | bytes] = []
-    for frame in frames:
-        ended += [frame, b"\n"]
-    return ended
 
 
 class SocketClient:

@@ -86,10 +86,8 @@ def doctor(
 
 
 def _python() -> CheckResult:
-    version = ".".join(map(str, sys.version_info[:3]))
-    return CheckResult(
-        "python", "ok" if sys.version_info >= (3, 11) else "failed", f"{version}; 3.11 or newer is needed"
-    )
+    version, is_known = ".".join(map(str, sys.version_info[:3])), sys.version_info >= (3, 11)
+    return CheckResult("python", "ok" if is_known else "failed", f"{version}; 3.11 or newer is needed")
 
 
 def _versions() -> CheckResult:
