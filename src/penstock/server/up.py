@@ -8,12 +8,12 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from penstock.journal.segments import DamageError
-from penstock.server.assembly import Service
+from penstock.server.assembly import Endpoints, Service
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.config.relay_sections import relay_errors
 from penstock.server.journal.lifecycle import LockedError
@@ -24,6 +24,7 @@ from penstock.server.ops.pipeline_supervisor import is_installed
 if TYPE_CHECKING:
     from penstock.server.logging.logs import LogWriter
 
+Section = TypeVar("Section", bound=msgspec.Struct)
 DEMO_STOP_S = 3.0
 """How long the agents of the demo may take to disconnect."""
 EXIT_OK, EXIT_ERROR, EXIT_USAGE = 0, 1, 2
@@ -59,25 +60,11 @@ START_HINTS = StartHints()
 def configure(options: Options, env: Mapping[str, str]) -> Config:
     """The config of the file and the environment, with the flags over it."""
     config = load(options.config, env)
-    listen = config.listen
-    if options.http is not None:
-        listen = msgspec.structs.replace(listen, http=options.http)
-    if options.control is not None:
-        listen = msgspec.structs.replace(listen, control=options.control)
-    if options.advertise is not None:
-        listen = msgspec.structs.replace(listen, advertise=options.advertise)
-    log = config.logs
-    if options.log_level is not None:
-        log = msgspec.structs.replace(log, level=options.log_level)
-    pipeline = config.pipeline
-    if options.no_pipeline:
-        pipeline = msgspec.structs.replace(pipeline, enabled=False)
-    relay = msgspec.structs.replace(
-        config.relay,
-        enabled=config.relay.enabled is not False and not options.no_relay,
-        pub=options.pub or config.relay.pub,
-        pull=options.pull or config.relay.pull,
-    )
+    listen = _given(config.listen, http=options.http, control=options.control, advertise=options.advertise)
+    log = _given(config.logs, level=options.log_level)
+    pipeline = _given(config.pipeline, enabled=False if options.no_pipeline else None)
+    is_on = config.relay.enabled is not False and not options.no_relay
+    relay = _given(config.relay, enabled=is_on, pub=options.pub or None, pull=options.pull or None)
     problems = [f"{'.'.join(map(str, path))}: {text}" for path, text in relay_errors(relay)]
     if problems:
         raise ConfigError(problems)
@@ -87,6 +74,11 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
 
         config = with_demo(config, has_data=options.data != "none")
     return config
+
+
+def _given(section: Section, **flags: Any) -> Section:
+    """The section with the flags that are not None."""
+    return msgspec.structs.replace(section, **{name: value for name, value in flags.items() if value is not None})
 
 
 def main(options: Options) -> int:
@@ -151,12 +143,6 @@ def _hint(error: OSError, hints: StartHints) -> str:
             return "`penstock doctor` checks the machine"
 
 
-def _journal_line(config: Config, data: Path | None) -> str:
-    if data is None:
-        return "memory: envelopes do not survive a restart"
-    return f"{data / 'journal'} (sync: {config.journal.sync})"
-
-
 def _console_line(service: Service, url: str) -> str:
     """The link that signs in: browsers keep what is behind the # to themselves."""
     if service.console is None or not service.console.is_built:
@@ -170,6 +156,30 @@ def _pipeline_line(config: Config, data: Path | None) -> str:
     if not is_installed():
         return "off: `pip install penstock[spark]` brings it"
     return f"{config.pipeline.master}, joins when Spark is up; tables in {data / 'lake'}"
+
+
+def _banner(service: Service, config: Config, data: Path | None, endpoints: Endpoints, *, has_demo: bool) -> str:
+    """Where everything is; parts that are off without a flag are left out."""
+    demo = None
+    if has_demo:
+        from penstock.server.ops.demo_supervisor import summary
+
+        demo = summary(config)
+    memory = "memory: envelopes do not survive a restart"
+    lines = {
+        "http": endpoints.http,
+        "also": endpoints.ws,
+        "control": endpoints.control or "off",
+        "relay": endpoints.pub and f"{endpoints.pub}, publishers at {endpoints.pull}",
+        "spaces": ", ".join(space.settings.id for space in service.spaces),
+        "console": endpoints.console and _console_line(service, endpoints.console),
+        "journal": memory if data is None else f"{data / 'journal'} (sync: {config.journal.sync})",
+        "pipeline": _pipeline_line(config, data),
+        "demo": demo,
+        "run": str(service.run_dir),
+    }
+    shown = [f"  {name:<8} {text}" for name, text in lines.items() if text]
+    return "\n".join([f"penstock {version()} is up", *shown])
 
 
 def stop_signals(writer: LogWriter, reload: Callable[[], object] | None = None) -> asyncio.Event:
@@ -214,24 +224,7 @@ async def _run(config: Config, data: Path | None, writer: LogWriter, options: Op
     if options.as_json:
         print(msgspec.json.encode({**msgspec.to_builtins(endpoints), "run": str(service.run_dir)}).decode(), flush=True)
     else:
-        print(f"penstock {version()} is up", flush=True)
-        print(f"  http     {endpoints.http}", flush=True)
-        if endpoints.ws is not None:
-            print(f"  also     {endpoints.ws}", flush=True)
-        print(f"  control  {endpoints.control or 'off'}", flush=True)
-        if endpoints.pub is not None:
-            print(f"  relay    {endpoints.pub}, publishers at {endpoints.pull}", flush=True)
-        if service.spaces:
-            print(f"  spaces   {', '.join(space.settings.id for space in service.spaces)}", flush=True)
-        if endpoints.console is not None:
-            print(f"  console  {_console_line(service, endpoints.console)}", flush=True)
-        print(f"  journal  {_journal_line(config, data)}", flush=True)
-        print(f"  pipeline {_pipeline_line(config, data)}", flush=True)
-        if options.demo:
-            from penstock.server.ops.demo_supervisor import summary
-
-            print(f"  demo     {summary(config)}", flush=True)
-        print(f"  run      {service.run_dir}", flush=True)
+        print(_banner(service, config, data, endpoints, has_demo=options.demo), flush=True)
     if data is not None and config.pipeline.enabled and is_installed():
         service.start_pipeline()
     demo = None

@@ -13,7 +13,7 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.disk import RealDisk
 from penstock.server.admin import offline_tokens
 from penstock.server.admin.tokens import learn
-from penstock.server.auth.minted_tokens import MintedTokens, TokenSpec
+from penstock.server.auth.minted_tokens import MintedTokens, TokenRequest
 from penstock.server.auth.tokens import Guard, TokenStore, start_check
 from penstock.server.config.load import Config
 from penstock.server.config.sections import AuthSection, TokenSection
@@ -25,13 +25,13 @@ SAM = TokenSection(token="sam-token", agent="sam", scopes=READ)
 
 
 def minted(tokens: MintedTokens, name: str = "ci", *scopes: str, **more: str) -> str:
-    made = tokens.mint(TokenSpec(name, scopes or READ, **more), WALL_US, bound=10)
+    made = tokens.mint(TokenRequest(name, scopes or READ, **more), WALL_US, bound=10)
     assert isinstance(made, str), made
     return made
 
 
-def refused(tokens: MintedTokens, wish: TokenSpec, *configured: TokenSection, bound: int = 10) -> str:
-    made = tokens.mint(wish, WALL_US, configured=configured, bound=bound)
+def refused(tokens: MintedTokens, request: TokenRequest, *configured: TokenSection, bound: int = 10) -> str:
+    made = tokens.mint(request, WALL_US, configured=configured, bound=bound)
     assert isinstance(made, Refusal) and made.message
     return made.code
 
@@ -68,40 +68,40 @@ def test_what_is_revoked_is_gone_for_good(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_does_not_count(tmp_path: Path) -> None:
     tokens = MintedTokens(tmp_path / "gone" / "tokens.json")
-    assert refused(tokens, TokenSpec("ci", READ)) == "JournalUnavailable"
+    assert refused(tokens, TokenRequest("ci", READ)) == "JournalUnavailable"
     assert len(tokens) == 0
 
 
 def test_a_name_is_never_shared(tmp_path: Path) -> None:
     tokens = MintedTokens(None)
     minted(tokens, "ci")
-    assert refused(tokens, TokenSpec("ci", READ, tenant="acme")) == "IdConflict"
-    assert refused(tokens, TokenSpec("sam", READ), SAM) == "IdConflict"
+    assert refused(tokens, TokenRequest("ci", READ, tenant="acme")) == "IdConflict"
+    assert refused(tokens, TokenRequest("sam", READ), SAM) == "IdConflict"
     nameless = TokenSection(token="x", scopes=READ)
-    assert refused(tokens, TokenSpec("token-2", READ), SAM, nameless) == "IdConflict"
+    assert refused(tokens, TokenRequest("token-2", READ), SAM, nameless) == "IdConflict"
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "request",
     [
-        TokenSpec("x", ("streams:*:fly",)),
-        TokenSpec("x", ("everything",)),
-        TokenSpec("operator", READ),
-        TokenSpec("anonymous", READ),
-        TokenSpec("x", READ, agent="a/b"),
-        TokenSpec("x", READ, tenant="a b"),
-        TokenSpec("x", ("admin:*",), tenant="acme"),
+        TokenRequest("x", ("streams:*:fly",)),
+        TokenRequest("x", ("everything",)),
+        TokenRequest("operator", READ),
+        TokenRequest("anonymous", READ),
+        TokenRequest("x", READ, agent="a/b"),
+        TokenRequest("x", READ, tenant="a b"),
+        TokenRequest("x", ("admin:*",), tenant="acme"),
     ],
 )
-def test_a_wish_is_held_against_the_rules_of_the_config(wish: TokenSpec) -> None:
+def test_a_request_is_held_against_the_rules_of_the_config(request: TokenRequest) -> None:
     tokens = MintedTokens(None)
-    assert refused(tokens, wish) == "InvalidRequest" and len(tokens) == 0
+    assert refused(tokens, request) == "InvalidRequest" and len(tokens) == 0
 
 
 def test_there_is_a_bound() -> None:
     tokens = MintedTokens(None)
     minted(tokens, "a")
-    assert refused(tokens, TokenSpec("b", READ), bound=1) == "QuotaExceeded"
+    assert refused(tokens, TokenRequest("b", READ), bound=1) == "QuotaExceeded"
 
 
 @pytest.mark.promise("Administration", "tokens are created and revoked at run time; only digests are on disk")
@@ -180,13 +180,13 @@ def test_the_file_is_changed_where_no_server_runs_and_only_there(tmp_path: Path)
     data = tmp_path / "data"
     assert offline_tokens.listed(data) == {"tokens": [], "required": False, "kept": True}
     assert not data.exists()  # looking makes nothing
-    made = offline_tokens.mint(data, TokenSpec("ci", READ))
+    made = offline_tokens.mint(data, TokenRequest("ci", READ))
     assert data.stat().st_mode & 0o777 == 0o700 and made["token"]
     assert [row["name"] for row in offline_tokens.listed(data)["tokens"]] == ["ci"]
     before = (data / "tokens.json").read_bytes()
     with a_server_has(data):
         for change in (
-            lambda: offline_tokens.mint(data, TokenSpec("b", READ)),
+            lambda: offline_tokens.mint(data, TokenRequest("b", READ)),
             lambda: offline_tokens.revoke(data, "ci"),
         ):
             with pytest.raises(PenstockError) as caught:

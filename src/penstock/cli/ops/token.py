@@ -92,9 +92,9 @@ def new(
         made = server.mint(name, scope, agent=agent, tenant=tenant)
     else:
         from penstock.server.admin import offline_tokens
-        from penstock.server.auth.minted_tokens import TokenSpec
+        from penstock.server.auth.minted_tokens import TokenRequest
 
-        made = offline_tokens.mint(place.data, TokenSpec(name, scope, agent, tenant))
+        made = offline_tokens.mint(place.data, TokenRequest(name, scope, agent, tenant))
     if place.as_json:
         print_json(made)
         return

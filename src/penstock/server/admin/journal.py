@@ -41,6 +41,9 @@ THREADS = 2
 WAITING_MAX = 32
 """Reads that may wait for a thread."""
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
+NO_JOURNAL = Refusal(
+    "UnknownRoute", "this server keeps no journal", hint="start the server with `--data DIR` to have one"
+)
 NEXT, END, EPOCH = "X-Penstock-Next", "X-Penstock-End", "X-Penstock-Epoch"
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -163,8 +166,7 @@ class JournalReads:
         if refusal is not None:
             return refusal
         if self._archive is None:
-            hint = "start the server with `--data DIR` to have one"
-            return Refusal("UnknownRoute", "this server keeps no journal", hint=hint)
+            return NO_JOURNAL
         return self._archive
 
     async def _ask(self, principal: Principal, work: Callable[[JournalReader, Path], T | Refusal]) -> T | Refusal:

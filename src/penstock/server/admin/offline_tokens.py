@@ -14,7 +14,7 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
 from penstock.journal.disk import RealDisk
 from penstock.server.admin.tokens import MintedReply, RevokedReply, TokensReply, token_row
-from penstock.server.auth.minted_tokens import FILE, MintedTokens, TokenSpec
+from penstock.server.auth.minted_tokens import FILE, MintedTokens, TokenRequest
 from penstock.server.files.yaml_tree import ConfigError
 
 
@@ -24,13 +24,13 @@ def listed(data: Path) -> dict[str, Any]:
     return _plain(TokensReply([*map(token_row, tokens)], required=len(tokens) > 0, kept=True))
 
 
-def mint(data: Path, spec: TokenSpec) -> dict[str, Any]:
+def mint(data: Path, request: TokenRequest) -> dict[str, Any]:
     """Make a token for the next start."""
     with _locked(data) as tokens:
-        token = tokens.mint(spec, time.time_ns() // 1000, bound=Limits().tokens_max)
+        token = tokens.mint(request, time.time_ns() // 1000, bound=Limits().tokens_max)
         if isinstance(token, Refusal):
             raise PenstockError(token)
-        return _plain(MintedReply(spec.name, token, required=True, kept=True, closed=0))
+        return _plain(MintedReply(request.name, token, required=True, kept=True, closed=0))
 
 
 def revoke(data: Path, name: str) -> dict[str, Any]:

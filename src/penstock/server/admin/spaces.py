@@ -7,19 +7,16 @@ message keeps its order behind what it sent before.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import msgspec
 
-from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
-from penstock.dialects.mew import accept
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
-from penstock.dialects.mew.participants import Answer, Participant
+from penstock.dialects.mew.participants import Participant
 from penstock.server.logging import logs
 from penstock.server.spaces.host import Spaces
 
@@ -66,7 +63,7 @@ class KickRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SpaceRow(msgspec.Struct):
-    """A space. Documentation: `Spaces.describe` builds the rows."""
+    """A space. Documentation: `describe_space` builds the rows."""
 
     id: str
     name: str
@@ -107,10 +104,56 @@ class KickedReply(msgspec.Struct):
 
 def list_spaces(spaces: Spaces, query: SpacesQuery) -> dict[str, Any] | Refusal:
     """Every space, or the one that the query names."""
-    found = [each for each in spaces.describe() if query.space in (None, each["id"])]
+    found = [describe_space(space) for id_, space in spaces.spaces.items() if query.space in (None, id_)]
     if query.space is not None and not found:
         return _unknown(query.space)
     return {"spaces": found}
+
+
+def describe_space(space: SpaceMachine) -> dict[str, Any]:
+    """Everything that an operator sees of a space."""
+    return {
+        "id": space.id,
+        "name": space.settings.name,
+        "participants": [
+            {
+                "id": each.id,
+                "as": each.party,
+                "connected": True,
+                "type": each.kind,
+                "capabilities": space.rights(each.party).all,
+            }
+            for each in space.present.values()
+        ]
+        + [
+            {"id": name, "as": name, "connected": False, "type": None, "capabilities": space.rights(name).all}
+            for name in dict.fromkeys((*space.settings.participants, *space.state.invited))
+            if not any(each.party == name for each in space.present.values())
+        ],
+        "streams": [
+            {
+                **stream.shown(),
+                "name": stream.name,
+                "keep": stream.route.keep,
+                "overflow": stream.overflow,
+                "receivers": [each.name for each in space.router.receivers(stream.route)],
+                "frames": stream.route.frames,
+                "bytes": stream.route.bytes,
+                "deliveries": stream.route.deliveries,
+                "broadcast": stream.route.broadcast,
+                "dropped": stream.route.dropped,
+            }
+            for stream in space.state.streams.values()
+        ],
+        "invited": list(space.state.invited),
+        "kicked": list(space.state.kicked),
+        "counts": {
+            "envelopes": space.envelopes,
+            "refused": space.refused,
+            **space.router.counts(),
+            "slow_cut": space.slow_cut,
+        },
+    }
 
 
 async def send(spaces: Spaces, by: Principal, name: str, body: SpaceMessage) -> dict[str, Any] | Refusal:
@@ -152,15 +195,8 @@ async def _accept(spaces: Spaces, by: Principal, name: str, data: bytes) -> dict
     envelope = read_envelope(fields, spaces.limits, now, fresh_id=spaces.messages.fresh(OPERATOR), strict=True)
     if isinstance(envelope, MewRefusal):
         return _refusal(envelope)
-    future: asyncio.Future[Answer | MewRefusal] = asyncio.get_running_loop().create_future()
-
-    def done(now: Now, outcome: Answer | MewRefusal) -> None:
-        if not future.done():
-            future.set_result(outcome)
-
-    accept.accept(space, now, _operator(space), envelope, "http", done)
-    spaces.schedule_turn()
-    outcome = await future
+    sender = space.present.get(OPERATOR) or Participant(OPERATOR, OPERATOR, None, "http")
+    outcome = await spaces.accept(now, space, sender, envelope)
     if isinstance(outcome, MewRefusal):
         return _refusal(outcome)
     if outcome.get("status") == "already_exists":
@@ -168,10 +204,6 @@ async def _accept(spaces: Spaces, by: Principal, name: str, data: bytes) -> dict
         return Refusal("IdConflict", outcome["message"], hint=hint)
     logs.event("space.operated", space=space.id, kind=envelope.kind, id=envelope.id, by=by.name)
     return {"id": envelope.id, **outcome}
-
-
-def _operator(space: SpaceMachine) -> Participant:
-    return space.present.get(OPERATOR) or Participant(OPERATOR, OPERATOR, None, "http")
 
 
 def _reason(text: str | None) -> dict[str, str]:

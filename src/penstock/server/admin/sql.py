@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.server.admin.lake import NO_LAKE
 from penstock.server.admin.sql_process import EXIT_OUT_OF_MEMORY, MEMORY_MAX, SqlTask
 from penstock.server.config.sections import ConsoleSection
 from penstock.server.engine.child_supervisor import ChildError, run_child
@@ -48,8 +49,7 @@ class SqlEndpoint:
     async def sql(self, request: SqlRequest) -> Reply | Refusal:
         """Run one query."""
         if self._data is None:
-            hint = "start the server with `--data DIR` to have some"
-            return Refusal("UnknownRoute", "this server keeps no tables", hint=hint)
+            return NO_LAKE
         if self._running >= RUNNING_MAX:
             return Refusal("RateLimited", f"{self._running} queries are running")
         settings = self._settings()

@@ -24,7 +24,7 @@ from penstock.journal.columns import SCHEMA
 from penstock.journal.plain_values import TIMES, iso, json_or_text, records
 from penstock.journal.reader import Bounds, JournalReader, RangeGoneError
 from penstock.journal.selection import Selection
-from penstock.server.admin.journal import Count, Offset, ThreadReader, Time, guarded
+from penstock.server.admin.journal import NO_JOURNAL, Count, Offset, ThreadReader, Time, guarded
 from penstock.server.admin.reload import REVOKED
 from penstock.server.journal.lifecycle import JournalLifecycle
 from penstock.transports.http import Reply
@@ -171,8 +171,7 @@ class Tail:
         """The rows of the query, or the next ones."""
         archive = self._archive
         if archive is None:
-            hint = "start the server with `--data DIR` to have one"
-            return Refusal("UnknownRoute", "this server keeps no journal", hint=hint)
+            return NO_JOURNAL
         if self.waiting >= WAITING_MAX:
             return Refusal("RateLimited", f"{self.waiting} tails are waiting already")
         self.waiting += 1

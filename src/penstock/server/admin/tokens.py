@@ -10,21 +10,10 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 from penstock.server.admin.journal import Count, Time
-from penstock.server.auth.minted_tokens import MintedToken, MintedTokens, TokenSpec
+from penstock.server.auth.minted_tokens import MintedToken, MintedTokens, TokenRequest
 from penstock.server.auth.tokens import Guard, TokenStore
 from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
-
-Scope = Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
-
-
-class TokenRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `POST /v1/tokens`."""
-
-    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,64}$")]
-    scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=100)]
-    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
-    tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
 
 
 class TokenRow(msgspec.Struct):
@@ -92,7 +81,7 @@ class TokenAdmin:
             hint = "take `auth.allowAnonymous` out of the config file and reload"
             return Refusal("InvalidRequest", "with a token every request would need one", hint=hint)
         token = self._minted.mint(
-            TokenSpec(body.name, body.scopes, body.agent, body.tenant),
+            body,
             self._runtime.scheduler.now().wall_us,
             configured=self._store.configured,
             bound=self._runtime.machine.limits.tokens_max,

@@ -25,6 +25,7 @@ from penstock.server.files.yaml_tree import ConfigError
 FILE = "tokens.json"
 FILE_MAX = 16 * 1024 * 1024
 """Bytes of the file that are read."""
+Scope = Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
 
 
 class MintedToken(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -43,13 +44,13 @@ class MintedToken(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
         return TokenSection(f"sha256:{self.digest}", self.scopes, self.name, self.agent, self.tenant)
 
 
-class TokenSpec(msgspec.Struct, frozen=True):
-    """The properties of a new token."""
+class TokenRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The properties of a new token; the body of `POST /v1/tokens`."""
 
-    name: str
-    scopes: Sequence[str]
-    agent: str | None = None
-    tenant: str | None = None
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,64}$")]
+    scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=100)]
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
 
 
 class _Content(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,11 +83,13 @@ class MintedTokens:
         return [minted.token for minted in self]
 
     def mint(
-        self, spec: TokenSpec, wall_us: int, *, configured: Sequence[TokenSection] = (), bound: int
+        self, request: TokenRequest, wall_us: int, *, configured: Sequence[TokenSection] = (), bound: int
     ) -> str | Refusal:
         """Make a token and return it; only its digest is kept."""
         text = token_text(secrets.token_bytes(TOKEN_BYTES))
-        made = MintedToken(spec.name, digest_of(text), tuple(spec.scopes), rfc3339(wall_us), spec.agent, spec.tenant)
+        made = MintedToken(
+            request.name, digest_of(text), tuple(request.scopes), rfc3339(wall_us), request.agent, request.tenant
+        )
         # A name is the identity that leases belong to, so two tokens never share one.
         taken = [token.holder_name(number) for number, token in enumerate(configured, 1)]
         taken += [token.holder_name(0) for token in self.tokens]

@@ -37,10 +37,6 @@ class Live:
         self._is_beating = False
         self._is_alive = False
 
-    @property
-    def watchers(self) -> int:
-        return sum(len(feed.watchers) for feed in self.followed.values())
-
     def watch(self, now: Now, watcher: ViewFollower) -> None:
         feed = self.feeds[watcher.view.name]
         self.followed[watcher.view.name] = feed

@@ -23,6 +23,7 @@ from penstock.dialects.courier.triggers.admin import TryRequest
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.staged_envelopes import StageCommit
 from penstock.server.admin import journal, lake, relay, reload, spaces, sql, sql_process, tail, tokens
+from penstock.server.auth.minted_tokens import TokenRequest
 from penstock.server.files.addresses import payer_address
 from penstock.server.http import answers, queue_routes, server_routes, sockets
 from penstock.server.http.console import NO_CONSOLE, ConsoleReply, Login
@@ -134,7 +135,7 @@ ROUTES = (
           lambda s, r: s.token_admin.listing(), answer=tokens.TokensReply, is_admin=True),
     Route("POST", "/v1/tokens", "token_mint", "Mint a token at run time; the answer has it, once (admin)",
           lambda s, r: s.token_admin.mint(r.principal, r.body),
-          body=tokens.TokenRequest, answer=tokens.MintedReply, is_admin=True),
+          body=TokenRequest, answer=tokens.MintedReply, is_admin=True),
     Route("DELETE", "/v1/tokens/{name}", "token_revoke", "Revoke a token that was minted at run time (admin)",
           lambda s, r: s.token_admin.revoke(r.principal, r.values[0]), answer=tokens.RevokedReply, is_admin=True),
     Route("POST", "/v1/reload", "reload", "Reload the config, all or nothing (operator)",

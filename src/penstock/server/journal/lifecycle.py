@@ -50,7 +50,6 @@ class JournalLifecycle:
         self._sealing = asyncio.Lock()
         self._sealed_at = time.monotonic()
         self._sealed_offset = 0
-        self.last_report = SealReport()
         self.seals_failed = 0
 
     def adopt(self, config: Config) -> None:
@@ -131,7 +130,6 @@ class JournalLifecycle:
             report = await self._run_sealer(wants_live=wants_live)
             self._sealed_at = time.monotonic()
             self._sealed_offset = offset
-            self.last_report = report
             for name in report.ended_readers:
                 logs.warning(
                     "journal.hold_ended", reader=name, note="the reader held back too much history, or for too long"

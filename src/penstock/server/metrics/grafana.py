@@ -29,22 +29,6 @@ def board() -> dict[str, list[Plot]]:
     return msgspec.yaml.decode(text, type=dict[str, list[Plot]])
 
 
-NOT_SHOWN = {
-    "dedup_ids": "a bounded size",
-    "dedup_evicted": "for tuning `limits`, not for daily use",
-    "rate_buckets": "a bounded size",
-    "rate_buckets_forgotten": "for tuning `limits`, not for daily use",
-    "streams_forgotten": "for tuning `limits`, not for daily use",
-    "idempotency_keys": "a bounded size",
-    "idempotency_replays": "retries of clients are harmless",
-    "idempotency_forgotten": "for tuning `limits`, not for daily use",
-    "relay_topic_messages": "a line for each topic; only with `?streams=1`",
-    "relay_topic_bytes": "a line for each topic; only with `?streams=1`",
-    "relay_topic_waiting": "a line for each topic; only with `?streams=1`",
-    "relay_observations_dropped": "only counts are missing from the journal",
-}
-"""Metrics without a plot, and the reason."""
-
 _HERE = '{instance=~"$instance"}'
 
 

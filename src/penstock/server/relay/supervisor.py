@@ -103,7 +103,6 @@ class RelaySupervisor:
         self.is_up = False
         self.figures: RelayTotals | None = None
         self.topics: dict[str, TopicFigures] = {}
-        self.stopped: RelayStopped | None = None
         self.hub: RelayHub | None = None
         """Sends token streams to browsers; made for the first one."""
 
@@ -206,7 +205,6 @@ class RelaySupervisor:
             case RelayTotals():
                 self.figures = report
             case RelayStopped():
-                self.stopped = report
                 logs.event("relay.stop", undelivered=report.undelivered, topics=report.topics)
 
     def _on_topic_report(self, report: TopicReport) -> None:

@@ -133,11 +133,6 @@ class RelayHub:
         self._is_closed = False
         self.slow_cut = 0
 
-    @property
-    def count(self) -> int:
-        """Number of sockets that follow a topic."""
-        return sum(map(len, self._listeners.values()))
-
     def join(self, session: RelaySession, mark: bytes | None) -> None:
         """Subscribe a session to its topic."""
         topic = session.topic

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.server.auth.tokens import TokenStore
-from penstock.server.config.spaces.files import LoadedSpace, write_invited_token
+from penstock.server.config.spaces.files import LoadedSpace
+from penstock.server.config.spaces.token_files import write_invited_token
 from penstock.server.logging import logs
 from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, switches
 from penstock.server.spaces.host import Spaces
@@ -56,11 +57,6 @@ class HostedSpaces:
             write_invited_token(self._directories[space], participant, token)
         except (OSError, ValueError) as error:  # the id may be too long for the name of a file
             logs.warning("space.token_not_written", space=space, participant=participant, reason=str(error))
-
-    @property
-    def dropped(self) -> int:
-        """Lines of files that were not written."""
-        return sum(files.dropped for files in self._files)
 
     def close(self) -> None:
         for files in self._files:

@@ -6,6 +6,7 @@ connection costs nothing but its pings.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,11 +14,12 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
-from penstock.dialects.mew import frames, join
+from penstock.dialects.mew import accept, frames, join
+from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import GatewayMessages, MewRefusal
 from penstock.dialects.mew.join import SLOW
 from penstock.dialects.mew.machine import SpaceMachine
-from penstock.dialects.mew.participants import Participant
+from penstock.dialects.mew.participants import Answer, Participant
 from penstock.dialects.mew.rights import SpaceObserver
 from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.settings import SpaceSettings
@@ -25,7 +27,6 @@ from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.engine.connections import Timer
 from penstock.server.engine.runtime import Runtime
 from penstock.server.spaces.connection import Sink, SpaceConnection
-from penstock.server.spaces.describe import describe_space
 from penstock.transports.transport import PING, TEXT, frame, frame_head
 
 COUNT_US = 1_000_000
@@ -287,7 +288,21 @@ class Spaces:
             join.wake(space, now)
         self.schedule_turn()
 
-    # Sinks and streams
+    # Requests, sinks and streams
+
+    async def accept(
+        self, now: Now, space: SpaceMachine, sender: Participant, envelope: Envelope
+    ) -> Answer | MewRefusal:
+        """Accept an envelope of an HTTP request, and wait until it is durable."""
+        future: asyncio.Future[Answer | MewRefusal] = asyncio.get_running_loop().create_future()
+
+        def done(now: Now, outcome: Answer | MewRefusal) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        accept.accept(space, now, sender, envelope, "http", done)
+        self.schedule_turn()
+        return await future
 
     def sink_of(self, space: SpaceMachine, name: str) -> Sink | None:
         """The file that a virtual participant's messages go to."""
@@ -342,10 +357,6 @@ class Spaces:
                 return space, found.id, writer
         hint = "its owner, or a writer it has added, must be a participant of `type: pipeline`"
         return Refusal("Forbidden", f"the pipeline may not write to `{stream}` in `{name}`", ref=ref, hint=hint)
-
-    def describe(self) -> list[dict[str, Any]]:
-        """Every space, for the operator."""
-        return [describe_space(space) for space in self.spaces.values()]
 
 
 PING_FRAME = frame(PING, b"")

@@ -5,7 +5,6 @@ Answers have upstream's bodies and status codes, always as JSON. A client is ide
 
 from __future__ import annotations
 
-import asyncio
 from hashlib import sha256
 from typing import Any
 
@@ -14,11 +13,11 @@ import msgspec
 from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
 from penstock.core.scopes import NOBODY
-from penstock.dialects.mew import accept, join
+from penstock.dialects.mew import join
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.machine import SpaceMachine
-from penstock.dialects.mew.participants import Answer, Participant
+from penstock.dialects.mew.participants import Participant
 from penstock.dialects.mew.session import MewSession
 from penstock.server.auth.tokens import Guard, bearer, subprotocol
 from penstock.server.logging import logs
@@ -131,9 +130,7 @@ class SpaceEndpoint:
             return _not_allowed("GET, POST")
         token = _token(exchange, query)
         if not token:
-            reply = json_reply(401, {"error": "Missing or invalid authorization header"})
-            reply.headers = {"WWW-Authenticate": "Bearer"}
-            return reply
+            return _unauthorized()
         known = join.identify(space, parts[0], _digest(token), is_operator=self._spaces.is_operator(token))
         if isinstance(known, MewRefusal):
             return json_reply(403, {"error": "Invalid token for participant", "message": known.message})
@@ -155,9 +152,7 @@ class SpaceEndpoint:
             known = join.identify(space, None, _digest(token), is_operator=self._spaces.is_operator(token))
             if not isinstance(known, MewRefusal):
                 return None
-        reply = json_reply(401, {"error": "Missing or invalid authorization header"})
-        reply.headers = {"WWW-Authenticate": "Bearer"}
-        return reply
+        return _unauthorized()
 
     async def _take(self, now: Now, asked: Asked, body: bytes) -> Reply:
         spaces, space = self._spaces, asked.space
@@ -172,15 +167,7 @@ class SpaceEndpoint:
                 return json_reply(400, {"error": envelope.message})
             return _refusal(envelope)
         sender = self._sender(space, asked)
-        future: asyncio.Future[Answer | MewRefusal] = asyncio.get_running_loop().create_future()
-
-        def done(now: Now, outcome: Answer | MewRefusal) -> None:
-            if not future.done():
-                future.set_result(outcome)
-
-        accept.accept(space, now, sender, envelope, "http", done)
-        spaces.schedule_turn()
-        outcome = await future
+        outcome = await spaces.accept(now, space, sender, envelope)
         if isinstance(outcome, MewRefusal):
             return self._failed(outcome, asked.id)
         answer: dict[str, Any] = {"id": envelope.id, **outcome}
@@ -242,6 +229,12 @@ def _refusal(fault: MewRefusal) -> Reply:
     reply = json_reply(fault.status, fault.payload)
     if fault.status in (429, 503):
         reply.headers = {"Retry-After": "1"}
+    return reply
+
+
+def _unauthorized() -> Reply:
+    reply = json_reply(401, {"error": "Missing or invalid authorization header"})
+    reply.headers = {"WWW-Authenticate": "Bearer"}
     return reply
 
 

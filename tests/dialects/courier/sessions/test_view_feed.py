@@ -227,9 +227,9 @@ class TestFollowing:
     def test_ends_with_its_connection(self) -> None:
         broker = Broker()
         follower = Follower(broker)
-        assert broker.runtime.live.watchers == 1
+        assert [len(feed.watchers) for feed in broker.runtime.live.followed.values()] == [1]
         follower.connection.lost()
-        assert (broker.runtime.live.watchers, broker.runtime.live.followed) == (0, {})
+        assert broker.runtime.live.followed == {}
         put(broker, SAM, "1")
 
     def test_is_notified_when_the_server_shuts_down(self) -> None:
@@ -469,7 +469,7 @@ class TestControl:
         assert peer.say(type_="unsubscribe", subId=label, reqId=3)[0]["result"] == {"subId": label}
         put(broker, SAM, "4")
         assert peer.heard() == []
-        assert broker.runtime.live.watchers == 0
+        assert broker.runtime.live.followed == {}
 
     def test_lives_beside_subscriptions_and_shares_no_name_with_them(self) -> None:
         broker = Broker()
@@ -501,7 +501,7 @@ class TestControl:
     def test_a_wrong_wish_is_refused(self, fields: Frame, code: str) -> None:
         broker = Broker()
         assert codes(broker.control().say(type_="live", reqId=1, **fields)) == [(1, code)]
-        assert broker.runtime.live.watchers == 0
+        assert broker.runtime.live.followed == {}
 
 
 # Any followers, any pace

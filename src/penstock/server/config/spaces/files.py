@@ -6,7 +6,7 @@ participant and create missing ones. An invalid file is rejected with all its er
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,10 @@ from penstock.server.config.spaces.schema import (
     is_secret,
     targets,
 )
-from penstock.server.config.spaces.token_files import write_invited_token
 from penstock.server.config.validation import FieldError, find_errors, shorten
 from penstock.server.files import yaml_tree
 from penstock.server.files.secret_files import digest_of
 from penstock.server.files.yaml_tree import ConfigError, format_error, read_text
-
-__all__ = ["LoadedSpace", "check", "id_of", "load_space", "load_spaces", "mewdir_of", "write_invited_token"]
 
 CHAT_ONLY: tuple[dict[str, Any], ...] = ({"kind": "chat"},)
 
@@ -182,12 +179,12 @@ def _loaded(section: SpaceSection, mewdir: Path, env: Mapping[str, str], notices
 
 
 def _stream(stream: SpaceStreamSection) -> StreamSettings:
-    return StreamSettings(stream.owner, targets(stream), dict(_request(stream)), stream.journal, stream.overflow)
-
-
-def _request(stream: SpaceStreamSection) -> Iterator[tuple[str, Any]]:
-    """The fields of a `stream/request` for it, without the target."""
-    for name in ("direction", "content_type", "format", "description", "metadata"):
-        value = getattr(stream, name)
-        if value is not None:
-            yield name, value
+    names = (
+        "direction",
+        "content_type",
+        "format",
+        "description",
+        "metadata",
+    )  # of a `stream/request`, without the target
+    request = {name: value for name in names if (value := getattr(stream, name)) is not None}
+    return StreamSettings(stream.owner, targets(stream), request, stream.journal, stream.overflow)
