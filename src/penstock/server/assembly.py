@@ -57,11 +57,11 @@ from penstock.transports.http import HttpListener
 from penstock.transports.transport import ByteStreamTransport
 
 GC_THRESHOLDS = (20_000, 20, 20)
-"""A message makes a few objects that die at once; looking for cycles after every 700 of them costs a twentieth of the time."""
+"""Messages create short-lived objects; with the default threshold of 700, the search for cycles takes 5% of the time."""
 
 
 class Endpoints(msgspec.Struct):
-    """What `run/endpoints.json` says; null means that a listener is off."""
+    """The content of `run/endpoints.json`; null means that a listener is off."""
 
     pid: int
     version: str
@@ -134,7 +134,7 @@ class Service:
         self._advertising: Advertisement | None = None
 
     async def start(self) -> Endpoints:
-        """Open every listener, then write where they are."""
+        """Open every listener, then write `run/endpoints.json`."""
         config = self._config
         address = parse_host_port(config.listen.http)
         alias = parse_alias(config.listen.ws)
@@ -150,7 +150,7 @@ class Service:
         ws = None if alias is None else await self._start_http(self._http, alias)
         control = await self._start_control()
         sockets = await self._start_relay()
-        # Only now: a start that fails, say because a server runs here already, leaves that server's token alone.
+        # Last: a start that fails because a server already runs here must not replace that server's token.
         self.operator_token = write_operator_token(self.run_dir / "operator.token")
         self.tokens.add_operator(self.operator_token)
         console = f"{url}/" if config.console.enabled else None
@@ -160,7 +160,7 @@ class Service:
             await self._advertising.start()
         self._write_endpoints(self.endpoints)
         self.runtime.note("start", version=version(), boot=self.runtime.boot_id)
-        # Start-up garbage is settled; what is alive now stays, so full collections need not look at it.
+        # Objects that are alive now stay alive, so full collections skip them.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -179,8 +179,8 @@ class Service:
             exporter=Exporter(
                 runtime,
                 self._log_dropped,
+                replays,
                 self.pipeline_status,
-                replays=replays,
                 record_dropped=lambda: 0 if recorder is None else recorder.dropped,
                 per_stream=config.metrics.per_stream,
                 spaces=self.hosted.spaces,
@@ -203,7 +203,7 @@ class Service:
         )
 
     def _facts(self) -> dict[str, Any]:
-        """What the console shows in its head."""
+        """What the console shows of the server."""
         spaces = [space.settings.id for space in self.spaces]
         return {"version": version(), "bootId": self.runtime.boot_id, "spaces": spaces, "relay": self.relay is not None}
 
@@ -231,7 +231,7 @@ class Service:
         return f"http://{HostPort(address.host, port)}"
 
     def reload(self) -> ReloadedReply | Refusal:
-        """Read the config again and go on with it, or keep the old one whole and say every problem."""
+        """Reload the config; keep the old one and report all errors if the new one is invalid."""
         if self._reread is None:
             return Refusal("Unsupported", "this server has no config to read again")
         try:
@@ -252,7 +252,7 @@ class Service:
         return report
 
     def _adopt(self, config: Config) -> int:
-        """Make a checked config count, everywhere at once; returns the connections that had to go."""
+        """Apply a checked config; returns the number of connections that were closed."""
         before, self._config = self._config, config
         runtime = self.runtime
         now = runtime.scheduler.now()
@@ -280,7 +280,7 @@ class Service:
         return self._readmit(was_open=before.auth.allow_anonymous)
 
     def _readmit(self, *, was_open: bool = False) -> int:
-        """Give every connection the rights that it has now; returns those that had to go."""
+        """Give every connection the rights that its token has now; returns the number that were closed."""
         config, runtime = self._config, self.runtime
         closed = 0
         for connection in runtime.connections:
@@ -291,7 +291,7 @@ class Service:
         return closed
 
     def start_pipeline(self) -> None:
-        """Have Spark join, now that there is something to join."""
+        """Start the pipeline, once the server listens."""
         assert self.archive is not None
         assert self.endpoints is not None
         self.pipeline = PipelineSupervisor(self.archive.data, self._config.pipeline, self.endpoints.http)

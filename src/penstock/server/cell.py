@@ -26,7 +26,7 @@ MEW_FEATURES = ("capabilities", "context", "validation", "http-io")
 
 
 class Cell:
-    """One journal at work."""
+    """The running parts of one journal."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Cell:
 
     @property
     def commit_log(self) -> CommitLog:
-        """Where all machines of the cell gather their facts."""
+        """The log that all machines of the cell write to."""
         return self.machine.commit_log
 
     def host_spaces(self, **options: Any) -> Spaces:

@@ -74,7 +74,7 @@ class Subscriber:
 
     @property
     def credit(self) -> int:
-        """How many more it may be given."""
+        """Deliveries that it may still receive."""
         return self._consumer.credit
 
     @property
@@ -200,7 +200,7 @@ class QueueCore:
         self._settle(sub_id, SettleRequest(id_, "release"))
 
     def term(self, sub_id: str, id_: str, *, reason: str | None = None) -> None:
-        """Never again: to the dead letters."""
+        """Reject for good: move it to the dead letters."""
         self._settle(sub_id, SettleRequest(id_, "term", reason=reason))
 
     def extend(self, sub_id: str, id_: str, *, ms: int | None = None) -> None:
@@ -245,7 +245,7 @@ class QueueCore:
         return self._do(outcome)
 
     def tick(self) -> None:
-        """Let everything that is due happen."""
+        """Carry out everything that is due."""
         has_more = True
         while has_more:  # nothing is buffered here, so there is always room again
             now = self._scheduler.now()

@@ -44,7 +44,7 @@ class GatewayOptions(msgspec.Struct):
 
 
 def configure(options: GatewayOptions) -> Config:
-    """The config that the flags amount to; ConfigError with every problem of them and of the space's file."""
+    """The config of the flags; raises ConfigError with all errors of them and of the space's file."""
     problems: list[str] = []
     try:
         address = str(parse_host_port(str(HostPort(options.host, options.port))))
@@ -104,7 +104,7 @@ async def _run(config: Config, writer: LogWriter, options: GatewayOptions) -> in
 
 
 def _announce(endpoints: Endpoints, space: LoadedSpace, options: GatewayOptions) -> None:
-    """What upstream's command says, for scripts that wait for its words."""
+    """Print the lines of upstream's command, which scripts wait for."""
     port = endpoints.http.rpartition(":")[2]
     lines = [
         f"Space ID: {space.settings.id}",

@@ -144,7 +144,7 @@ def _hint(error: OSError, hints: StartHints) -> str:
 
 
 def _console_line(service: Service, url: str) -> str:
-    """The link that signs in: browsers keep what is behind the # to themselves."""
+    """The link that signs in; a browser does not send the part after `#`."""
     if service.console is None or not service.console.is_built:
         return "not built: `make setup` builds it where there is Node 20 or newer"
     return f"{url}#token={service.operator_token}"
@@ -201,13 +201,13 @@ def stop_signals(writer: LogWriter, reload: Callable[[], object] | None = None) 
         loop.add_signal_handler(number, stop, number.name)
     if reload is not None:
         loop.add_signal_handler(signal.SIGHUP, reload)
-    else:  # nothing to read again: the terminal was closed
+    else:  # without a config to reload, the terminal was closed
         loop.add_signal_handler(signal.SIGHUP, stop, signal.SIGHUP.name)
     return stopping
 
 
 async def drain(service: Service) -> int:
-    """Let a server end in peace; returns the exit code."""
+    """Drain the server and stop it; returns the exit code."""
     logs.event("server.drain", leased=service.runtime.machine.leased)
     abandoned = await service.drain()
     logs.event("server.stop", abandoned=abandoned)

@@ -30,8 +30,8 @@ def minted(tokens: MintedTokens, name: str = "ci", *scopes: str, **more: str) ->
     return made
 
 
-def refused(tokens: MintedTokens, request: TokenRequest, *configured: TokenSection, bound: int = 10) -> str:
-    made = tokens.mint(request, WALL_US, configured=configured, bound=bound)
+def refused(tokens: MintedTokens, spec: TokenRequest, *configured: TokenSection, bound: int = 10) -> str:
+    made = tokens.mint(spec, WALL_US, configured=configured, bound=bound)
     assert isinstance(made, Refusal) and made.message
     return made.code
 
@@ -82,7 +82,7 @@ def test_a_name_is_never_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "request",
+    "spec",
     [
         TokenRequest("x", ("streams:*:fly",)),
         TokenRequest("x", ("everything",)),
@@ -93,9 +93,9 @@ def test_a_name_is_never_shared(tmp_path: Path) -> None:
         TokenRequest("x", ("admin:*",), tenant="acme"),
     ],
 )
-def test_a_request_is_held_against_the_rules_of_the_config(request: TokenRequest) -> None:
+def test_a_request_is_held_against_the_rules_of_the_config(spec: TokenRequest) -> None:
     tokens = MintedTokens(None)
-    assert refused(tokens, request) == "InvalidRequest" and len(tokens) == 0
+    assert refused(tokens, spec) == "InvalidRequest" and len(tokens) == 0
 
 
 def test_there_is_a_bound() -> None:

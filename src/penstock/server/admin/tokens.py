@@ -53,59 +53,56 @@ class RevokedReply(msgspec.Struct):
     closed: Count
 
 
-class TokenAdmin:
+class TokenAdmin(msgspec.Struct, eq=False):
     """The tokens of a server. Those of the config file are listed and cannot be changed."""
 
-    def __init__(
-        self, runtime: Runtime, store: TokenStore, guard: Guard, minted: MintedTokens, readmit: Callable[[], int]
-    ) -> None:
-        self._runtime = runtime
-        self._store = store
-        self._minted = minted
-        self._guard = guard
-        self._readmit = readmit
-        """Gives every connection the rights that its token has now; returns how many it closed."""
+    runtime: Runtime
+    store: TokenStore
+    guard: Guard
+    minted: MintedTokens
+    readmit: Callable[[], int]
+    """Gives every connection the rights that its token has now; returns how many it closed."""
 
     def listing(self) -> TokensReply:
         rows = [
             TokenRow(token.name or token.agent or f"token-{number}", token.agent, token.tenant,
                      [*token.scopes], "config", None)
-            for number, token in enumerate(self._store.configured, 1)
+            for number, token in enumerate(self.store.configured, 1)
         ]  # fmt: skip
-        rows += map(token_row, self._minted)
-        return TokensReply(rows, required=self._store.required, kept=self._minted.is_kept)
+        rows += map(token_row, self.minted)
+        return TokensReply(rows, required=self.store.required, kept=self.minted.is_kept)
 
     def mint(self, principal: Principal, body: TokenRequest) -> MintedReply | Refusal:
         """Make a token. From the first token on, every request needs one."""
-        if self._guard.allows_anonymous:
+        if self.guard.allows_anonymous:
             hint = "take `auth.allowAnonymous` out of the config file and reload"
             return Refusal("InvalidRequest", "with a token every request would need one", hint=hint)
-        token = self._minted.mint(
+        token = self.minted.mint(
             body,
-            self._runtime.scheduler.now().wall_us,
-            configured=self._store.configured,
-            bound=self._runtime.machine.limits.tokens_max,
+            self.runtime.scheduler.now().wall_us,
+            configured=self.store.configured,
+            bound=self.runtime.machine.limits.tokens_max,
         )
         if isinstance(token, Refusal):
             return token
         closed = self._changed()
         logs.event("token.minted", name=body.name, scopes=body.scopes, by=principal.name, closed=closed)
-        return MintedReply(body.name, token, required=True, kept=self._minted.is_kept, closed=closed)
+        return MintedReply(body.name, token, required=True, kept=self.minted.is_kept, closed=closed)
 
     def revoke(self, principal: Principal, name: str) -> RevokedReply | Refusal:
         """Revoke a token, and close the connections that it opened."""
-        if name not in self._minted and name in [row.name for row in self.listing().tokens]:
+        if name not in self.minted and name in [row.name for row in self.listing().tokens]:
             return Refusal("TokenInConfig", f"`{name}` comes from the config file", ref=name)
-        refusal = self._minted.revoke(name)
+        refusal = self.minted.revoke(name)
         if refusal is not None:
             return refusal
         closed = self._changed()
         logs.event("token.revoked", name=name, by=principal.name, closed=closed)
-        return RevokedReply(name, required=self._store.required, closed=closed)
+        return RevokedReply(name, required=self.store.required, closed=closed)
 
     def _changed(self) -> int:
-        learn(self._minted, self._store, self._guard)
-        return self._readmit()
+        learn(self.minted, self.store, self.guard)
+        return self.readmit()
 
 
 def learn(minted: MintedTokens, store: TokenStore, guard: Guard) -> None:

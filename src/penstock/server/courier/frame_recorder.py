@@ -91,14 +91,13 @@ class RecordedSession(ControlSession):
         super().receive(now, data)
 
 
-class RecordedWire:
+class RecordedWire(msgspec.Struct, eq=False):
     """A transport that records its output."""
 
-    def __init__(self, wire: Wire, session: ControlSession, recorder: Recorder, now: Callable[[], Now]) -> None:
-        self._wire = wire
-        self._session = session
-        self._recorder = recorder
-        self._now = now
+    _wire: Wire
+    _session: ControlSession
+    _recorder: Recorder
+    _now: Callable[[], Now]
 
     def send(self, messages: list[bytes]) -> None:
         wall_us = self._now().wall_us

@@ -174,11 +174,9 @@ async def _spawn(
 
 async def _send_task(process: asyncio.subprocess.Process, task: msgspec.Struct) -> None:
     assert process.stdin is not None
-    try:
+    with contextlib.suppress(ConnectionError):  # it exited at once; its exit code says why
         process.stdin.write(msgspec.json.encode(task) + b"\n")
         await process.stdin.drain()
-    except ConnectionError:
-        pass  # it exited at once; its exit code says why
 
 
 async def _end(process: asyncio.subprocess.Process, deadline_s: float) -> bool:

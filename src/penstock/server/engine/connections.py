@@ -1,4 +1,4 @@
-"""What a runtime joins: a scheduler, and connections with their wires.
+"""Ports of the runtime: the scheduler, connections and their wires.
 
 `transports.transport` has the real wires and `schedulers.py` the real schedulers; the simulator brings its own of both.
 """
@@ -83,7 +83,7 @@ class Connection:
         self._runtime.received(self, data)
 
     def adopt(self, principal: Principal) -> bool:
-        """Have the peer's followers see by these rights; False when they do not allow one of them."""
+        """Apply these rights to the peer's followers; False when they do not allow one of them."""
         return self._runtime.live.adopt(self.session, principal)
 
     def lost(self) -> None:
@@ -97,18 +97,14 @@ class Connection:
 
 
 class NoWire:
-    """The wire of a session that says nothing by itself: a request that is answered with a reply, a worker inside the server."""
+    """The wire of a session without a peer: a request that gets a reply, or a worker of the server."""
 
     buffered = 0
 
-    def send(self, messages: list[bytes]) -> None:
-        return None
+    def send(self, messages: list[bytes]) -> None: ...
 
-    def hold(self, on: bool) -> None:
-        return None
+    def hold(self, on: bool) -> None: ...
 
-    def close(self, code: int, reason: str) -> None:
-        return None
+    def close(self, code: int, reason: str) -> None: ...
 
-    def abort(self) -> None:
-        return None
+    def abort(self) -> None: ...

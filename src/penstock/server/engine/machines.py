@@ -1,4 +1,4 @@
-"""Making the queue machine that a config describes, and what a journal rebuilds with it."""
+"""The queue machine of a config, and the state that a journal rebuilds."""
 
 from __future__ import annotations
 
@@ -74,6 +74,6 @@ class Machines:
 
 
 def install_rules(machine: QueueMachine, triggers: Iterable[Trigger]) -> list[str]:
-    """Have these triggers tried, and those that were given at run time. Returns which of the latter no longer can be."""
+    """Install these triggers and those set at run time; returns the latter that this version cannot run."""
     machine.triggers.install([rule_of(trigger, machine.limits) for trigger in triggers])
     return recovered_rules(machine)

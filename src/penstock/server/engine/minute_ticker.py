@@ -1,7 +1,7 @@
-"""Ticks and gauges among the rows of history, so that windows over it close.
+"""Writes ticks and gauges into the history, so that time windows over it close.
 
-A tick comes every 30 s while rows come, at the full and at the half minute on the wall; the full minute also writes a gauge of each
-stream that changed, a few a turn. They go on until what came last is closed and gauged, and then nothing wakes up.
+While rows are written, a tick follows every 30 s, at full and half minutes of the wall clock. The full minute also writes a gauge of
+each stream that changed, a few a turn. When the minute of the last row is closed and gauged, nothing wakes up any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.server.engine.connections import Scheduler
 TICK_US = 30_000_000
 MINUTE_US = 2 * TICK_US
 GAUGES_A_TURN = 200
-"""Channels that are gauged in one turn at the full minute: a few milliseconds' work."""
+"""Channels that are gauged in one turn at the full minute: a few milliseconds of work."""
 
 
 class MinuteTicker:

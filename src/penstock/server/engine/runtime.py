@@ -71,13 +71,13 @@ class Runtime:
         """More members of `health`, from the protocols that are served."""
         self._log = log
         self.log_records = log_records
-        """Whether every fact is worth a line in the log."""
+        """Whether every fact is logged."""
         self._connections: dict[int, Connection] = {}
         self._connections_by_ip: dict[str, int] = {}
         """Connections by the address of their peers."""
         self._dirty: dict[Connection, None] = {}
         self._held: dict[Connection, None] = {}
-        """Peers we do not read from for now."""
+        """Connections that are not read for now."""
         self._waiting: dict[object, GatedAnswers] = {}
         """Connections with answers that wait for a commit."""
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
@@ -91,9 +91,9 @@ class Runtime:
         self.turn_listeners: list[TurnListener] = []
         self._drained: Callable[[int], None] | None = None
         self.events = events
-        """The log of every event, where one is kept."""
+        """The event log, if one is configured."""
         self._ticker = MinuteTicker(machine, scheduler, self.schedule_turn) if keeps_history else None
-        """Writes ticks and gauges into the history, where one is kept."""
+        """Writes ticks and gauges into the history, if one is kept."""
         self.trouble: str | None = None
         """Why the journal refuses new records, while it does."""
         self.slow_cut = 0
@@ -111,7 +111,7 @@ class Runtime:
         is_brief: bool = False,
         make: type[Connection] = Connection,
     ) -> Connection | Refusal:
-        """A peer has connected; a brief one is a single request, and not worth a line in the log."""
+        """A peer has connected. A brief connection is a single request and is not logged."""
         address = payer_address(peer)
         here = self._connections_by_ip.get(address, 0)
         most = self.machine.limits.connections_per_address_max
@@ -189,11 +189,11 @@ class Runtime:
             self.live.wake(self.scheduler.now())
 
     def connection(self, session: Session) -> Connection | None:
-        """The connection of a session, while it lasts."""
+        """The open connection of a session."""
         return self._connections.get(session.link.no)
 
     def touch(self, connection: Connection) -> None:
-        """Something may have to be written to this peer."""
+        """Write to this peer at the end of the turn."""
         self._dirty[connection] = None
         self.schedule_turn()
 
@@ -271,7 +271,7 @@ class Runtime:
         self.schedule_turn()
 
     def flushed(self, call: Callable[[], None]) -> None:
-        """Call back when everything asked so far is durable, answered and handed to the wires."""
+        """Call back when everything requested so far is durable, answered and handed to the wires."""
 
         def later(refusal: Refusal | None) -> None:
             self.scheduler.soon(call)
@@ -442,7 +442,7 @@ class Runtime:
         self.schedule_turn()
 
     def note(self, event: str, **meta: Any) -> None:
-        """Write a row about the server itself into the history, where one is kept."""
+        """Write a row about the server itself into the history, if one is kept."""
         if self._ticker is not None:
             self.machine.note(event, msgspec.json.encode(meta).decode())
             self.schedule_turn()

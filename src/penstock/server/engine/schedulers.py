@@ -69,7 +69,7 @@ class HandScheduler:
         return timer
 
     def run(self) -> None:
-        """Everything that is due, until nothing is."""
+        """Run everything that is due."""
         while True:
             while self._soon:
                 self._soon.popleft()()

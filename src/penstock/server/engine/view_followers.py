@@ -1,6 +1,6 @@
-"""Followers of views: changes are gathered for a moment, then each connection gets one write.
+"""Notifies the followers of views: changes are collected for a moment, then each connection gets one write.
 
-Timers only: what is written is made in `dialects/courier/sessions/view_feed.py`. A view without followers costs nothing here. There is one timer
+This module has the timers; `dialects/courier/sessions/view_feed.py` makes the messages. A view without followers costs nothing here. There is one timer
 for what changed, one for views that are made on demand, and one for all heartbeats; an idle follower has none of its own.
 """
 
@@ -31,7 +31,7 @@ class Live:
         """Feeds with followers."""
         self._sessions: dict[Session, list[ViewFollower]] = {}
         self._spoken: dict[Session, None] = {}
-        """Who was written to since the last heartbeat."""
+        """Sessions that received something since the last heartbeat."""
         self._is_flushing = False
         self._flushed_us = 0
         self._is_beating = False
@@ -62,13 +62,13 @@ class Live:
             del self.followed[watcher.view.name]
 
     def left(self, session: Session) -> None:
-        """A connection is gone, and its followers with it."""
+        """A connection is closed: remove its followers."""
         self._spoken.pop(session, None)
         for watcher in list(self._sessions.get(session, ())):
             self.unwatch(watcher)
 
     def adopt(self, session: Session, principal: Principal) -> bool:
-        """A connection's rights changed: its followers see what they may see now. False when one may not look at all."""
+        """Apply changed rights to the followers of a connection; False when one may no longer read its view."""
         changed = False
         for watcher in self._sessions.get(session, ()):
             if isinstance(views.find(self._machine, principal, watcher.view.name), Refusal):

@@ -248,7 +248,7 @@ def permit(principal: Principal, what: str) -> Refusal | None:
 
 
 def _promise() -> tuple[asyncio.Future[Reply], Done]:
-    """A reply to wait for, and how to give it; the client may be gone by then."""
+    """A future reply and the function that sets it; the client may have disconnected by then."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def done(reply: Reply) -> None:

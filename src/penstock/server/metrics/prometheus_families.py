@@ -39,48 +39,35 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Exporter:
+class Exporter(msgspec.Struct, eq=False):
     """Renders the metrics of one runtime."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        log_dropped: Callable[[], int],
-        pipeline: Callable[[], PipelineStatus | None] = lambda: None,
-        *,
-        replays: Replays,
-        record_dropped: Callable[[], int] = lambda: 0,
-        per_stream: bool = False,
-        spaces: Spaces | None = None,
-        relay: RelaySupervisor | None = None,
-        archive: JournalLifecycle | None = None,
-    ) -> None:
-        self._runtime = runtime
-        self._archive = archive
-        self._relay = relay
-        self._spaces = spaces
-        self.per_stream = per_stream
-        self._log_dropped = log_dropped
-        self._pipeline = pipeline
-        self._replays = replays
-        self._record_dropped = record_dropped
+    runtime: Runtime
+    log_dropped: Callable[[], int]
+    replays: Replays
+    pipeline: Callable[[], PipelineStatus | None] = lambda: None
+    record_dropped: Callable[[], int] = lambda: 0
+    per_stream: bool = False
+    spaces: Spaces | None = None
+    relay: RelaySupervisor | None = None
+    archive: JournalLifecycle | None = None
 
     def scrape(self, principal: Principal, *, per_stream: bool | None = None) -> Scrape:
         """A scrape that reads a few streams a turn and then writes the text; `per_stream` overrides the config."""
         wanted = self.per_stream if per_stream is None else per_stream
-        machine = self._runtime.machine
+        machine = self.runtime.machine
         figures = ByStream(machine, principal) if wanted else Together(machine, principal)
         return Scrape(machine, figures, lambda now: self._rest(now, per_topic=wanted))
 
     def _rest(self, now: Now, *, per_topic: bool = False) -> list[Metric]:
-        machine = self._runtime.machine
-        others = _triggers(machine) + space_metrics(self._spaces) + _pipeline(self._pipeline())
-        relay = relay_metrics(self._relay, machine.limits.metric_streams_max, per_topic=per_topic)
+        machine = self.runtime.machine
+        others = _triggers(machine) + space_metrics(self.spaces) + _pipeline(self.pipeline())
+        relay = relay_metrics(self.relay, machine.limits.metric_streams_max, per_topic=per_topic)
         return self._server(now) + others + relay
 
     def _server(self, now: Now) -> list[Metric]:
-        runtime, machine = self._runtime, self._runtime.machine
-        totals, meter, replays = machine.totals, machine.meter, self._replays
+        runtime, machine = self.runtime, self.runtime.machine
+        totals, meter, replays = machine.totals, machine.meter, self.replays
         values: dict[str, float] = {
             "penstock_streams": len(machine.channels),
             "penstock_streams_dormant": len(machine.dormant),
@@ -99,8 +86,8 @@ class Exporter:
             "penstock_dedup_evicted": totals.dedup_evicted,
             "penstock_streams_forgotten": totals.dormant_forgotten,
             "penstock_slow_peers_cut": runtime.slow_cut,
-            "penstock_log_lines_dropped": self._log_dropped(),
-            "penstock_record_frames_dropped": self._record_dropped(),
+            "penstock_log_lines_dropped": self.log_dropped(),
+            "penstock_record_frames_dropped": self.record_dropped(),
             "penstock_rate_limited": 0 if meter is None else meter.refused,
             "penstock_rate_buckets_forgotten": 0 if meter is None else meter.forgotten,
             "penstock_idempotency_replays": replays.replayed,
@@ -111,7 +98,7 @@ class Exporter:
         if isinstance(machine.schemas, Registry):
             values["penstock_schema_warned"] = machine.schemas.warned
             values["penstock_schema_refused"] = machine.schemas.refused
-        return families(values) + _journal(runtime, self._archive) + _views(runtime)
+        return families(values) + _journal(runtime, self.archive) + _views(runtime)
 
 
 def labelled(rows: Iterable[tuple[str, Any]], values: Mapping[str, Callable[[Any], float]]) -> list[Metric]:

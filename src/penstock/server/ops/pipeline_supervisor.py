@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -72,10 +73,8 @@ class PipelineSupervisor:
             self._write(status)
         if self._task is not None:
             self._task.cancel()
-            try:
+            with suppress(asyncio.CancelledError):
                 await self._task
-            except asyncio.CancelledError:
-                pass
 
     async def _run(self) -> int:
         return await self._child.run(PipelineTask(str(self._data), self._settings, self._url))

@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,10 +132,8 @@ class RelaySupervisor:
             self.hub.close()
         await self._child.stop(STOP_S)
         if self._task is not None:
-            try:
+            with suppress(TimeoutError, RelayError):
                 await asyncio.wait_for(self._task, STOP_S)
-            except (TimeoutError, RelayError):
-                pass
 
     async def _run(self) -> int:
         code = await self._child.run(self._relay_task(), self._read)
@@ -171,15 +170,13 @@ class RelaySupervisor:
 
     async def _read(self, stdout: asyncio.StreamReader) -> None:
         """Take reports until the relay closes its stdout; its exit code says how it ended."""
-        try:
+        with suppress(asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
             while (size := int.from_bytes(await stdout.readexactly(4), "big")) <= BATCH_MAX:
                 for number, report in enumerate(decode(await stdout.readexactly(size)), 1):
                     self._on_report(report)
                     if not number % TURN:
                         await asyncio.sleep(0)
                 self._runtime.schedule_turn()
-        except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
-            pass
 
     def _on_report(self, report: RelayReport) -> None:
         if isinstance(report, ProcessReport):

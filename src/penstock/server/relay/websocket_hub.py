@@ -60,25 +60,12 @@ class RelaySession:
         if self.topic is not None:
             self.refuse(Refusal("InvalidRequest", "a socket names one topic and sends nothing else"))
             return
-        try:
-            request = msgspec.json.decode(data, type=ListenRequest)
-        except msgspec.ValidationError as error:
-            self.refuse(to_refusal(error))
-            return
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            self.refuse(Refusal("InvalidJSON", f"the first message is not JSON: {error}"))
-            return
-        topic = request.topic.encode()
-        if not is_topic(topic):
-            message = "`topic` is not made of 64 lower case hexadecimal digits"
-            self.refuse(Refusal("InvalidRequest", message, ref="topic"))
-            return
-        mark = _mark(request.resume)
-        if isinstance(mark, Refusal):
-            self.refuse(mark)
-            return
-        self.topic = topic
-        self._hub.join(self, mark)
+        found = _parse(data)
+        if isinstance(found, Refusal):
+            self.refuse(found)
+        else:
+            self.topic, mark = found
+            self._hub.join(self, mark)
 
     def refuse(self, refusal: Refusal) -> None:
         """Send the reason and close."""
@@ -94,16 +81,26 @@ class RelaySession:
         self.refuse(refusal)
 
 
-def _mark(text: str | None) -> bytes | Refusal | None:
-    if text is None:
-        return None
+def _parse(data: bytes) -> tuple[bytes, bytes | None] | Refusal:
+    """The topic and the mark of a first message."""
     try:
-        mark = bytes.fromhex(text)
+        request = msgspec.json.decode(data, type=ListenRequest)
+    except msgspec.ValidationError as error:
+        return to_refusal(error)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Refusal("InvalidJSON", f"the first message is not JSON: {error}")
+    topic = request.topic.encode()
+    if not is_topic(topic):
+        return Refusal("InvalidRequest", "`topic` is not made of 64 lower case hexadecimal digits", ref="topic")
+    if request.resume is None:
+        return topic, None
+    try:
+        mark = bytes.fromhex(request.resume)
     except ValueError:
         mark = b""
     if len(mark) not in (BLOCK_MAC_SIZE, CHUNK_MAC_SIZE):
         return Refusal("InvalidRequest", "`resume` is no mark: 16 or 32 bytes in hexadecimal", ref="resume")
-    return mark
+    return topic, mark
 
 
 class RelayConnection(Connection):

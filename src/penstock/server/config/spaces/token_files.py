@@ -7,7 +7,7 @@ directory, and its `.gitignore` keeps it out of version control.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from penstock.core.scopes import TOKEN_BYTES, token_text
@@ -61,19 +61,15 @@ def resolve(
     return {name: tuple(digests) for name, digests in found.items()}, made
 
 
-def _shared(found: Mapping[str, list[str]]) -> list[str]:
+def _shared(found: Mapping[str, list[str]]) -> Iterator[str]:
     """A token identifies its participant, so no two may share one."""
     holders: dict[str, str] = {}
-    errors = []
     for name, digests in found.items():
         for digest in digests:
             other = holders.setdefault(digest, name)
             if other != name:
-                errors.append(
-                    f"participants.{name}: has the same token as `{other}`; each needs its own "
-                    f"(`tokens`, {environment_name(name)}, or its token file)"
-                )
-    return errors
+                where = f"`tokens`, {environment_name(name)}, or its token file"
+                yield f"participants.{name}: has the same token as `{other}`; each needs its own ({where})"
 
 
 def token_file(mewdir: Path, participant: str) -> Path:

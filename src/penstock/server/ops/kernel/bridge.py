@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import time
 
+import msgspec
+
 from penstock.client.address import Address
 from penstock.client.control.frames import head
 from penstock.client.control.raw_connection import HELD_MAX as UPLINK_MAX
@@ -29,19 +31,18 @@ HELD_MAX = UPLINK_MAX + 2 * FRAME_MAX + CHUNK + READ_HIGH
 """Bytes that one pipe may hold in both directions: a partial frame in, a partial line, one frame out, and the uplink's."""
 
 
-class BridgeCounts:
+class BridgeCounts(msgspec.Struct):
     """Counters of a bridge."""
 
-    def __init__(self) -> None:
-        self.opened = 0
-        self.refused = 0
-        """Pipes that were rejected, or closed because they sent no valid frames."""
-        self.frames_in = 0
-        self.frames_out = 0
-        self.ignored = 0
-        """Ignored frames: unknown types, pings over TCP, and data written to a tap."""
-        self.held_most = 0
-        """Most bytes held by one pipe."""
+    opened: int = 0
+    refused: int = 0
+    """Pipes that were rejected, or closed because they sent no valid frames."""
+    frames_in: int = 0
+    frames_out: int = 0
+    ignored: int = 0
+    """Ignored frames: unknown types, pings over TCP, and data written to a tap."""
+    held_most: int = 0
+    """Most bytes held by one pipe."""
 
 
 class Bridge:
