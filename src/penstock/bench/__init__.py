@@ -10,14 +10,7 @@ from cyclopts import App
 
 bench = App(
     name="bench",
-    help="""Measure throughput, latency, CPU and memory, with peers for comparison.
-
-`queue` is Control v1 (peer: Redis Streams), `http` is POST /v1/enqueue,
-`streams` is memory and stalls with very many streams, `live` is the
-followers of a view, `fanout` is frames in a space (peer: a Node relay),
-`relay` is token streams (peer: libzmq's proxy), `journal` is the log on
-disk (peer: SQLite), `pipeline` is the Spark side (peer: Spark's own file
-sources), `compare` is the server's CPU of two versions.""",
+    help="Measure throughput, latency, CPU and memory, with peers for comparison.",
 )
 for name, place in {
     "queue": "queue.commands",

@@ -1,13 +1,9 @@
-"""Stream frames on a WebSocket: made many at a time, and counted by their headers without decoding.
-
-Every frame carries its number, so a receiver knows from the newest one how many it should have. Client frames are masked
-with a key that is not zero, as those of real clients are, so the server must unmask them.
-"""
+"""Stream frames on a WebSocket: made many at a time, numbered, and counted by their headers without decoding."""
 
 from __future__ import annotations
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x81, 0x82, 0x88, 0x89, 0x8A
-KEY = bytes((0x5A, 0xC3, 0x17, 0x9E))
+KEY = bytes((0x5A, 0xC3, 0x17, 0x9E))  # not zero, as those of real clients, so the server must unmask
 SHORT, LONG = 126, 127  # the second byte of a header when two or eight bytes of length follow it
 BLOCK_DIGITS, PLACE_DIGITS = 8, 4
 NUMBER_DIGITS = BLOCK_DIGITS + PLACE_DIGITS  # the number of a frame: its block and its place in the block

@@ -1,8 +1,4 @@
-"""The loads of a fan-out: participants on plain sockets, a publisher with its readers, and publishers by the clock.
-
-The publisher keeps a window of frames before the slowest reader. A server may drop frames for a slow reader; the numbers
-in the frames tell that apart from frames in flight, and the window goes on.
-"""
+"""The loads of a fan-out: participants on plain sockets, a publisher with its readers, and publishers by the clock."""
 
 from __future__ import annotations
 
@@ -163,11 +159,7 @@ def receive(job: FanoutJob) -> LoadReport:
 
 
 def pace(job: FanoutJob) -> LoadReport:
-    """`count` participants, each with a stream at `rate` frames a second, in one process that reads for all.
-
-    `count` of the report is frames sent, `received` what arrived, `missing` the rest. When it aggregates, the stream of
-    the first participant goes to all; the others go to the first, or to all as well.
-    """
+    """Every participant sends at `rate`; when it aggregates, the first sends to all and the others to the first."""
     group = ParticipantGroup(job.port, range(job.count))
     targets = [[name(0)] if job.is_targeted else [] for _ in range(job.count)]
     if job.is_aggregated:

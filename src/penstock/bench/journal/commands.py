@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from penstock.bench.harness.load import import_role
 from penstock.bench.harness.result import BenchError, BenchResult, BenchRound
 from penstock.bench.journal.history import DEPTH, open_journal, seal
 from penstock.bench.queue.commands import Rounds
@@ -52,6 +52,8 @@ def journal(
     """
     result = BenchResult.begin("journal", locals())
     commits = result.parse_numbers("commit")
+    if import_role("sqlite_events") is None:
+        result.notes.append("no peer: the client of SQLite is in the source repository only")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         try:
             for group in commits:
@@ -65,18 +67,21 @@ def journal(
 
 
 def _measure(result: BenchResult, folder: Path, rounds: int, count: int, group: int, size: int) -> None:
-    words = f"{group} records a commit, synced"
+    words, sqlite = f"{group} records a commit, synced", import_role("sqlite_events")
     found: dict[tuple[str, str], list[BenchRound]] = {}
     for number in range(rounds):
         data = folder / f"{group}-{number}"
-        peer = data / "peer.db"
         done = {("append", "penstock"): _append(data, count, group, size)}
-        done["append", "sqlite"] = _append_sqlite(peer, count, group, size)
+        peer = sqlite.SqliteEvents(data / "peer.db") if sqlite else None
+        if peer:
+            rows = [(one.channel.name, one.id, one.kind, one.body) for one in _make_records(count, size)]
+            done["append", "sqlite"] = _timed(count, partial(peer.append, rows, group))
         done["read back", "penstock"] = _timed(count, partial(_read_back, data))
         if seal(data, _make_machine) != count:
             raise BenchError(f"not all of {count} records were sealed")
         done["read back", SEALED] = _timed(count, partial(_read_back, data))
-        done["read back", "sqlite"] = _timed(count, partial(_read_sqlite, peer))
+        if peer:
+            done["read back", "sqlite"] = _timed(count, peer.read)
         for key, one in done.items():
             found.setdefault(key, []).append(one)
     for (kind, target), one_rounds in found.items():
@@ -123,35 +128,6 @@ def _append(data: Path, count: int, group: int, size: int) -> BenchRound:
 
 def _read_back(data: Path) -> int:
     return sum(batch.num_rows for batch in JournalReader(data).batches(0, DEPTH))
-
-
-def _append_sqlite(path: Path, count: int, group: int, size: int) -> BenchRound:
-    peer = sqlite3.connect(path, isolation_level=None)
-    peer.execute("PRAGMA journal_mode=WAL")
-    peer.execute("PRAGMA synchronous=FULL")
-    columns = "offset INTEGER PRIMARY KEY, at INTEGER, channel TEXT, id TEXT, kind TEXT, body BLOB"
-    peer.execute(f"CREATE TABLE events ({columns})")
-    insert = "INSERT INTO events (at, channel, id, kind, body) VALUES (?, ?, ?, ?, ?)"
-    rows = [(one.channel.name, one.id, one.kind, one.body) for one in _make_records(count, size)]
-
-    def append() -> int:
-        for start in range(0, count, group):
-            now_us = time.time_ns() // 1000
-            peer.execute("BEGIN")
-            peer.executemany(insert, [(now_us, *row) for row in rows[start : start + group]])
-            peer.execute("COMMIT")
-        return int(peer.execute("SELECT count(*) FROM events").fetchone()[0])
-
-    done = _timed(count, append)
-    peer.close()
-    return done
-
-
-def _read_sqlite(path: Path) -> int:
-    peer = sqlite3.connect(path)
-    found = sum(1 for _ in peer.execute("SELECT offset, at, channel, id, kind, body FROM events"))
-    peer.close()
-    return found
 
 
 def _recover(data: Path, live: int, size: int) -> BenchRound:

@@ -8,9 +8,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from penstock.bench.harness.load import BENCHES
 from penstock.bench.harness.processes import ProcessGroup
 from penstock.bench.harness.result import (
     BenchCell,
+    BenchError,
     BenchResult,
     Lines,
     find_versions,
@@ -19,12 +21,12 @@ from penstock.bench.harness.result import (
     save_plot,
 )
 from penstock.bench.pipeline.live import BATCH, PipelineRounds
-from penstock.bench.pipeline.spark_loads import ALL, QUERIES, SparkJob
+from penstock.bench.pipeline.spark_loads import ALL, SparkJob
 from penstock.bench.queue.commands import Rounds
 from penstock.cli.options import PLAIN, Output
 from penstock.cli.output import print_note
 
-PARTS, ALL_QUERIES = "source,freshness,idle,busy,growth", ",".join(QUERIES)
+PARTS, ALL_QUERIES = "source,freshness,idle,busy,growth", "scan,count,window"
 LARGE = 10_000_000
 SPARK_S = 4 * 3600.0  # how long a load inside Spark may be silent
 
@@ -68,11 +70,13 @@ def pipeline(
             seconds=SPARK_S, rows=[rows], rounds=rounds, master=master, queries=asked, folder=str(group.folder)
         )
         if "source" in parts:
-            compare_sources(_run_spark(group, "source", job))
+            if not (BENCHES / "spark_sources.py").is_file():
+                raise BenchError("the part `source` is in the source repository only; leave it out with `--only`")
+            compare_sources(_run_spark(group, "spark_sources:source", job))
         _measure_live(result, PipelineRounds(group), parts, seconds, rounds, rate)
         if "growth" in parts:
             job.rows = counts
-            found = _run_spark(group, "growth", job)
+            found = _run_spark(group, "pipeline.spark_loads:growth", job)
             if plot is not None:
                 title = "Filling every table from the journal"
                 save_plot(plot, title, "journal rows", "seconds", growth_lines(found))
@@ -87,7 +91,7 @@ def _run_spark(group: ProcessGroup, role: str, job: SparkJob) -> list[BenchCell]
     def add(cell: BenchCell) -> None:
         found.append(group.result.add(cell.workload, cell.batched, cell.rounds, cell.target, cell.client))
 
-    group.load(f"pipeline.spark_loads:{role}", job, log=group.folder / f"{role}.log").report(add)
+    group.load(role, job, log=group.folder / f"{role.partition(':')[2]}.log").report(add)
     return found
 
 

@@ -13,17 +13,8 @@ from functools import partial
 import msgspec
 import pyarrow.compute as pc
 
+from penstock.bench.harness import processes
 from penstock.bench.harness.load import percentiles_ms
-from penstock.bench.harness.processes import (
-    HOST,
-    PenstockServer,
-    ProcessGroup,
-    cpu_s,
-    end,
-    read_proc,
-    read_stat,
-    rss_bytes,
-)
 from penstock.bench.harness.result import MIB, BenchError, BenchRound, Side
 from penstock.bench.queue.commands import QueueRounds
 from penstock.bench.queue.envelopes import EnqueueLines
@@ -42,7 +33,7 @@ QUIET_S, QUIET_MAX_S = 75.0, 240.0  # ticks come every 30 s while there is anyth
 WARM_S = 60.0  # load before the first measurement: a JVM needs a few dozen batches to warm up
 
 
-class PipelineServer(PenstockServer):
+class PipelineServer(processes.PenstockServer):
     """`penstock up` on a disk, with a pipeline or without."""
 
     def status(self) -> PipelineStatus:
@@ -84,10 +75,10 @@ class PipelineServer(PenstockServer):
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        end(self.process, STOP_S)
+        processes.end(self.process, STOP_S)
 
 
-def start_server(group: ProcessGroup, *, has_pipeline: bool = True) -> PipelineServer:
+def start_server(group: processes.ProcessGroup, *, has_pipeline: bool = True) -> PipelineServer:
     """A server that accepts and, with a pipeline, has been joined by it."""
     server = group.start(partial(PipelineServer, durable=True, has_pipeline=has_pipeline))
     if has_pipeline:
@@ -106,7 +97,7 @@ class ProcessTree:
     def pids(self) -> list[int]:
         children: dict[int, list[int]] = {}
         for entry in os.listdir("/proc"):
-            if entry.isdecimal() and (fields := read_stat(int(entry))):
+            if entry.isdecimal() and (fields := processes.read_stat(int(entry))):
                 children.setdefault(int(fields[1]), []).append(int(entry))
         found = [self._pid]
         for pid in found:  # grows while it is walked
@@ -116,23 +107,23 @@ class ProcessTree:
     def cpu_s(self) -> float:
         """CPU seconds of all; of a process that has ended, what it had when it was last seen."""
         for pid in self.pids():
-            self._spent_s[pid] = cpu_s(pid) or self._spent_s.get(pid, 0.0)
+            self._spent_s[pid] = processes.cpu_s(pid) or self._spent_s.get(pid, 0.0)
         return sum(self._spent_s.values())
 
     def rss_bytes(self) -> int:
         """Resident memory. Pages that processes share count for each of them."""
-        return sum(rss_bytes(pid) for pid in self.pids())
+        return sum(processes.rss_bytes(pid) for pid in self.pids())
 
     def pss_bytes(self) -> int:
         """The same, with shared pages divided among the processes."""
-        lines = [line for pid in self.pids() for line in read_proc(pid, "smaps_rollup").splitlines()]
+        lines = [line for pid in self.pids() for line in processes.read_proc(pid, "smaps_rollup").splitlines()]
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
     def names(self) -> dict[str, list[int]]:
         """The processes by the name of their program."""
         found: dict[str, list[int]] = {}
         for pid in self.pids():
-            if name := read_proc(pid, "comm").strip():
+            if name := processes.read_proc(pid, "comm").strip():
                 found.setdefault(name, []).append(pid)
         return found
 
@@ -146,7 +137,7 @@ class FreshnessProbes:
 
         self._table = LakeTable(server.data / "lake", QUEUE_MINUTES)
         self._lines = EnqueueLines(PROBE_STREAM, SIZE, "probe", 1)
-        self._socket = socket.create_connection((HOST, server.port))
+        self._socket = socket.create_connection((processes.HOST, server.port))
         self._sent_ns: list[int] = []
         self._version: int | None = None
         self._visible = 0
@@ -194,7 +185,7 @@ class FreshnessProbes:
 class PipelineRounds:
     """Rounds of servers with a pipeline. The quiet parts share one server that has warmed up."""
 
-    def __init__(self, group: ProcessGroup) -> None:
+    def __init__(self, group: processes.ProcessGroup) -> None:
         self._group = group
         self._queue = QueueRounds(group, SIZE)
         self._warm: tuple[PipelineServer, FreshnessProbes] | None = None
@@ -230,7 +221,8 @@ class PipelineRounds:
         done.server_rss_mib = round(tree.rss_bytes() / MIB, 1)
         done.pss_mib = round(tree.pss_bytes() / MIB, 1)
         done.by_program = {
-            name: f"{len(pids)} with {sum(map(rss_bytes, pids)) / MIB:,.0f} MiB" for name, pids in tree.names().items()
+            name: f"{len(pids)} with {sum(map(processes.rss_bytes, pids)) / MIB:,.0f} MiB"
+            for name, pids in tree.names().items()
         }
         return done
 

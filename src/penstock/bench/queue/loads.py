@@ -8,15 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.bench.harness.drive import (
-    POLL_S,
-    WAIT_S,
-    LoadSocket,
-    SocketGroup,
-    count_until_end,
-    send_paced,
-    send_window,
-)
+from penstock.bench.harness import drive
 from penstock.bench.harness.load import Board, LoadJob, LoadReport, announce, percentiles_ms
 from penstock.bench.queue.envelopes import EnqueueLines, Posts
 
@@ -41,7 +33,7 @@ class QueueJob(LoadJob, kw_only=True, omit_defaults=True):
     token: str | None = None
 
 
-class ControlSender(LoadSocket):
+class ControlSender(drive.LoadSocket):
     """Counts the lines that confirm requests."""
 
     confirmed = 0
@@ -59,7 +51,7 @@ class ControlSender(LoadSocket):
         while self.confirmed < count:
             if time.monotonic() > deadline:
                 raise ValueError(f"{count} requests and {self.confirmed} answers")
-            self.read(WAIT_S)
+            self.read(drive.WAIT_S)
 
 
 def produce(job: QueueJob) -> LoadReport:
@@ -77,7 +69,7 @@ def produce(job: QueueJob) -> LoadReport:
         confirmed = sender.confirmed * job.batch
         return min(confirmed, board.acked) if job.window < job.count else confirmed
 
-    report = send_window(job, send, sender.read, position, burst=turn * job.batch, count_max=job.count)
+    report = drive.send_window(job, send, sender.read, position, burst=turn * job.batch, count_max=job.count)
     sender.finish(report.count // job.batch)
     return report
 
@@ -92,7 +84,7 @@ def pace(job: QueueJob) -> LoadReport:
         sender.send(lines[number % len(lines)].make(number, 1, now_ns))
 
     count = min(int(job.seconds * job.rate), job.count)
-    report = send_paced(job, job.rate, count, send, sender.read)
+    report = drive.send_paced(job, job.rate, count, send, sender.read)
     sender.finish(count)
     return report
 
@@ -115,7 +107,7 @@ class DeliveryLine(msgspec.Struct):
     detail: str = ""
 
 
-class ControlReceiver(LoadSocket):
+class ControlReceiver(drive.LoadSocket):
     """Decodes every delivery, acks all of one read together and checks the order."""
 
     def __init__(self, job: QueueJob) -> None:
@@ -160,9 +152,9 @@ class ControlReceiver(LoadSocket):
 def count_acks(job: QueueJob, receiver: Any) -> LoadReport:
     """Ack everything until there is no more."""
     while not receiver.is_ready:
-        receiver.read(WAIT_S)
+        receiver.read(drive.WAIT_S)
     announce()
-    first_ns, last_ns = count_until_end(job, receiver.read, lambda: receiver.acked)
+    first_ns, last_ns = drive.count_until_end(job, receiver.read, lambda: receiver.acked)
     return LoadReport(receiver.acked, first_ns, last_ns, latencies=percentiles_ms(receiver.latencies) or None)
 
 
@@ -172,7 +164,7 @@ def consume(job: QueueJob) -> LoadReport:
 
 def hold(job: QueueJob) -> LoadReport:
     """Open subscribers of streams that stay empty, and keep them until stdin ends."""
-    group: SocketGroup[ControlSender] = SocketGroup()
+    group: drive.SocketGroup[ControlSender] = drive.SocketGroup()
     for number in range(job.count):
         member = ControlSender(job.port)
         line = b'{"type":"subscribe","reqId":1,"stream":"%b-%d","credit":10}\n'
@@ -185,7 +177,7 @@ def hold(job: QueueJob) -> LoadReport:
     return LoadReport(job.count)
 
 
-class HttpConnection(LoadSocket):
+class HttpConnection(drive.LoadSocket):
     """One keep-alive connection, made by hand: a stock client costs several times what the server does."""
 
     def __init__(self, port: int) -> None:
@@ -211,7 +203,7 @@ class HttpConnection(LoadSocket):
 def post(job: QueueJob) -> LoadReport:
     """Post until the time is over, then wait for the answers in flight."""
     board = Board(job.board)
-    group = SocketGroup([HttpConnection(job.port) for _ in range(job.connections)])
+    group = drive.SocketGroup([HttpConnection(job.port) for _ in range(job.connections)])
     sent = streams = room = 0
     announce()
     first_ns = time.monotonic_ns()
@@ -227,8 +219,8 @@ def post(job: QueueJob) -> LoadReport:
             connection.send(posts.make(sent, now_ns))
             connection.sent_ns = time.monotonic_ns()
             sent, room = sent + job.batch, room - job.batch
-        if not group.read(WAIT_S if any(member.sent_ns for member in group.members) else 0.0):
-            time.sleep(POLL_S)
+        if not group.read(drive.WAIT_S if any(member.sent_ns for member in group.members) else 0.0):
+            time.sleep(drive.POLL_S)
     board.total = sent
     group.wait(lambda member: not member.sent_ns, "an answer to each request")
     times = percentiles_ms([took for member in group.members for took in member.latencies])

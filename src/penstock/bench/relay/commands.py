@@ -9,17 +9,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from penstock.bench.harness import processes
 from penstock.bench.harness.load import BENCHES, LoadReport
-from penstock.bench.harness.processes import (
-    STOP_S,
-    PenstockServer,
-    ProcessGroup,
-    ServerProcess,
-    cpu_s,
-    rss_bytes,
-    to_round,
-    wait_until,
-)
 from penstock.bench.harness.result import BenchError, BenchResult, BenchRound, Side, refuse
 from penstock.bench.queue.commands import OPEN_RATE, Kinds, QueueRounds, Rounds, Seconds
 from penstock.bench.relay.loads import BLOCK_TOKENS, SIGNERS, SIZE_MIN, RelayJob
@@ -61,7 +52,7 @@ def relay(
         refuse(f"a chunk has at least {SIZE_MIN} bytes")
     each_s = seconds / rounds
 
-    def run(group: ProcessGroup) -> None:
+    def run(group: processes.ProcessGroup) -> None:
         measured = RelayRounds(group, size, window)
         flows = [count for kind, count in (("one", 1), ("many", topics)) if kind in kinds]
         for way in ways if flows else []:
@@ -82,10 +73,10 @@ def relay(
         if "beside" in kinds:
             _beside(group, measured, rounds, each_s)
 
-    return ProcessGroup(result).run(run, output)
+    return processes.ProcessGroup(result).run(run, output)
 
 
-def _start_peer(group: ProcessGroup, transport: str, *, wanted: bool) -> list[Side]:
+def _start_peer(group: processes.ProcessGroup, transport: str, *, wanted: bool) -> list[Side]:
     program = BENCHES / "zmq_proxy.py"
     if wanted and not program.is_file():
         group.result.notes.append("no peer: the proxy is in the source repository only")
@@ -94,7 +85,7 @@ def _start_peer(group: ProcessGroup, transport: str, *, wanted: bool) -> list[Si
     return []
 
 
-def _beside(group: ProcessGroup, measured: RelayRounds, rounds: int, each_s: float) -> None:
+def _beside(group: processes.ProcessGroup, measured: RelayRounds, rounds: int, each_s: float) -> None:
     """The queue's latencies at a steady rate: alone, and while the relay works at half its speed."""
     result, queue = group.result, QueueRounds(group, 300)
     server = measured.start("ipc")
@@ -117,13 +108,13 @@ def _beside(group: ProcessGroup, measured: RelayRounds, rounds: int, each_s: flo
 class RelayRounds:
     """Rounds in one process group. Each has topics of its own and proves that every message arrived."""
 
-    def __init__(self, group: ProcessGroup, size: int, window: int) -> None:
+    def __init__(self, group: processes.ProcessGroup, size: int, window: int) -> None:
         self._group, self._size, self._window = group, size, window
 
-    def start(self, transport: str = "ipc") -> PenstockServer:
+    def start(self, transport: str = "ipc") -> processes.PenstockServer:
         return self._group.penstock({"relay": {"signers": SIGNERS}}, transport)
 
-    def _job(self, server: ServerProcess, count: int = 1, seconds: float = 60.0) -> RelayJob:
+    def _job(self, server: processes.ServerProcess, count: int = 1, seconds: float = 60.0) -> RelayJob:
         board = self._group.board()
         job = RelayJob(pub=server.pub, pull=server.pull, board=board, count=count, seconds=seconds)
         job.size, job.window, job.tag = self._size, self._window, f"r{board.rpartition('-')[2]}"
@@ -140,7 +131,9 @@ class RelayRounds:
         server, done = self.start(), []
         for number in range(rounds):
             job = self._job(server, count)
-            done.append(to_round(server.relay_pid, self._group.measure(server.relay_pid, "relay.loads:register", job)))
+            done.append(
+                processes.to_round(server.relay_pid, self._group.measure(server.relay_pid, "relay.loads:register", job))
+            )
             done[-1].producer_cpu_us = None  # most of it is signatures
             _check_registered(server, (number + 1) * count)
         server.stop()
@@ -149,10 +142,10 @@ class RelayRounds:
     def memory(self, count: int) -> BenchRound:
         """Memory of open topics, each with a subscriber and a few messages that are kept."""
         server = self.start()
-        before, job = rss_bytes(server.relay_pid), self._job(server, count)
+        before, job = processes.rss_bytes(server.relay_pid), self._job(server, count)
         job.each = HELD_EACH
         load = self._group.load("relay.loads:hold", job, is_announced=True)
-        rss = rss_bytes(server.relay_pid)
+        rss = processes.rss_bytes(server.relay_pid)
         _check_registered(server, count)
         report = load.report()
         server.stop()
@@ -165,32 +158,32 @@ class RelayRounds:
         reports = [self._group.load("relay.loads:verify", RelayJob(seconds=seconds)).report() for _ in range(rounds)]
         return [BenchRound.timed(report.count, report.seconds) for report in reports]
 
-    def keep_busy(self, server: PenstockServer, speed: int) -> Callable[[], BenchRound]:
+    def keep_busy(self, server: processes.PenstockServer, speed: int) -> Callable[[], BenchRound]:
         """Let the server's relay work at `speed`; the call of the result ends that and gives what it reached."""
         job = self._job(server, 1, TOGETHER_S)
         job.rate = speed
         taking = self._group.load("relay.loads:receive", job, is_announced=True)
         publishing = self._group.load("relay.loads:publish", job, is_announced=True)
-        before_s = cpu_s(server.relay_pid) or 0.0
+        before_s = processes.cpu_s(server.relay_pid) or 0.0
 
         def finish() -> BenchRound:
             sent = publishing.report()
-            sent.server_cpu_s = (cpu_s(server.relay_pid) or 0.0) - before_s
+            sent.server_cpu_s = (processes.cpu_s(server.relay_pid) or 0.0) - before_s
             return _check(server, sent, taking.report())
 
         return finish
 
 
-def _check(server: ServerProcess, sent: LoadReport, taken: LoadReport) -> BenchRound:
+def _check(server: processes.ServerProcess, sent: LoadReport, taken: LoadReport) -> BenchRound:
     if taken.count != sent.count:
         raise BenchError(f"{sent.count} messages were sent and {taken.count} arrived")
-    return to_round(server.relay_pid, sent, taken)
+    return processes.to_round(server.relay_pid, sent, taken)
 
 
-def _check_registered(server: PenstockServer, count: int) -> None:
+def _check_registered(server: processes.PenstockServer, count: int) -> None:
     """So many topics were registered since the start, and none was refused."""
-    wait_until(
+    processes.wait_until(
         lambda: server.metric(REGISTERED) == count and not server.metric(REFUSED),
-        STOP_S,
+        processes.STOP_S,
         lambda: f"{server.metric(REGISTERED):.0f} of {count} registered, {server.metric(REFUSED):.0f} refused",
     )
