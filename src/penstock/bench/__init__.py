@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from cyclopts import App
 
-bench = App(
-    name="bench",
-    help="Measure throughput, latency, CPU and memory, with peers for comparison.",
-)
+bench = App(name="bench", help="Measure throughput, latency, CPU and memory, with peers for comparison.")
 for name, place in {
     "queue": "queue.commands",
     "http": "queue.commands",

@@ -32,7 +32,7 @@ COVERAGE = 0.95
 SEED = 1
 
 
-class Ratio(msgspec.Struct, rename="camel"):
+class Ratio(msgspec.Struct):
     """The median of NEW/OLD over the pairs, and the interval that holds it with 95 % confidence."""
 
     median: float
@@ -57,8 +57,7 @@ def compute_ratio(old: Sequence[float], new: Sequence[float]) -> Ratio:
     dice = random.Random(SEED)
     medians = sorted(median(dice.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     tail = round(RESAMPLES * (1 - COVERAGE) / 2)
-    low, high = medians[tail], medians[-1 - tail]
-    return Ratio(round(median(ratios), 4), round(low, 4), round(high, 4))
+    return Ratio(*[round(value, 4) for value in (median(ratios), medians[tail], medians[-1 - tail])])
 
 
 class ServerVersion(msgspec.Struct):

@@ -45,7 +45,7 @@ def test_a_probe_is_seen_when_its_table_counts_it():
             took = probes.run(PROBE_EVERY_S * 1.5)
         finally:
             writer.join()
-            probes.close()
+            probes.socket.close()
     assert counted.is_set() and len(took) == 2
     assert took[0] > took[1] > 0 and took[0] - took[1] >= PROBE_EVERY_S * 0.9e9
 

@@ -16,15 +16,7 @@ from penstock.bench.fanout.frames import NUMBER_DIGITS
 from penstock.bench.fanout.loads import SPACE, FanoutJob, name, token
 from penstock.bench.harness.load import BENCHES
 from penstock.bench.harness.processes import ProcessGroup, allow_files, threads_cpu_s, to_round
-from penstock.bench.harness.result import (
-    BenchResult,
-    BenchRound,
-    Lines,
-    Side,
-    refuse,
-    require_matplotlib,
-    save_plot,
-)
+from penstock.bench.harness.result import BenchResult, BenchRound, Lines, Side, refuse, require_matplotlib, save_plot
 from penstock.bench.queue.commands import Kinds, Rounds, Seconds
 from penstock.cli.options import PLAIN, Output
 
@@ -55,7 +47,6 @@ def fanout(
 
     A plot needs `pip install 'penstock[bench]'`. For example:
 
-      penstock bench fanout
       penstock bench fanout --only targeted,broadcast --seconds 30 --json > result.json
       penstock bench fanout --only growth --sizes 10,100,1000 --plot growth.svg
     """

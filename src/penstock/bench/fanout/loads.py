@@ -44,15 +44,12 @@ class ParticipantSocket(LoadSocket):
 
     def request_stream(self, target: Sequence[str]) -> None:
         """Open a stream; an empty target is every participant."""
-        payload: dict[str, object] = {"direction": "upload", "content_type": "application/octet-stream"}
-        payload |= {"target": list(target)} if target else {}
-        self._send_envelope({"id": self._request, "kind": "stream/request", "payload": payload})
+        payload = {"direction": "upload", "content_type": "application/octet-stream"}
+        self.send_envelope("stream/request", payload | ({"target": list(target)} if target else {}), id=self._request)
 
-    def close_stream(self) -> None:
-        self._send_envelope({"kind": "stream/close", "payload": {"stream_id": self.stream_id}})
-
-    def _send_envelope(self, fields: dict[str, object]) -> None:
-        self.send(message(TEXT, msgspec.json.encode({"protocol": "mew/v0.4", **fields})))
+    def send_envelope(self, kind: str, payload: object, **more: str) -> None:
+        fields = {"protocol": "mew/v0.4", "kind": kind, "payload": payload, **more}
+        self.send(message(TEXT, msgspec.json.encode(fields)))
 
     def received(self, data: bytes) -> None:
         """Count frames. An error that the space sends is raised here."""
@@ -133,11 +130,12 @@ def publish(job: FanoutJob) -> LoadReport:
         return job.block
 
     def position() -> int:
-        return board.acked if job.is_targeted else min(board.acked, member.tally.position)
+        acked: int = board.acked
+        return acked if job.is_targeted else min(acked, member.tally.position)
 
     report = send_window(job, send, member.read, position, burst=job.block, stall_s=STALL_S)
     report.received = member.tally.count
-    member.close_stream()
+    member.send_envelope("stream/close", {"stream_id": member.stream_id})
     group.settle()
     return report
 
@@ -152,8 +150,7 @@ def receive(job: FanoutJob) -> LoadReport:
     )
     sys.stdin.read()  # leaving earlier would make work for the server while it is measured
     report = LoadReport(sum(tally.count for tally in audience))
-    strays = group.received_count - report.count
-    if strays:
+    if strays := group.received_count - report.count:
         report.error = f"{strays} frames came to participants that were no target"
     return report
 

@@ -25,7 +25,6 @@ import msgspec
 import penstock
 from penstock.bench.harness.result import BenchCell, BenchError
 
-_NUMBER = struct.Struct("=q")
 BENCHES = Path(penstock.__file__).parents[2] / "benches"
 UNKNOWN = -1
 PARENT_POLL_S = 0.5
@@ -70,31 +69,19 @@ class LoadLine(msgspec.Struct, omit_defaults=True):
     report: LoadReport | None = None
 
 
-class MappedNumber:
-    """A counter of a board, as an attribute."""
-
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-
-    def __get__(self, board: Board, _owner: type[Board]) -> int:
-        return int(_NUMBER.unpack_from(board.map, self._offset)[0])
-
-    def __set__(self, board: Board, count: int) -> None:
-        _NUMBER.pack_into(board.map, self._offset, count)
-
-
 class Board:
     """Two counters in a mapped file, with one writer each: the consumer's position, and the total once it is known."""
 
-    acked, total = MappedNumber(0), MappedNumber(_NUMBER.size)
+    acked = property(lambda self: self.numbers[0], lambda self, count: self.numbers.__setitem__(0, count))
+    total = property(lambda self: self.numbers[1], lambda self, count: self.numbers.__setitem__(1, count))
 
     def __init__(self, path: str | Path) -> None:
         with Path(path).open("r+b") as file:
-            self.map = mmap.mmap(file.fileno(), 2 * _NUMBER.size)
+            self.numbers = memoryview(mmap.mmap(file.fileno(), 16)).cast("q")
 
     @staticmethod
     def create(path: Path) -> None:
-        path.write_bytes(_NUMBER.pack(0) + _NUMBER.pack(UNKNOWN))
+        path.write_bytes(struct.pack("=qq", 0, UNKNOWN))
 
 
 def percentiles_ms(values_ns: list[int]) -> dict[str, float]:
@@ -146,17 +133,14 @@ def main(role: str, text: str) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=_follow_parent, args=[os.getppid()], daemon=True).start()
     try:
-        try:
-            report = perform(role, text)
-        except (OSError, ValueError, BenchError) as error:
-            report = LoadReport(error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-        send_line(LoadLine(report=report))
+        report = perform(role, text)
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        traceback.print_exc()
-        send_line(LoadLine(report=LoadReport(error=f"{type(error).__name__}: {error}")))
-        return 1
+        if not isinstance(error, (OSError, ValueError, BenchError)):
+            traceback.print_exc()
+        report = LoadReport(error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    send_line(LoadLine(report=report))
     return 0 if report.error is None else 1
 
 

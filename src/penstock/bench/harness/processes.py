@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import resource
 import select
@@ -13,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -121,10 +122,9 @@ class LoadProcess:
         self._role, self._seconds = role.partition(":")[2], job.seconds
         words = [sys.executable, "-m", "penstock.bench.harness.load", role, msgspec.json.encode(job).decode()]
         environment = make_environment() | ({} if log is None else {"TMPDIR": str(log.parent)})
-        pipe, errors = subprocess.PIPE, None if log is None else log.open("wb")
-        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errors, env=environment)
-        if errors is not None:
-            errors.close()
+        pipe = subprocess.PIPE
+        with nullcontext(None) if log is None else log.open("wb") as errors:
+            self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errors, env=environment)
 
     def read_line(self, timeout_s: float) -> LoadLine:
         assert self.process.stdout is not None
@@ -227,9 +227,8 @@ class PenstockServer(ServerProcess):
         source: Path | None = SOURCE,
     ) -> None:
         """`relay` is the transport of its relay, `ipc` or `tcp`; `python` and `source` choose a version."""
-        words = ["-m", "penstock", "up", "--data", "data" if durable else "none"]
-        words += ["--http", f"{HOST}:0", "--control", f"{HOST}:0"]
-        words += [] if has_pipeline else ["--no-pipeline"]
+        words = ["-m", "penstock", "up", "--data", "data" if durable else "none", "--http", f"{HOST}:0"]
+        words += ["--control", f"{HOST}:0", *([] if has_pipeline else ["--no-pipeline"])]
         words += ["--no-relay"] if relay is None else []
         for name in ("pub", "pull") if relay is not None else ():
             words += [f"--{name}", f"ipc://{folder / name}" if relay == "ipc" else f"tcp://{HOST}:0"]
@@ -258,14 +257,11 @@ class PenstockServer(ServerProcess):
         return (self._run / "operator.token").read_text().strip()
 
     def get(self, path: str) -> bytes:
-        connection = http.client.HTTPConnection(HOST, self.http_port, timeout=ANSWER_S)
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read()
-        connection.close()
-        if answer.status != 200:
-            raise BenchError(f"GET {path} was answered {answer.status}")
-        return body
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{self.http_port}{path}", timeout=ANSWER_S) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            raise BenchError(f"GET {path} was answered {error.code}") from None
 
     def metric(self, name: str) -> float:
         """The sum of a metric of `GET /metrics` over its labels."""
@@ -312,9 +308,7 @@ class ProcessGroup:
         self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for load in self._loads:
             end(load.process)
         for server in self._servers:

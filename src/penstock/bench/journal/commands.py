@@ -47,7 +47,6 @@ def journal(
 
     For example:
 
-      penstock bench journal
       penstock bench journal --live 1000000 --json
     """
     result = BenchResult.begin("journal", locals())

@@ -101,11 +101,10 @@ class _CommitMaker:
 
     def commit(self, count: int) -> None:
         settled = self._unsettled[: count // 2]
-        facts: list[Fact] = [
-            Settle("ack", record, f"agent-{record.seq % INBOXES}", 1, record.arrived_wall_us + 900)
-            for record in settled
-        ]
         fresh = [self._record() for _ in range(count - len(settled))]
+        facts: list[Fact] = [
+            Settle("ack", one, f"agent-{one.seq % INBOXES}", 1, one.arrived_wall_us + 900) for one in settled
+        ]
         outcome = self._log.commit([[*facts, *fresh]], self._now_us)[0]
         if not isinstance(outcome, Committed):
             raise BenchError(f"the journal refused rows: {outcome}")

@@ -45,13 +45,10 @@ class PipelineServer(processes.PenstockServer):
     def end_offset(self) -> int:
         return JournalReader(self.data).mark().end
 
-    def wait_running(self) -> None:
-        self._wait(lambda: self.status().state == "running", JOIN_S, "did not join")
-
     def wait_caught_up(self) -> None:
         """Until every table holds all rows that the journal has now."""
         goal = self.end_offset()
-        self._wait(lambda: self.status().offset >= goal, CATCH_UP_S, f"did not reach row {goal}")
+        self.wait_for(lambda: self.status().offset >= goal, CATCH_UP_S, f"did not reach row {goal}")
 
     def wait_quiet(self) -> None:
         """Until the journal has not grown for a while: a queue that changed is measured until a minute later."""
@@ -63,10 +60,10 @@ class PipelineServer(processes.PenstockServer):
                 seen, since = now, time.monotonic()
             return time.monotonic() - since >= QUIET_S
 
-        self._wait(is_quiet, QUIET_MAX_S, "kept getting rows")
+        self.wait_for(is_quiet, QUIET_MAX_S, "kept getting rows")
         self.wait_caught_up()
 
-    def _wait(self, is_done: Callable[[], bool], bound_s: float, what: str) -> None:
+    def wait_for(self, is_done: Callable[[], bool], bound_s: float, what: str) -> None:
         deadline = time.monotonic() + bound_s
         while not is_done():
             status = self.status()
@@ -83,7 +80,7 @@ def start_server(group: processes.ProcessGroup, *, has_pipeline: bool = True) ->
     server = group.start(partial(PipelineServer, durable=True, has_pipeline=has_pipeline))
     if has_pipeline:
         group.result.commands["penstock"] = "penstock " + " ".join(server.command[3:])
-        server.wait_running()
+        server.wait_for(lambda: server.status().state == "running", JOIN_S, "did not join")
     return server
 
 
@@ -137,13 +134,10 @@ class FreshnessProbes:
 
         self._table = LakeTable(server.data / "lake", QUEUE_MINUTES)
         self._lines = EnqueueLines(PROBE_STREAM, SIZE, "probe", 1)
-        self._socket = socket.create_connection((processes.HOST, server.port))
+        self.socket = socket.create_connection((processes.HOST, server.port))
         self._sent_ns: list[int] = []
         self._version: int | None = None
         self._visible = 0
-
-    def close(self) -> None:
-        self._socket.close()
 
     def run(self, seconds: float) -> list[int]:
         """Send probes for a while; returns how long each took to be counted, in nanoseconds."""
@@ -166,9 +160,9 @@ class FreshnessProbes:
     def _send(self) -> None:
         number = len(self._sent_ns)
         self._sent_ns.append(time.monotonic_ns())
-        self._socket.sendall(self._lines.make(number, 1, self._sent_ns[-1]))
-        while select.select([self._socket], [], [], 0)[0]:
-            answer = self._socket.recv(1 << 16)
+        self.socket.sendall(self._lines.make(number, 1, self._sent_ns[-1]))
+        while select.select([self.socket], [], [], 0)[0]:
+            answer = self.socket.recv(1 << 16)
             if not answer or b'"type":"error"' in answer:
                 raise BenchError(f"the server refused a probe: {answer[:200]!r}")
 
@@ -246,6 +240,5 @@ class PipelineRounds:
     def end(self) -> None:
         """Stop the server of the quiet parts."""
         if self._warm is not None:
-            self._warm[1].close()
+            self._warm[1].socket.close()
             self._warm[0].stop()
-            self._warm = None

@@ -23,8 +23,7 @@ CELLS = "closed,open,memory,idle,core"
 Seconds = Annotated[float, Parameter(help="Seconds of load per cell, divided among its rounds.")]
 Rounds = Annotated[int, Parameter(help="Rounds per cell; peers alternate, and medians are shown.")]
 Durable = Annotated[
-    bool,
-    Parameter(negative="", show_default=False, help="Sync a journal on disk before confirming; Redis: its log."),
+    bool, Parameter(negative="", show_default=False, help="Sync a journal on disk before confirming; Redis: its log.")
 ]
 Size = Annotated[int, Parameter(help="Bytes of an envelope.")]
 Kinds = Annotated[str, Parameter(help="Kinds of cells to run, with commas.")]
@@ -51,7 +50,6 @@ def queue(
     For example:
 
       penstock bench queue
-      penstock bench queue --seconds 30 --rounds 5 --json > result.json
       penstock bench queue --only closed --batch 64 --no-peer
       penstock bench queue --triggers --batch 64,1
     """
@@ -115,7 +113,6 @@ def http(
 
     For example:
 
-      penstock bench http
       penstock bench http --batch 100 --connections 8 --json
     """
     result = BenchResult.begin("http", locals())

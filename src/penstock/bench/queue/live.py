@@ -42,7 +42,6 @@ def live(
 
     For example:
 
-      penstock bench live
       penstock bench live --watchers 100,1000 --rows 100 --changes 5000 --json
     """
     result = BenchResult.begin("live", locals())
@@ -71,13 +70,13 @@ def _measure(group: ProcessGroup, watchers: int, load: QueueJob) -> BenchRound:
     followers = group.load("queue.live:follow", job, is_announced=True) if watchers else None
     before_s, begun = server.cpu_s(), time.monotonic()
     sent = group.load("queue.loads:pace", load).report()
-    seen = None if followers is None else followers.report()
+    seen = sent if followers is None else followers.report()
     cpu_s, wall_s = server.cpu_s() - before_s, time.monotonic() - begun
-    if seen is not None and seen.count < watchers * min(rows, sent.count):
+    if seen.count < watchers * min(rows, sent.count):
         raise BenchError(f"{sent.count} changes of {rows} rows, and {watchers} followers received only {seen.count}")
     server.stop()
-    done = BenchRound.timed(sent.count if seen is None else seen.count, sent.seconds, server=cpu_s)
-    done.latency_ms = None if seen is None else seen.latencies
+    done = BenchRound.timed(seen.count, sent.seconds, server=cpu_s)
+    done.latency_ms = seen.latencies
     done.server_cpu_share = round(cpu_s / min(sent.seconds, wall_s), 4)
     return done
 

@@ -38,23 +38,21 @@ class StallProbe(threading.Thread):
         self._sock = socket.create_connection((HOST, port), ANSWER_S)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stopped = threading.Event()
-        self._took_ns: list[int] = []
+        self.took_ns: list[int] = []
         self.start()
 
     def run(self) -> None:
-        answers = self._sock.makefile("rb")
-        while not self._stopped.wait(PROBE_EVERY_S):
-            before = time.perf_counter_ns()
-            self._sock.sendall(b'{"type":"stats","reqId":1,"stream":"bench/stream-000000"}\n')
-            if not answers.readline():
-                return
-            self._took_ns.append(time.perf_counter_ns() - before)
+        with self._sock, self._sock.makefile("rb") as answers:
+            while not self._stopped.wait(PROBE_EVERY_S):
+                before = time.perf_counter_ns()
+                self._sock.sendall(b'{"type":"stats","reqId":1,"stream":"bench/stream-000000"}\n')
+                if not answers.readline():
+                    return
+                self.took_ns.append(time.perf_counter_ns() - before)
 
-    def stop(self) -> list[int]:
+    def stop(self) -> None:
         self._stopped.set()
         self.join(ANSWER_S)
-        self._sock.close()
-        return self._took_ns
 
 
 def streams(
@@ -69,7 +67,6 @@ def streams(
 
     For example:
 
-      penstock bench streams
       penstock bench streams --durable --json
     """
     result = BenchResult.begin("streams", locals())
@@ -113,9 +110,9 @@ def _measure(
     try:
         work()
     finally:
-        took_ns = probe.stop()
+        probe.stop()
     seconds = time.perf_counter() - before
     done = BenchRound.timed(count, seconds, server.rss_bytes(), server=server.cpu_s() - cpu_before)
-    done.latency_ms = percentiles_ms(took_ns)
+    done.latency_ms = percentiles_ms(probe.took_ns)
     result.add(workload, f"a small request each {PROBE_EVERY_S * 1e3:.0f} ms", [done], client="probe")
     return done

@@ -43,7 +43,6 @@ def relay(
 
     For example:
 
-      penstock bench relay
       penstock bench relay --only one,many --transports ipc --seconds 30 --json > result.json
     """
     result = BenchResult.begin("relay", locals())
