@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import ExitStack
 
 import pytest
 
 from penstock.bench.harness.load import import_role
 from penstock.bench.queue.loads import ControlReceiver, ControlSender, HttpConnection, QueueJob
+
+pytestmark = pytest.mark.usefixtures("opened")
 
 
 @pytest.fixture
@@ -20,6 +23,15 @@ def listener():
 @pytest.fixture
 def port(listener):
     return listener.getsockname()[1]
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Closes the sockets that a test has opened."""
+    with ExitStack() as stack:
+        connect = socket.create_connection
+        monkeypatch.setattr(socket, "create_connection", lambda *given: stack.enter_context(connect(*given)))
+        yield
 
 
 def test_a_sender_counts_confirmations_and_fails_on_an_error_that_is_cut(port):
