@@ -38,7 +38,7 @@ class Upgrade(ABC):
     subprotocol: str | None = None
     message_max: int
     wants_pongs = False
-    """Whether the endpoint is told of the peer's signs of life; it has a method `heard` then."""
+    """Whether the endpoint is a `PongListener`."""
 
     @abstractmethod
     def open(self, wire: ServerWebSocketTransport) -> ConnectionPort | None:

@@ -18,7 +18,7 @@ class TestReads:
         peer.say(type_="enqueue", to="b", env=envelope("1"))
         reader = only("streams:b:read")
         machine, now = broker.machine, broker.now
-        (row,) = value(broker, queries.metrics(machine, now, reader))["streams"]
+        (row,) = queries.metrics_of(machine, now, reader, list(machine.channels))
         assert row["id"] == "b"
         (place,) = value(broker, queries.where(machine, now, reader, "1"))["places"]
         assert place["stream"] == "b"
