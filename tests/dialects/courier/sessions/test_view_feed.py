@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.scopes import ANONYMOUS, Principal, require
-from penstock.dialects.courier.operations.views import SLICE
 from penstock.dialects.courier.sessions import view_feed
 from penstock.dialects.courier.sessions.live import LiveSession
 from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, SOCKET, LiveQuery, Style
@@ -242,111 +241,6 @@ class TestFollowing:
         assert follower.wire.closed == (1001, "Draining")
 
 
-class TestCredit:
-    @pytest.mark.promise("Views", "followers use credits, and a late follower receives each row once")
-    def test_at_zero_nothing_comes_and_then_each_row_once(self) -> None:
-        broker = Broker()
-        follower = Follower(broker, credit=0)
-        (first,) = follower.heard()
-        assert "snapshot" in first
-        for n in range(5):
-            put(broker, SAM, f"s{n}")
-            put(broker, JEN, f"j{n}")
-        assert follower.heard() == []
-        (one,) = follower.say({"credit": 1})
-        assert told([one]) == [("add", SAM, "s4")]
-        assert one["delta"]["prev"] == first["snapshot"]["watermark"]
-        (two,) = follower.say({"credit": 5})
-        assert told([two]) == [("add", JEN, "j4")]
-        assert two["delta"]["prev"] == one["delta"]["version"]
-        put(broker, SAM, "s5")
-        assert len(follower.heard()) == 1
-
-    def test_partial_progress_is_dropped_once_everything_is_sent(self) -> None:
-        broker = Broker(limits=Limits(view_rows_max=2))
-        follower = Follower(broker, credit=0)
-        put(broker, SAM, "1")
-        put(broker, JEN, "2")
-        follower.heard()
-        assert told(follower.say({"credit": 1})) == [("add", SAM, "1")]
-        assert told(follower.say({"credit": 1})) == [("add", JEN, "2")]
-        put(broker, "agents/ann/inbox", "3")
-        assert [op for op, _, _ in told(follower.say({"credit": 2}))] == ["add", "remove"]
-        put(broker, SAM, "4")
-        put(broker, "agents/bob/inbox", "5")
-        assert told(follower.say({"credit": 1})) == [("add", SAM, "4")]
-
-    def test_is_used_up(self) -> None:
-        broker = Broker()
-        follower = Follower(broker, credit=2)
-        follower.heard()
-        for n in range(4):
-            put(broker, SAM, str(n))
-        assert told(follower.heard()) == [("add", SAM, "0"), ("update", SAM, "1")]
-
-    @pytest.mark.parametrize(("n", "code"), [(0, "InvalidCredit"), (-1, "InvalidCredit"), (100_001, "InvalidCredit")])
-    def test_a_wrong_grant_is_refused_and_changes_nothing(self, n: int, code: str) -> None:
-        follower = Follower(Broker(), credit=0)
-        follower.heard()
-        (answer,) = follower.say({"credit": n})
-        assert answer["error"]["code"] == code
-        assert follower.wire.closed is None
-
-    def test_without_credit_there_is_nothing_to_grant(self) -> None:
-        follower = Follower(Broker())
-        follower.heard()
-        (answer,) = follower.say({"credit": 1})
-        assert answer["error"]["code"] == "InvalidCredit"
-
-    @pytest.mark.parametrize(
-        ("message", "code", "close"),
-        [
-            (b"{", "InvalidJSON", 1007),
-            (b'{"ack":"1"}', "UnknownOp", None),
-            (b'{"credit":"x"}', "InvalidCredit", None),
-        ],
-    )
-    def test_nonsense_gets_a_clear_error(self, message: bytes, code: str, close: int | None) -> None:
-        follower = Follower(Broker())
-        follower.heard()
-        (answer,) = follower.say(message)
-        assert answer["error"]["code"] == code
-        assert follower.wire.closed == (None if close is None else (close, code))
-
-    def test_out_of_range_on_the_way_in(self) -> None:
-        broker = Broker()
-        assert isinstance(view_feed.check(broker.machine, ANONYMOUS, LiveQuery("inflight", credit=-1)), Refusal)
-
-
-class TestSlowReaders:
-    @pytest.mark.promise("Views", "a follower that does not read costs nothing")
-    def test_one_that_does_not_read_is_given_no_more_and_catches_up_by_row(self) -> None:
-        broker = Broker()
-        follower = Follower(broker)
-        follower.heard()
-        follower.connection.congested(True)
-        for n in range(50):
-            put(broker, SAM, str(n))
-        assert follower.heard() == []
-        assert follower.session.out == []
-        follower.connection.congested(False)
-        broker.advance(1_000)
-        assert told(follower.heard()) == [("add", SAM, "49")]
-
-    def test_one_that_missed_too_many_removals_gets_the_table_again(self) -> None:
-        broker = Broker(limits=Limits(view_rows_max=1, view_log_max=1))
-        put(broker, SAM, "0")
-        follower = Follower(broker)
-        follower.heard()
-        follower.connection.congested(True)
-        put(broker, JEN, "1")
-        put(broker, SAM, "2")
-        follower.connection.congested(False)
-        broker.advance(1_000)
-        (again,) = follower.heard()
-        assert [row["env"]["id"] for row in again["snapshot"]["rows"]] == ["2"]
-
-
 class TestResuming:
     def test_goes_on_where_it_ended(self) -> None:
         broker = Broker()
@@ -366,54 +260,6 @@ class TestResuming:
         put(broker, SAM, "1")
         (first,) = Follower(broker, since=since).heard()
         assert len(first["snapshot"]["rows"]) == 1
-
-
-class TestMadeViews:
-    def test_inflight_is_compared_periodically_while_it_has_followers(self) -> None:
-        broker = Broker()
-        put(broker, "jobs", "1")
-        follower = Follower(broker, "inflight")
-        assert follower.heard()[0]["snapshot"]["rows"] == []
-        consumer = broker.subscribe("jobs", credit=1)
-        broker.advance(600)
-        (change,) = follower.heard()
-        assert (change["delta"]["op"], change["delta"]["row"]["id"]) == ("add", "1")
-        broker.advance(600)
-        assert follower.heard() == []
-        consumer.send({"extend": "1"})
-        broker.advance(600)
-        assert follower.heard()[0]["delta"]["op"] == "update"
-        consumer.send({"ack": "1"})
-        broker.advance(600)
-        assert [frame["delta"]["op"] for frame in follower.heard()] == ["remove"]
-
-    @pytest.mark.promise("Views", "the views `inflight` and `metrics:streams` work")
-    def test_streams_are_made_in_slices_and_all_get_their_turn(self) -> None:
-        broker = Broker()
-        count = SLICE + 20
-        for n in range(count):
-            broker.machine.open_channel(f"s{n}")
-        follower = Follower(broker, "metrics:streams")
-        assert len(follower.heard()[0]["snapshot"]["rows"]) == count
-        filled(broker, f"s{count - 1}", "1")
-        filled(broker, "s0", "1")
-        broker.machine.channels.pop("s5")
-        heard: list[Frame] = []
-        for _ in range(3):
-            broker.advance(600)
-            heard += follower.heard()
-        changed = {frame["delta"]["addr"]: frame["delta"]["op"] for frame in heard}
-        assert changed == {"s0": "update", f"s{count - 1}": "update", "s5": "remove"}
-
-    def test_without_followers_nothing_is_encoded(self) -> None:
-        broker = Broker()
-        follower = Follower(broker, "metrics:streams")
-        follower.connection.lost()
-        broker.advance(600)
-        version = broker.machine.views.streams.version
-        put(broker, "jobs", "1")
-        broker.advance(5_000)
-        assert broker.machine.views.streams.version == version
 
 
 class TestEvents:
@@ -449,59 +295,6 @@ class TestEvents:
         assert (quiet.raw(), busy.raw()) == (b"", b"")
         broker.advance(15_000)
         assert (quiet.raw(), busy.raw()) == (b": heartbeat\n\n", b": heartbeat\n\n")
-
-
-class TestControl:
-    def test_follows_grants_and_ends_by_the_name_of_the_subscription(self) -> None:
-        broker = Broker()
-        put(broker, SAM, "1")
-        peer = broker.control()
-        answer, first = peer.say(type_="live", view="latestPerAgent", credit=1, reqId=1)
-        label = answer["result"]["subId"]
-        assert (first["type"], first["subId"]) == ("live", label)
-        assert len(first["snapshot"]["rows"]) == 1
-        put(broker, SAM, "2")
-        put(broker, SAM, "3")
-        assert told(peer.heard()) == [("update", SAM, "2")]
-        assert peer.say(type_="grant", n=5, subId=label, reqId=2)[0]["result"] == {"credit": 5}
-        broker.advance(1_000)
-        assert told(peer.heard()) == [("update", SAM, "3")]
-        assert peer.say(type_="unsubscribe", subId=label, reqId=3)[0]["result"] == {"subId": label}
-        put(broker, SAM, "4")
-        assert peer.heard() == []
-        assert broker.runtime.live.followed == {}
-
-    def test_lives_beside_subscriptions_and_shares_no_name_with_them(self) -> None:
-        broker = Broker()
-        peer = broker.control()
-        peer.say(type_="subscribe", stream=SAM, subId="x", credit=5)
-        assert codes(peer.say(type_="live", view="inflight", subId="x", reqId=1)) == [(1, "InvalidRequest")]
-        peer.say(type_="live", view="inflight", subId="y")
-        assert codes(peer.say(type_="subscribe", stream=SAM, subId="y", reqId=2)) == [(2, "InvalidRequest")]
-        put(broker, SAM, "1")
-        kinds = [frame["type"] for frame in peer.heard()]
-        assert sorted(kinds) == ["deliver", "live"]
-
-    def test_the_number_of_followers_is_bounded(self) -> None:
-        peer = Broker(limits=Limits(subscriptions_max=2)).control()
-        peer.say(type_="live", view="inflight")
-        peer.say(type_="live", view="inflight")
-        assert codes(peer.say(type_="live", view="inflight", reqId=1)) == [(1, "QuotaExceeded")]
-
-    @pytest.mark.parametrize(
-        ("fields", "code"),
-        [
-            ({"view": "nope"}, "UnknownView"),
-            ({"view": "inflight", "credit": -1}, "InvalidCredit"),
-            ({"view": "inflight", "addr": ""}, "InvalidRequest"),
-            ({"view": "inflight", "since": -1}, "InvalidRequest"),
-            ({}, "InvalidRequest"),
-        ],
-    )
-    def test_a_wrong_wish_is_refused(self, fields: Frame, code: str) -> None:
-        broker = Broker()
-        assert codes(broker.control().say(type_="live", reqId=1, **fields)) == [(1, code)]
-        assert broker.runtime.live.followed == {}
 
 
 # Any followers, any pace
