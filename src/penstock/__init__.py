@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import PenstockError as PenstockError
     from penstock.core.queue.policy import Policy as Policy
     from penstock.core.queue.policy import Retry as Retry
-    from penstock.core.rules.rate_limits import Rate as Rate
+    from penstock.core.rate_limits import Rate as Rate
     from penstock.server.embedded import QueueCore as QueueCore
 
     __version__: str
@@ -39,7 +39,7 @@ _EXPORTS = {
     ),
     "penstock.core.errors": "PenstockError",
     "penstock.core.queue.policy": "Policy Retry",
-    "penstock.core.rules.rate_limits": "Rate",
+    "penstock.core.rate_limits": "Rate",
     "penstock.server.embedded": "QueueCore",
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.errors import Refusal
-from penstock.core.rules.rate_limits import Rate, Rates
+from penstock.core.rate_limits import Rate, Rates
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.core.tenants import Quota, dead_name, home_name, is_dead, tenant_of
 from penstock.dialects.courier.operations import queries

@@ -10,7 +10,7 @@ import pytest
 from penstock.core.limits import Limits
 from penstock.dialects.mew import join, state
 from penstock.dialects.mew.accept import ACTS
-from penstock.server.config.spaces.files import load_space
+from penstock.server.config.spaces.space_yaml import load_space
 from tests.paths import ROOT
 
 TEXT = (ROOT / "docs/reference/mew.md").read_text()

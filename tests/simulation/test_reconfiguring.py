@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.queue.policy import Policy
-from penstock.core.rules.rate_limits import Rate, Rates
+from penstock.core.rate_limits import Rate, Rates
 from penstock.core.tenants import Quota
 from tests.simulation.queue.actors import Actor
 from tests.simulation.queue.checks import Broken

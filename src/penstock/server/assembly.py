@@ -25,7 +25,7 @@ from penstock.server.admin.tokens import TokenAdmin, learn
 from penstock.server.auth.minted_tokens import FILE, MintedTokens
 from penstock.server.auth.tokens import UNIX_PEER, Guard, TokenStore, start_check, write_operator_token
 from penstock.server.config.load import Config, ConfigError, quotas, rates
-from penstock.server.config.spaces.files import load_spaces
+from penstock.server.config.spaces.space_yaml import load_spaces
 from penstock.server.courier.frame_recorder import Recorder, open_control
 from penstock.server.courier.schema_registry import reload_registry
 from penstock.server.courier.skill_worker import SkillWorker, start_skills

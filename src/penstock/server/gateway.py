@@ -15,8 +15,8 @@ from penstock.ipc.pipeline import PipelineSection
 from penstock.server.assembly import Service
 from penstock.server.config.load import Config
 from penstock.server.config.sections import ListenSection, LogsSection
-from penstock.server.config.spaces import files
-from penstock.server.config.spaces.files import LoadedSpace, mewdir_of
+from penstock.server.config.spaces import space_yaml
+from penstock.server.config.spaces.space_yaml import LoadedSpace, mewdir_of
 from penstock.server.files.addresses import HostPort, parse_host_port
 from penstock.server.files.yaml_tree import ConfigError
 from penstock.server.logging import logs
@@ -51,7 +51,7 @@ def configure(options: GatewayOptions) -> Config:
     except ValueError as error:
         address = ""
         problems.append(str(error))
-    entries, found, notices = files.check([str(options.space_config)], None, Path.cwd())
+    entries, found, notices = space_yaml.check([str(options.space_config)], None, Path.cwd())
     problems += [message.removeprefix("spaces[0]: ") for _, message in found]
     if problems:
         raise ConfigError(problems)

@@ -9,7 +9,7 @@ import pytest
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
-from penstock.core.rules.rate_limits import Rate, Rates
+from penstock.core.rate_limits import Rate, Rates
 from penstock.core.tenants import Quota
 from tests.dialects.courier.talking import Broker, envelope, filled
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from penstock.core.queue.policy import Policy
-from penstock.core.rules.rate_limits import Rate, Rates
+from penstock.core.rate_limits import Rate, Rates
 from penstock.core.scopes import NOBODY, Principal, require
 from penstock.server.auth.tokens import TokenStore
 from penstock.server.config.load import load, policy_for

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.queue.policy import Policy
-from penstock.core.rules.rate_limits import Rate, Rates
+from penstock.core.rate_limits import Rate, Rates
 from penstock.core.scopes import ANONYMOUS, Principal, require
 from tests.dialects.courier.talking import Broker, Peer, envelope, line
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.rules.rate_limits import Rate, Rates
+from penstock.core.rate_limits import Rate, Rates
 from penstock.server.config.environment import NAMES
 from penstock.server.config.load import Config, ConfigError, load, policy_for, rates
 

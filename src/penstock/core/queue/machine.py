@@ -17,9 +17,9 @@ from penstock.core.queue import commit, dead_letters, deliver, enqueue, inspect,
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.policy import Policy
 from penstock.core.queue.state import Dormant, QueueState
+from penstock.core.rate_limits import Meter, Rates
 from penstock.core.records import DELAYED, LEASED, Record
 from penstock.core.rules import firing, rule_set
-from penstock.core.rules.rate_limits import Meter, Rates
 from penstock.core.rules.rule_set import Cooling
 from penstock.core.scopes import Principal
 from penstock.core.tenants import Quota

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.core.rules.rate_limits import Rate
+from penstock.core.rate_limits import Rate
 
 
 class Retry(msgspec.Struct, frozen=True):

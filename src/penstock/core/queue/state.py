@@ -25,8 +25,8 @@ from penstock.core.queue.policy import Policy
 from penstock.core.queue.ready_order import NORMAL, KeyedOrder
 from penstock.core.queue.taps import Tap
 from penstock.core.queue.views import Views
+from penstock.core.rate_limits import Meter
 from penstock.core.records import Applied, Record
-from penstock.core.rules.rate_limits import Meter
 from penstock.core.rules.rule_index import Source
 from penstock.core.rules.rule_set import Cooling, Triggers
 from penstock.core.tenants import Tenants

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from penstock.core import patterns
 from penstock.core.queue.policy import Policy, Retry
-from penstock.core.rules.rate_limits import Rate, Rates
+from penstock.core.rate_limits import Rate, Rates
 from penstock.core.tenants import DEAD_PREFIX, TENANTS, Quota, is_dead, split
 from penstock.server.config import environment, validation
 from penstock.server.config.cross_checks import cross_check
@@ -27,7 +27,7 @@ from penstock.server.config.sections import (
     StreamsSection,
     TokenSection,
 )
-from penstock.server.config.spaces import files, schema
+from penstock.server.config.spaces import schema, space_yaml
 from penstock.server.files import yaml_tree
 from penstock.server.files.schema_files import read_schemas
 from penstock.server.files.secret_files import digest_of, token_error
@@ -224,6 +224,6 @@ def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[v
 def _with_spaces(config: Config, given: Any, path: Path | None, errors: list[validation.FieldError]) -> Config:
     """The config with its spaces validated, their paths resolved and their tokens hidden."""
     folder = Path() if path is None else path.parent
-    entries, found, notices = files.check(config.spaces, given, folder.absolute())
+    entries, found, notices = space_yaml.check(config.spaces, given, folder.absolute())
     errors += found
     return msgspec.structs.replace(config, spaces=entries, notices=(*config.notices, *notices))

@@ -17,7 +17,6 @@ from penstock.demo.sensors import SENSORS
 from penstock.demo.story import HELD_S
 from penstock.demo.task import SPACE, DemoTask, SpaceTask, StoryTask
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.server.config.spaces.files import id_of
 from penstock.server.config.spaces.schema import (
     PIPELINE,
     ParticipantSection,
@@ -25,6 +24,7 @@ from penstock.server.config.spaces.schema import (
     SpaceSection,
     SpaceStreamSection,
 )
+from penstock.server.config.spaces.space_yaml import id_of
 from penstock.server.config.spaces.token_files import environment_name, token_file
 from penstock.server.engine.child_supervisor import ChildSupervisor
 from penstock.server.ops.pipeline_supervisor import is_installed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.server.config.load import ConfigError
-from penstock.server.config.spaces.files import LoadedSpace, load_space
+from penstock.server.config.spaces.space_yaml import LoadedSpace, load_space
 
 Read = Callable[..., LoadedSpace]
 

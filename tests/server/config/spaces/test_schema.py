@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.server.config.spaces.schema import id_error
-from tests.server.config.spaces.test_files import Problems
+from tests.server.config.spaces.test_space_yaml import Problems
 
 
 @pytest.mark.promise(

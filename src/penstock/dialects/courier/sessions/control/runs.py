@@ -12,8 +12,8 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
+from penstock.core.rate_limits import Meter
 from penstock.core.records import Record
-from penstock.core.rules.rate_limits import Meter
 from penstock.dialects.courier.operations.outcomes import check_access
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control.frames import AckFrame, EnqueueFrame

@@ -12,7 +12,7 @@ from penstock.dialects.mew.settings import ParticipantSettings, StreamSettings
 from penstock.server.admin.reload import differences, merged
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.config.reference import to_yaml
-from penstock.server.config.spaces.files import (
+from penstock.server.config.spaces.space_yaml import (
     LoadedSpace,
     load_space,
     load_spaces,

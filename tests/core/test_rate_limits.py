@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.core.rules.rate_limits import Meter, Rate, Rates
+from penstock.core.rate_limits import Meter, Rate, Rates
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
 
 SAM = Principal("sam")
