@@ -162,7 +162,7 @@ ANONYMOUS = Principal(
 )
 """A peer without a token where none is needed: the Courier verbs on everything, no administration."""
 
-NOBODY = Principal("nobody", anonymous=True)
+UNAUTHENTICATED = Principal("nobody", anonymous=True)
 """A peer that has yet to show a token, or needs none for what it asks."""
 
 OPERATOR = Principal("operator", scopes=require(["admin:*"]), operator=True)

@@ -15,7 +15,7 @@ from penstock.core.limits import Limits
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
-from penstock.core.scopes import ANONYMOUS, NOBODY, Principal
+from penstock.core.scopes import ANONYMOUS, UNAUTHENTICATED, Principal
 from penstock.dialects.courier.sessions import subscribe
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession
@@ -197,7 +197,7 @@ class World:
             pipe.cut()
             return client
         session = MewSession(self.spaces, token=None, space=None, participant=None)
-        connection = self.spaces.open(pipe, session, name, NOBODY)
+        connection = self.spaces.open(pipe, session, name, UNAUTHENTICATED)
         if isinstance(connection, Refusal):
             pipe.cut()
         else:

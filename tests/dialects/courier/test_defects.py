@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.queue.policy import Policy
 from penstock.core.rate_limits import Rate, Rates
-from penstock.core.scopes import NOBODY, Principal, require
+from penstock.core.scopes import UNAUTHENTICATED, Principal, require
 from penstock.server.auth.tokens import TokenStore
 from penstock.server.config.load import load, policy_for
 from tests.dialects.courier.talking import Broker, envelope, filled, line
@@ -245,10 +245,10 @@ def test_defect_18_views_are_not_for_everybody() -> None:
 
 def test_defect_18_a_view_is_followed_only_with_a_token_where_tokens_are_needed() -> None:
     broker = Broker(tokens={"secret": Principal("x", scopes=require(["views:*:read", "streams:*:read"]))})
-    stranger = broker.control(NOBODY, token_needed=True)
+    stranger = broker.control(UNAUTHENTICATED, token_needed=True)
     assert [frame["code"] for frame in stranger.say(type_="live", view="latestPerAgent")] == ["Unauthorized"]
     assert stranger.wire.closed == (1008, "Unauthorized")
-    known = broker.control(NOBODY, token_needed=True)
+    known = broker.control(UNAUTHENTICATED, token_needed=True)
     known.say(type_="hello", version="v1", token="secret")
     (first,) = known.say(type_="live", view="latestPerAgent")
     assert first["snapshot"]["rows"] == []

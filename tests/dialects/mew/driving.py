@@ -18,7 +18,7 @@ from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, is_fresh
 from penstock.core.rows import Row, row_of
-from penstock.core.scopes import NOBODY
+from penstock.core.scopes import UNAUTHENTICATED
 from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.rights import SpaceObserver
 from penstock.dialects.mew.session import MewSession
@@ -157,7 +157,7 @@ class Client:
         self.wire = SocketWire()
         asked = {"token": None, "space": None, "participant": None} | query
         self.session = MewSession(driver.spaces, **asked)
-        connection = driver.spaces.open(self.wire, self.session, "test", NOBODY)
+        connection = driver.spaces.open(self.wire, self.session, "test", UNAUTHENTICATED)
         assert isinstance(connection, SpaceConnection), connection
         self.connection = connection
         driver.run()

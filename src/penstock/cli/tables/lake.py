@@ -100,7 +100,7 @@ def compact(
 ) -> None:
     """Merge small files into larger ones now; the pipeline also does so every few minutes.
 
-    Waits for whoever writes the table, and changes no row. The files that are
+    Waits for the current writer of the table, and changes no row. The files that are
     replaced stay until `vacuum` finds them old.
 
     For example:

@@ -3,6 +3,7 @@
 Topics are stored as hashes only, because the name of a topic is enough to subscribe to it. Every change is made by applying its row, in a
 running relay and after a restart alike, so the two cannot differ.
 """
+# size: one kind of row; the relay machine must not know the journal
 
 from __future__ import annotations
 

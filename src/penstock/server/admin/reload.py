@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.scopes import NOBODY, Principal
+from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.server.admin.journal import Count
 from penstock.server.auth.tokens import UNIX_PEER, TokenStore
 from penstock.server.config.load import Config
@@ -96,7 +96,7 @@ def admit(connection: Connection, tokens: TokenStore, *, was_open: bool, is_open
     `was_open` and `is_open` are `auth.allowAnonymous` before and after.
     """
     link = connection.link
-    if getattr(connection.session, "token_needed", False) or link.principal is NOBODY:
+    if getattr(connection.session, "token_needed", False) or link.principal is UNAUTHENTICATED:
         return None  # it has not shown a token yet, or its space has its own tokens
     principal = tokens.renewed(link.principal)
     if principal is not None and principal.anonymous and was_open and not is_open:

@@ -29,7 +29,7 @@ from penstock.server.files.addresses import parse_alias, parse_control, parse_ho
 from penstock.server.files.yaml_tree import KeyPath
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
-RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.NOBODY.name)
+RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.UNAUTHENTICATED.name)
 AGENT = re.compile(r"[^/:*\s]+")
 GIT_OUTPUT_MAX = 512 * 1024
 """Bytes of a diff that fit into an envelope as JSON."""

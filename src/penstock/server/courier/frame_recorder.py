@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.scopes import NOBODY, Principal
+from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.server.engine.connections import Connection, Wire
@@ -131,4 +131,4 @@ def open_control(
     else:
         session = RecordedSession(runtime, recorder, token_needed=principal is None)
         wire = RecordedWire(wire, session, recorder, runtime.scheduler.now)
-    return runtime.open(session, wire, principal or NOBODY, peer)
+    return runtime.open(session, wire, principal or UNAUTHENTICATED, peer)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.scopes import NOBODY, Principal
+from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.operations.outcomes import Late, Result
 from penstock.server.auth.tokens import bearer, subprotocol
 from penstock.server.http import cors, idempotency, routes, sockets
@@ -154,7 +154,7 @@ class HttpEndpoint:
         if token is None and services.console is not None:
             principal = services.console.resolve(headers) or principal
         if route.is_open:
-            return principal or NOBODY
+            return principal or UNAUTHENTICATED
         if principal is None:
             return Refusal("Unauthorized", "the token is not known" if token else "a token is needed")
         if not (services.config.serves_courier or principal.operator):

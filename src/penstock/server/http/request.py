@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.scopes import NOBODY, Principal
+from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.wire.envelopes import json_problem, to_refusal
 from penstock.transports.http import Reply, Upgrade, json_reply
 
@@ -74,7 +74,7 @@ class Request(msgspec.Struct):
     headers: Mapping[str, str]
     peer: str
     is_head: bool = False
-    principal: Principal = NOBODY
+    principal: Principal = UNAUTHENTICATED
     now: Now = Now(0, 0)
     data: bytes = b""
     """The body as it came, without its content encoding."""

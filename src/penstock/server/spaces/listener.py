@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
-from penstock.core.scopes import NOBODY
+from penstock.core.scopes import UNAUTHENTICATED
 from penstock.dialects.mew import join
 from penstock.dialects.mew.envelopes import read_envelope, read_object
 from penstock.dialects.mew.gateway_messages import MewRefusal
@@ -56,7 +56,7 @@ class SpaceUpgrade(Upgrade):
 
     def open(self, wire: ServerWebSocketTransport) -> SpaceConnection | None:
         session = MewSession(self._spaces, token=self._token, space=self._space, participant=self._id)
-        connection = self._spaces.open(wire, session, self._peer, NOBODY)
+        connection = self._spaces.open(wire, session, self._peer, UNAUTHENTICATED)
         if isinstance(connection, Refusal):
             now = self._spaces.runtime.scheduler.now()
             fault = MewRefusal("too_many_connections", connection.message, status=429)

@@ -2,6 +2,7 @@
 
 Both are read from the envelope's bytes, so a restart, a redrive and a staged batch find the same values as the enqueue. Cost: one decode.
 """
+# size: two fields that only sorting streams read; the envelope parser must not pay for them
 
 from __future__ import annotations
 
