@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.spark.shared_pipeline import demo_pipeline  # noqa: F401 - a fixture
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from tests.paths import ROOT
 from tests.server_process import ServerProcess, environment
 
+COMMAND_S = 300.0
+"""A command may have to wait for Spark, on a machine that is busy with other tests."""
 BLOCK = re.compile(r"^```(?P<language>[a-z]+)(?: (?P<mark>[a-z]+))?\n(?P<code>.*?)^```$", re.M | re.S)
 
 
@@ -55,3 +57,18 @@ def run_blocks(document: str, server: ServerProcess, seconds: float, mark: str |
         assert done.returncode == 0, f"{document}:\n{code}\n{done.stdout}{done.stderr}"
         ran += 1
     return ran
+
+
+def penstock(server: ServerProcess, *words: str) -> str:
+    """What a command prints in the server's directory."""
+    done = subprocess.run(
+        ["penstock", *words],
+        cwd=server.folder,
+        env=reader_environment(),
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from penstock.client.journal import RemoteJournal
-from penstock.ipc.pipeline import PipelineStatus
 from penstock.journal.retention import Retention
 from penstock.spark import location
 from penstock.spark.pipeline import steps
@@ -24,6 +23,7 @@ from penstock.spark.pipeline.reporter import Reporter
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess, environment
 from tests.spark.journal_builder import JournalBuilder, content, work
+from tests.spark.shared_pipeline import status, stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PATIENCE_S = 120.0
 """Spark starts in five seconds on a quiet machine and in thirty on a busy one."""
 POLL_S = 0.05
+STREAM = "loop"
+"""A stream that no page and no agent of the demo uses."""
 CONFIG = """
 pipeline:
   memory: 512m
@@ -49,11 +51,6 @@ def until(check: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < deadline, what
         time.sleep(POLL_S)
     return found
-
-
-def status(data: Path) -> PipelineStatus:
-    file = data / "run" / "pipeline.json"
-    return msgspec.json.decode(file.read_bytes(), type=PipelineStatus) if file.exists() else PipelineStatus("off")
 
 
 def command(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -83,47 +80,50 @@ def recomputed(spark: SparkSession, data: Path, lake: Path) -> dict[str, Any]:
     return content(lake)
 
 
+def alert_about(http: Http, subject: str) -> dict[str, Any] | None:
+    """The alert about a stream, among those that are sent to the agent."""
+    found = http.pull("agents/ops/inbox", wait_ms=1_000, max=100)
+    return next((one for one in found if one["deliver"]["payload"].get("subject") == subject), None)
+
+
 @pytest.mark.promise("Spark: pipeline", "a killed driver changes nothing, and alerts arrive as envelopes")
 def test_beside_a_server_the_loop_closes_and_a_killed_driver_changes_nothing(
-    spark: SparkSession, tmp_path: Path
+    demo_pipeline: ServerProcess, spark: SparkSession, tmp_path: Path
 ) -> None:
-    server = ServerProcess(tmp_path, "--pipeline", config=CONFIG)
-    try:
-        http = Http(server.http)
-        for number in range(20):
-            http.enqueue("jobs", f"a{number}")
-        [taken, *_] = http.pull("jobs", max=20)
-        lease = {"id": "a0", "leaseId": taken["leaseId"], "op": "term", "reason": "hopeless"}
-        http.post("/v1/settle", lease)
-        # The alert comes back through the door as work for an agent.
-        [alert] = until(lambda: http.pull("agents/ops/inbox", wait_ms=1_000), "an alert")
-        assert alert["deliver"]["type"] == "alert.firing"
-        assert alert["deliver"]["from"] == "pipeline/penstock"
-        assert alert["deliver"]["payload"]["subject"] == "jobs"
-        http.post("/v1/settle", {"id": alert["deliver"]["id"], "leaseId": alert["leaseId"], "op": "ack"})
-        command("pipeline", "wait", "--data", str(server.data), "--timeout", str(PATIENCE_S))
-        [minute] = rows_of(server.data, "select sum(enqueued) as n from queue_minutes where channel = 'jobs'")
-        assert minute == {"n": 20}
-        assert rows_of(server.data, "select count(*) as n from envelopes where sender like 'pipeline/%'") == [{"n": 0}]
-        text = http.get("/metrics").body.decode()
-        assert "penstock_pipeline_up 1.0" in text and 'penstock_pipeline_offset{query="ingest"}' in text
-        assert http.get("/health").json["pipeline"] == "running"
+    server = demo_pipeline
+    http = Http(server.http)
+    for number in range(20):
+        http.enqueue(STREAM, f"a{number}")
+    [taken, *_] = http.pull(STREAM, max=20)
+    lease = {"id": "a0", "leaseId": taken["leaseId"], "op": "term", "reason": "hopeless"}
+    http.post("/v1/settle", lease)
+    # The alert comes back through the door as work for an agent.
+    alert = until(lambda: alert_about(http, STREAM), "an alert")
+    assert alert["deliver"]["type"] == "alert.firing"
+    assert alert["deliver"]["from"] == "pipeline/penstock"
+    assert alert["deliver"]["payload"]["subject"] == STREAM
+    http.post("/v1/settle", {"id": alert["deliver"]["id"], "leaseId": alert["leaseId"], "op": "ack"})
+    command("pipeline", "wait", "--data", str(server.data), "--timeout", str(PATIENCE_S))
+    [minute] = rows_of(server.data, f"select sum(enqueued) as n from queue_minutes where channel = '{STREAM}'")
+    assert minute == {"n": 20}
+    assert rows_of(server.data, "select count(*) as n from envelopes where sender like 'pipeline/%'") == [{"n": 0}]
+    text = http.get("/metrics").body.decode()
+    assert "penstock_pipeline_up 1.0" in text and 'penstock_pipeline_offset{query="ingest"}' in text
+    assert http.get("/health").json["pipeline"] == "running"
 
-        # Killed in the middle of a batch, it is started again by itself and goes on where its tables are.
-        first = status(server.data)
-        end = RemoteEnd(server)
-        http.enqueue("jobs", *(f"b{number}" for number in range(100)))
-        until(lambda: status(server.data).offset < end(), "a batch under way")
-        os.kill(first.pid, signal.SIGKILL)
-        until(lambda: status(server.data).pid not in (0, first.pid), "a new process")
-        command("pipeline", "wait", "--data", str(server.data), "--timeout", str(PATIENCE_S))
-        assert "penstock_pipeline_restarts_total 1.0" in http.get("/metrics").body.decode()
-        driver = status(server.data).pid
-        assert server.stop() == 0
-        with pytest.raises(ProcessLookupError):
-            os.kill(driver, 0)
-    finally:
-        server.kill()
+    # Killed in the middle of a batch, it is started again by itself and goes on where its tables are.
+    first = status(server.data)
+    end = RemoteEnd(server)
+    http.enqueue(STREAM, *(f"b{number}" for number in range(100)))
+    until(lambda: status(server.data).offset < end(), "a batch under way")
+    os.kill(first.pid, signal.SIGKILL)
+    until(lambda: status(server.data).pid not in (0, first.pid), "a new process")
+    command("pipeline", "wait", "--data", str(server.data), "--timeout", str(PATIENCE_S))
+    assert "penstock_pipeline_restarts_total 1.0" in http.get("/metrics").body.decode()
+    driver = status(server.data).pid
+    assert stop(server) == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(driver, 0)
     assert status(server.data).state == "stopped"
     # What the server noted at its end comes in as any other row would.
     ingest = Ingest(spark, location.open_one(server.data), server.data / "lake", steps.built_in())
