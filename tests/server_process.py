@@ -102,7 +102,9 @@ class ServerProcess:
 
     def _start(self, words: list[str], env: dict[str, str], fresh: bool) -> Fork | subprocess.Popen[bytes]:
         if not fresh:
-            return shared().start(Request(words, str(self.folder), env), self._output.fileno())
+            return shared().start(
+                Request(words, str(self.folder), env), 0, self._output.fileno(), self._output.fileno()
+            )
         command = [sys.executable, "-m", "penstock.cli", *words]
         return subprocess.Popen(command, cwd=self.folder, env=env, stdout=self._output, stderr=subprocess.STDOUT)
 

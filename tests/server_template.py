@@ -1,4 +1,4 @@
-"""A process that has loaded all that a server needs, and servers that are copies of it.
+"""A process that has loaded all that a server needs, and servers and commands that are copies of it.
 
 A server is up in a moment and spends most of a second of the processor on loading its code, which the tests would pay a hundred times.
 So one process loads it once, and each `penstock up` is a fork of it with the directory, environment and output that it is given. Tests
@@ -10,12 +10,14 @@ The forked process is a keeper, which forks the server, waits for it, and sends 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -28,6 +30,9 @@ SOURCE = str(Path(penstock.__file__).parents[1])
 REQUEST_MAX = 1 << 18
 NUMBER_BYTES = 8
 """A process id or an exit code, in a pipe."""
+
+
+Done = subprocess.CompletedProcess[str]
 
 
 class Request(msgspec.Struct):
@@ -90,10 +95,11 @@ class Template:
                 pass_fds=[asked.fileno()],
             )
 
-    def start(self, request: Request, output: int) -> Fork:
+    def start(self, request: Request, stdin: int, stdout: int, stderr: int) -> Fork:
         reading, writing = os.pipe()
         try:
-            socket.send_fds(self._asking, [msgspec.json.encode(request)], [output, writing])
+            fds = [stdin, stdout, stderr, writing]
+            socket.send_fds(self._asking, [msgspec.json.encode(request)], fds)
         finally:
             os.close(writing)
         return Fork(reading)
@@ -101,6 +107,23 @@ class Template:
     def close(self) -> None:
         self._asking.close()
         self._process.wait()
+
+
+def run_command(words: list[str], folder: Path, env: dict[str, str], stdin: str | None, timeout: float) -> Done:
+    """Run a `penstock` command to its end in a copy of the template, as `subprocess.run` would run it."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        given.write((stdin or "").encode())
+        given.seek(0)
+        files = (given.fileno(), output.fileno(), errors.fileno())
+        process = shared().start(Request(words, str(folder), env), *files)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        output.seek(0)
+        errors.seek(0)
+        return Done(words, code, output.read().decode(), errors.read().decode())
 
 
 @cache
@@ -123,18 +146,19 @@ def main(asked: socket.socket) -> None:
     from penstock.cli.ops import up  # noqa: F401
     from penstock.server import up as service  # noqa: F401
 
+    gc.freeze()  # so that a copy does not go through what it shares
     while True:
-        body, fds, _, _ = socket.recv_fds(asked, REQUEST_MAX, 2)
+        body, fds, _, _ = socket.recv_fds(asked, REQUEST_MAX, 4)
         while _reap():
             pass
         if not body:
             return
-        output, told = fds
+        *streams, told = fds
         if os.fork() == 0:
             asked.close()
-            _keep(msgspec.json.decode(body, type=Request), output, told)
-        os.close(output)
-        os.close(told)
+            _keep(msgspec.json.decode(body, type=Request), streams, told)
+        for fd in fds:
+            os.close(fd)
 
 
 def _reap() -> bool:
@@ -145,33 +169,38 @@ def _reap() -> bool:
         return False
 
 
-def _keep(request: Request, output: int, told: int) -> NoReturn:
-    """Run the server in a child, and say who it is and how it ended."""
+def _keep(request: Request, streams: list[int], told: int) -> NoReturn:
+    """Run the command in a child, and say who it is and how it ended."""
     server = os.fork()
     if server == 0:
         os.close(told)
-        _serve(request, output)
-    os.close(output)
+        _serve(request, streams)
+    for fd in streams:
+        os.close(fd)
     os.write(told, server.to_bytes(NUMBER_BYTES, signed=True))
     _, status = os.waitpid(server, 0)
     os.write(told, os.waitstatus_to_exitcode(status).to_bytes(NUMBER_BYTES, signed=True))
     os._exit(0)
 
 
-def _serve(request: Request, output: int) -> NoReturn:
+def _serve(request: Request, streams: list[int]) -> NoReturn:
     """Become what `python -m penstock.cli` would be with these words."""
     from penstock.cli import main
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+        os.close(fd)
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.env)
     sys.path[0] = request.folder
     sys.argv = ["penstock", *request.words]
-    sys.exit(main())
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:  # `stdio` leaves it to the event loop, which closes it
+            stream.flush()
+    os._exit(code)  # taking a loaded interpreter apart costs more than most commands
 
 
 if __name__ == "__main__":

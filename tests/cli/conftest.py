@@ -1,11 +1,9 @@
 """The real server, and commands as a user runs them, for the tests of this folder."""
 
-import subprocess
-import sys
-
 import pytest
 
 from tests.server_process import environment, server, start_server, stream
+from tests.server_template import run_command
 
 __all__ = ["server", "start_server", "stream"]
 
@@ -13,16 +11,8 @@ __all__ = ["server", "start_server", "stream"]
 @pytest.fixture
 def cli(server, tmp_path):
     def run(*words, stdin=None, url=True, **more):
-        return subprocess.run(
-            [sys.executable, "-m", "penstock.cli", *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=environment(**({"PENSTOCK_URL": server.control} if url else {}), **more),
-            timeout=60,
-            check=False,
-        )
+        env = environment(**({"PENSTOCK_URL": server.control} if url else {}), **more)
+        return run_command([*map(str, words)], tmp_path, env, stdin, timeout=60)
 
     return run
 
