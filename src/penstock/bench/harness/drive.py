@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -25,8 +26,8 @@ class LoadSocket:
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.setblocking(False)
 
-    def received(self, data: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def received(self, data: bytes) -> None: ...
 
     def send(self, data: bytes | bytearray) -> None:
         view = memoryview(data)

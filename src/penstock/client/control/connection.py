@@ -113,7 +113,7 @@ class ControlConnection:
         self._marked.clear()
         self._is_flush_due = False
         if self._out and self._transport is not None:
-            self._transport.write(self._out)
+            self._transport.send_lines(self._out)
             self._out = []
 
     def _is_transport_paused(self) -> bool:
@@ -232,7 +232,7 @@ class ControlConnection:
             async with asyncio.timeout(self._connect_timeout_s):
                 self._transport = await open_transport(self.address, self, self._token)
                 hello = head("hello", version="v1", features=[], token=self._token)
-                self._transport.write([hello + b',"reqId":"hello"}\n'])
+                self._transport.send_lines([hello + b',"reqId":"hello"}\n'])
                 self.hello = await greeting
         except TimeoutError:
             self._abandon_transport()

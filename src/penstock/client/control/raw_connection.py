@@ -116,7 +116,7 @@ class RawConnection:
         await self._writable.wait()
         if self._transport is None or self.reason is not None:
             raise _lost(self.address, self.reason or "the connection is closed")
-        self._transport.write([lines])
+        self._transport.send_lines([lines])
         if self._transport.is_paused:
             self._writable.clear()
 

@@ -33,7 +33,7 @@ class LineTransport(Protocol):
 
     is_paused: bool
 
-    def write(self, lines: list[bytes]) -> None: ...
+    def send_lines(self, lines: list[bytes]) -> None: ...
 
     def hold(self, on: bool) -> None:
         """Pause or resume reading; unread data then stays at the server."""
@@ -104,7 +104,7 @@ class StreamTransport(asyncio.Protocol):
         if receiver is not None:
             receiver.transport_lost(self._reason or (str(exc) if exc else "the server closed the connection"))
 
-    def write(self, lines: list[bytes]) -> None:
+    def send_lines(self, lines: list[bytes]) -> None:
         if self._transport is not None:
             self._transport.write(lines[0] if len(lines) == 1 else b"".join(lines))
 

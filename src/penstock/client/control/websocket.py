@@ -40,7 +40,7 @@ class WebSocketTransport:
         self._reader = asyncio.create_task(self._read())
         self._writer = asyncio.create_task(self._write())
 
-    def write(self, lines: list[bytes]) -> None:
+    def send_lines(self, lines: list[bytes]) -> None:
         self._outbox.extend(lines)
         self._outbox_bytes += sum(map(len, lines))
         self.is_paused = self._outbox_bytes > WRITE_HIGH

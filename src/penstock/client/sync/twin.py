@@ -11,6 +11,7 @@ import asyncio
 import functools
 import inspect
 import threading
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
@@ -85,8 +86,8 @@ class Closing:
 class Opening(Closing):
     """Opens at the beginning of its `with` block, too."""
 
-    def open(self) -> Self:
-        raise NotImplementedError
+    @abstractmethod
+    def open(self) -> Self: ...
 
     def __enter__(self) -> Self:
         return self.open()
