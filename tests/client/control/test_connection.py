@@ -109,7 +109,7 @@ def test_requests_of_one_turn_leave_in_one_write():
             client, _ = await linked(server)
             writes = []
             link = client._connection._transport
-            link.write = writes.append
+            link.send_lines = writes.append
             tasks = [asyncio.ensure_future(client.enqueue("jobs", {"id": str(n)})) for n in range(50)]
             await until(lambda: writes)
             assert len(writes) == 1 and len(writes[0]) == 50

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -176,3 +177,33 @@ def test_a_child_is_asked_then_terminated_then_killed(
 def test_stopping_what_never_started_is_fine() -> None:
     supervisor = ChildSupervisor("json")
     assert run(supervisor.stop(1.0))
+
+
+def test_death_by_a_signal_is_not_taken_for_a_child_that_could_not_start(child: Callable[[str], str]) -> None:
+    module = child("import signal\nos.kill(os.getpid(), signal.SIGHUP)")
+    supervisor = ChildSupervisor(module)
+    code = run(supervisor.run(Task("a")))
+    assert code == -signal.SIGHUP != EXIT_NOT_STARTED and supervisor.start_error == ""
+
+
+def test_a_stop_during_the_start_ends_the_child(child: Callable[[str], str]) -> None:
+    async def go() -> int:
+        supervisor = ChildSupervisor(child("sys.stdin.read()"))
+        running = asyncio.ensure_future(supervisor.run(Task("a")))
+        await asyncio.sleep(0)  # the process is being started and not known yet
+        await supervisor.stop(1.0)
+        return await asyncio.wait_for(running, 30)
+
+    assert run(go()) == 0
+
+
+def test_a_cancelled_child_leaves_no_task_behind(child: Callable[[str], str]) -> None:
+    async def go() -> int:
+        before = len(asyncio.all_tasks())
+        running = asyncio.ensure_future(run_child(child("import time\ntime.sleep(60)"), Task("a")))
+        await asyncio.wait({running}, timeout=0.3)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return len(asyncio.all_tasks()) - before
+
+    assert run(go()) == 0

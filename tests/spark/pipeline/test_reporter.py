@@ -96,3 +96,13 @@ def test_a_failure_in_java_is_not_taken_for_a_missing_one(tmp_path: Path) -> Non
 
     assert Reporter(tmp_path).fail(Py4JJavaError("the executor went away")) == 1
     assert Reporter(tmp_path).fail(JavaError("none was found")) == EXIT_HALTED
+
+
+@pytest.mark.parametrize("name", ["penstock.spark.nowhere.FooError", "penstock.spark.pipeline.steps.Inner.BadError"])
+def test_a_text_that_names_an_unknown_exception_does_not_break_the_report(name: str) -> None:
+    assert diagnose(RuntimeError(f"Traceback\n{name}: x"), "ingest") == (None, None)
+
+
+def test_a_bare_exception_is_named_by_its_class() -> None:
+    assert describe(KeyError("batch")) == "KeyError: 'batch'"
+    assert describe(steps.StepError("`x.py` is not there")) == "`x.py` is not there"

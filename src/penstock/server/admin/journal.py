@@ -138,6 +138,7 @@ class JournalReads:
         self._archive = archive
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="history")
         self._readers = ThreadReader()
+        self._seals: set[asyncio.Task[SealedReply | Refusal]] = set()
         self._reads = 0
 
     async def describe(self, principal: Principal) -> JournalBoundsReply | Refusal:
@@ -154,9 +155,14 @@ class JournalReads:
         if isinstance(archive, Refusal):
             return archive
         # A seal that has begun goes on when the client disconnects.
-        sealing = asyncio.get_running_loop().create_task(archive.seal(wants_live=True))
+        sealing = asyncio.get_running_loop().create_task(self._seal(archive))
+        self._seals.add(sealing)  # the loop keeps only a weak reference
+        sealing.add_done_callback(self._seals.discard)
+        return await asyncio.shield(sealing)
+
+    async def _seal(self, archive: JournalLifecycle) -> SealedReply | Refusal:
         try:
-            return to_sealed(await asyncio.shield(sealing))
+            return to_sealed(await archive.seal(wants_live=True))
         except Exception as error:
             logs.error("journal.seal_failed", exc=error)
             return Refusal("JournalUnavailable", "sealing failed; the log says why")

@@ -22,8 +22,8 @@ EXIT_S = 5.0
 """How long a child may take to exit after it closes its stdout."""
 TERMINATE_S = 0.2
 """How long a child may take to react to SIGTERM before it is killed."""
-EXIT_NOT_STARTED = -1
-"""Reported when the system cannot start the child."""
+EXIT_NOT_STARTED = 256
+"""Reported when the system cannot start the child; no process exits with it, and signals are negative."""
 
 AfterExit: TypeAlias = Literal["end", "restart", "back_off"]
 """What follows the exit of a child; `back_off` waits before it restarts, longer each time."""
@@ -77,6 +77,9 @@ class ChildSupervisor:
             with self._log.open("wb") as log:
                 self._process = await self._spawn(log.fileno())
         await _send_task(self._process, task)
+        if self.is_stopping:  # `stop` came while the process was being started, and saw none
+            assert self._process.stdin is not None
+            self._process.stdin.close()
         return self._process
 
     async def _spawn(self, log: int | None) -> asyncio.subprocess.Process:
@@ -87,6 +90,7 @@ class ChildSupervisor:
         self, task: msgspec.Struct, read: Callable[[asyncio.StreamReader], Awaitable[None]] | None = None
     ) -> int:
         """Run the child to its end and return its exit code; `read` takes its reports until stdout closes."""
+        self.start_error = ""
         try:
             process = await self.start(task)
         except OSError as error:
@@ -140,14 +144,15 @@ async def run_child(module: str, task: msgspec.Struct, environment: Mapping[str,
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
+    errors = asyncio.ensure_future(_last_bytes(process.stderr))  # read meanwhile, or a full pipe blocks the child
     try:
-        errors = asyncio.ensure_future(_last_bytes(process.stderr))  # read meanwhile, or a full pipe blocks the child
         await _send_task(process, task)
         process.stdin.close()
         output = await process.stdout.read()
         text = (await errors).decode(errors="replace")
         code = await process.wait()
     finally:
+        errors.cancel()
         if process.returncode is None:
             process.kill()
             await process.wait()

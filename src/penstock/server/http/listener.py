@@ -64,6 +64,8 @@ class HttpEndpoint:
         """The answer to a request whose handling raised."""
         if isinstance(error, BodyMalformedError):
             reply = self.malformed(str(error))
+            if is_for_spaces(exchange):  # CORS is for the routes of the table
+                return reply
         elif is_for_spaces(exchange):
             return self._spaces.failed(exchange, error)
         elif isinstance(error, BodyTooLargeError):

@@ -88,7 +88,12 @@ class PipelineSupervisor:
             await self._wait_for_reset()
             return "restart"
         if status.state not in ("failed", "halted"):  # it crashed before it could write a status
-            message = f"the pipeline's process exited with code {code}"
+            reason = self._child.start_error
+            message = (
+                f"cannot start the pipeline's process: {reason}"
+                if reason
+                else f"the pipeline's process exited with code {code}"
+            )
             status = PipelineStatus("failed", code="PipelineFailed", message=message, hint=f"see `{self._log}`")
             self._write(status)
         logs.warning("pipeline.failed", exit=code, reason=status.message, again_in_s=pause_s, output=str(self._log))

@@ -57,7 +57,14 @@ def describe(error: BaseException) -> str:
     """One line for a failure. Spark nests errors and prints them all: prefer the last line that has a code or names an error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if code_in(line) or "Error: " in line]
-    return (named[-1] if named else lines[0] if lines else type(error).__name__)[:MESSAGE_MAX]
+    if named:
+        return named[-1][:MESSAGE_MAX]
+    # A bare `KeyError` says only its key, so its class goes first; a sentence of ours needs none.
+    text = lines[0] if lines else ""
+    name = type(error).__name__
+    if type(error).__module__ == "builtins":
+        text = f"{name}: {text}" if text else name
+    return (text or name)[:MESSAGE_MAX]
 
 
 def diagnose(error: BaseException, query: str | None) -> tuple[str | None, str | None]:
@@ -73,7 +80,11 @@ def diagnose(error: BaseException, query: str | None) -> tuple[str | None, str |
 def code_in(text: str) -> str | None:
     """The code of an exception of ours in a text. Spark passes on only the traceback of what a source or a task raises."""
     for module, name in _RAISED.findall(text):
-        code: str | None = getattr(getattr(importlib.import_module(module), name, None), "code", None)
+        try:
+            found = importlib.import_module(module)
+        except ImportError:  # a text may name anything; reporting a failure must not fail
+            continue
+        code: str | None = getattr(getattr(found, name, None), "code", None)
         if code is not None:
             return code
     return None
