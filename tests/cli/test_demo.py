@@ -19,9 +19,6 @@ from penstock.demo import means, process, story
 from penstock.demo.sensors import SENSORS
 from penstock.demo.task import DemoTask
 from penstock.dialects.streamservice.keys import StreamKeys
-from penstock.server.config.load import Config
-from penstock.server.config.sections import StreamsSection
-from penstock.server.ops.demo_supervisor import QUERY, space_section, summary, with_demo
 from tests.server_process import ServerProcess
 
 PATIENCE_S = 20.0
@@ -165,41 +162,3 @@ def test_a_window_is_reported_with_the_first_reading_after_it() -> None:
         ("1970-01-01T00:00:10+00:00", 2.0, 2),
         ("1970-01-01T00:00:12+00:00", 6.0, 2),
     ]
-
-
-class TestConfig:
-    @pytest.mark.promise(
-        "SDK and command line",
-        "the demo runs agents with a trigger, sensors and a story; it stops with its server and restarts after any failure",
-    )
-    def test_the_demo_adds_a_rule_a_space_and_a_query(self) -> None:
-        config = with_demo(Config(), has_data=True)
-        assert [rule.id for rule in config.triggers] == ["demo-built"]
-        assert config.spaces == (space_section(has_spark=True),)
-        assert config.pipeline.queries == (QUERY,)
-        assert config.pipeline.alerts.to == "ops"
-        assert config.relay.message_ttl == story.HELD_S
-        assert with_demo(config, has_data=True) == config, "what is there is not added again"
-        assert "stream to Spark" in summary(config)
-
-    def test_without_data_the_collector_is_one_in_python(self) -> None:
-        config = with_demo(Config(), has_data=False)
-        assert config.spaces == (space_section(has_spark=False),)
-        assert config.pipeline.queries == ()
-        assert "collector in Python" in summary(config)
-
-    @pytest.mark.promise(
-        "SDK and command line",
-        "the demo runs agents with a trigger, sensors and a story; it stops with its server and restarts after any failure",
-    )
-    def test_a_space_of_that_name_is_left_alone(self, tmp_path: Path) -> None:
-        file = tmp_path / "space.yaml"
-        file.write_text("space: {id: demo}\nparticipants: {ann: {}}\n")
-        config = with_demo(Config(spaces=(str(file),)), has_data=True)
-        assert config.spaces == (str(file),)
-        assert config.pipeline.queries == ()
-        assert "no sensors" in summary(config)
-
-    def test_everything_else_stays(self) -> None:
-        config = Config(streams=StreamsSection(max_depth=7))
-        assert with_demo(config, has_data=True).streams == config.streams

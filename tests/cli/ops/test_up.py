@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import main
-from penstock.server.gateway import GatewayOptions, configure
 
 
 @pytest.fixture(autouse=True)
@@ -51,16 +50,6 @@ def test_every_problem_of_the_file_is_reported_and_no_default_replaces_it(
     assert [line.startswith("error: ") for line in told] == [True, True, True, True, False]
     assert told[3].endswith("participants.sam.capabilities[0]: got `chat`, expected a mapping (line 3)")
     assert told[-1].startswith("hint: ")
-
-
-def test_flags_have_upstreams_names_and_defaults(folder: Path) -> None:
-    (folder / "mine.yaml").write_text("space: {id: x}")
-    config = configure(GatewayOptions(Path("mine.yaml"), 8080, "localhost", "warn"))
-    assert (config.listen.http, config.listen.control) == ("localhost:8080", "off")
-    assert config.logs.level == "warning"
-    assert config.spaces == (str(folder / "mine.yaml"),)
-    assert not config.pipeline.enabled and not config.serves_courier
-    assert configure(GatewayOptions(Path("mine.yaml"), 0, "::", "info")).listen.http == "[::]:0"
 
 
 @pytest.mark.promise(
