@@ -21,7 +21,7 @@ from penstock.cli import main
 from penstock.client.address import parse
 from penstock.server.ops.kernel.bridge import HELD_MAX, Bridge
 from penstock.transports.pipe_transports import PipeAddress, listen
-from tests.integration.serving import PATIENCE_S, POLL_S, Http, encode, envelope, run, until
+from tests.integration.serving import PATIENCE_S, POLL_S, encode, envelope, run, until
 from tests.server_process import environment
 
 PIPE = [sys.executable, "-m", "penstock.cli", "pipe", "--json"]
@@ -278,21 +278,6 @@ def test_over_a_websocket_frames_and_messages_need_not_agree(pipes, stream):
             await ws.close()
 
     run(go())
-
-
-@pytest.mark.promise("Stream Kernel", "only authorised clients may open a pipe")
-@pytest.mark.parametrize(
-    ("path", "headers", "status"),
-    [
-        ("/", {}, 404),
-        ("/courier", {"Origin": "http://evil.example"}, 403),
-        ("/courier", {"Host": "evil.example"}, 403),
-        ("/courier", {}, 426),
-    ],
-)
-def test_web_pages_and_wrong_paths_are_turned_away(pipes, path, headers, status):
-    url = pipes.at["listen"][1].replace("ws:", "http:").removesuffix("/courier")
-    assert Http(url).get(path, headers=headers).status == status
 
 
 def test_a_text_message_is_no_frame(pipes):

@@ -92,7 +92,7 @@ def test_another_seed_is_another_storm() -> None:
     assert run(1).trace != run(2).trace
 
 
-@pytest.mark.parametrize("module", [participants, storm])
+@pytest.mark.parametrize("module", [storm])
 def test_the_examples_in_the_docstrings_run(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 

@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 
-from penstock.testing import clients, clock, world
+from penstock.testing import clock, world
 from tests.simulation.queue.checks import Broken
 from tests.simulation.queue.storm import STEPS, storm
 from tests.simulation.world import CheckedWorld
@@ -82,6 +82,6 @@ def test_another_seed_is_another_storm() -> None:
     assert run(1).trace != run(2).trace
 
 
-@pytest.mark.parametrize("module", [clock, clients, world])
+@pytest.mark.parametrize("module", [clock, world])
 def test_the_examples_in_the_docstrings_run(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

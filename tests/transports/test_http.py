@@ -1,0 +1,401 @@
+"""The HTTP port with a handler of its own: bodies, malformed requests, endless answers and upgrades."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web_protocol
+from aiohttp.http_parser import HttpRequestParserPy
+
+from penstock.transports import http
+from penstock.transports.http import (
+    BodyMalformedError,
+    BodyTooLargeError,
+    Exchange,
+    HttpListener,
+    Reply,
+    StreamingReply,
+    Upgrade,
+    json_reply,
+)
+from penstock.transports.transport import ConnectionPort, EventStreamTransport, ServerWebSocketTransport
+
+BODY_MAX = 1_000
+PATIENCE_S = 10.0
+Raw = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Endpoint:
+    """Notes what it receives."""
+
+    def __init__(self, wire: EventStreamTransport | ServerWebSocketTransport) -> None:
+        self.wire = wire
+        self.messages: asyncio.Queue[bytes] = asyncio.Queue()
+        self.pongs = 0
+        self.is_lost = asyncio.Event()
+
+    def received(self, data: bytes) -> None:
+        self.messages.put_nowait(data)
+
+    def lost(self) -> None:
+        self.is_lost.set()
+
+    def congested(self, on: bool) -> None:
+        return None
+
+    def pong_received(self) -> None:
+        self.pongs += 1
+
+
+class Socket(Upgrade):
+    """An upgrade; with `takes=False` it has no endpoint."""
+
+    message_max = BODY_MAX
+
+    def __init__(self, handler: Handler, *, merge: bool = False, wants_pongs: bool = False, takes: bool = True) -> None:
+        self.handler = handler
+        self.merge = merge
+        self.wants_pongs = wants_pongs
+        self.takes = takes
+        self.subprotocol = "mine"
+
+    def open(self, wire: ServerWebSocketTransport) -> ConnectionPort | None:
+        if not self.takes:
+            wire.close(4000, "not you")
+            return None
+        return self.handler.add(wire)
+
+
+class Stream(StreamingReply):
+    """An answer without an end."""
+
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+
+    def open(self, wire: EventStreamTransport) -> ConnectionPort | None:
+        wire.send([b"first\n"])
+        return self.handler.add(wire)
+
+
+class Handler:
+    """Answers by the path."""
+
+    body_max = BODY_MAX
+
+    def __init__(self) -> None:
+        self.endpoints: asyncio.Queue[Endpoint] = asyncio.Queue()
+        self.failures: list[Exception] = []
+        self.is_asked = asyncio.Event()
+
+    def add(self, wire: EventStreamTransport | ServerWebSocketTransport) -> Endpoint:
+        endpoint = Endpoint(wire)
+        self.endpoints.put_nowait(endpoint)
+        return endpoint
+
+    async def handle(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
+        self.is_asked.set()
+        match exchange.path:
+            case "/echo":
+                return Reply(200, await exchange.read(), "text/plain", {"X-Mine": "1"})
+            case "/seen":
+                pairs = [list(pair) for pair in exchange.query_pairs]
+                seen = [exchange.method, exchange.peer, exchange.size, exchange.is_upgrade, pairs]
+                return json_reply(200, seen)
+            case "/refused":
+                return json_reply(403, {"no": True})
+            case "/broken":
+                raise ValueError("broken")
+            case "/stream":
+                return Stream(self)
+            case "/socket":
+                return Socket(self)
+            case "/lines":
+                return Socket(self, merge=True, wants_pongs=True)
+            case _:
+                return Socket(self, takes=False)
+
+    def failed(self, exchange: Exchange, error: Exception) -> Reply:
+        self.failures.append(error)
+        return json_reply(500, {"failed": type(error).__name__, "text": str(error)})
+
+    def malformed(self, reason: str) -> Reply:
+        return json_reply(400, {"malformed": reason})
+
+
+class Port:
+    """A listening port, and connections to it that write bytes."""
+
+    def __init__(self, handler: Handler, port: int) -> None:
+        self.handler = handler
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+
+    @asynccontextmanager
+    async def dial(self) -> AsyncIterator[Raw]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+    async def ask(self, data: bytes) -> bytes:
+        """All that comes back until the server closes the connection."""
+        async with self.dial() as (reader, writer):
+            writer.write(data)
+            return await reader.read()
+
+
+def serve(work: Callable[[Port], Awaitable[None]]) -> None:
+    async def go() -> None:
+        handler = Handler()
+        listener = HttpListener(handler)
+        async with asyncio.timeout(PATIENCE_S):
+            port = await listener.start(("127.0.0.1",), 0)
+            try:
+                await work(Port(handler, port))
+            finally:
+                await listener.stop(0.0)
+
+    asyncio.run(go())
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
+    """One answer of a connection that stays: status, head and body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"Content-Length: (\d+)", head)
+    assert length is not None
+    return int(head[9:12]), head, await reader.readexactly(int(length[1]))
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    fields = "".join(f"{header}\r\n" for header in (f"Content-Length: {len(body)}", *headers))
+    return f"POST {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n".encode() + body
+
+
+def test_requests_of_one_connection_are_answered_in_order_with_their_headers() -> None:
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            writer.write(post("/echo", b"one") + post("/echo", b"") + b"GET /seen?a=1&a=2 HTTP/1.1\r\nHost: a\r\n\r\n")
+            status, head, body = await answer(reader)
+            assert (status, body) == (200, b"one")
+            assert b"X-Mine: 1" in head and b"Content-Type: text/plain" in head and b"Server: penstock" in head
+            assert (await answer(reader))[2] == b""
+            status, head, body = await answer(reader)
+            assert body == b'["GET","127.0.0.1",null,false,[["a","1"],["a","2"]]]'
+            assert b"Content-Type: application/json" in head
+
+    serve(work)
+
+
+def test_a_body_of_exactly_the_bound_is_read_and_one_byte_more_is_not() -> None:
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            writer.write(post("/echo", b"." * BODY_MAX))
+            assert (await answer(reader))[2] == b"." * BODY_MAX
+        told = await port.ask(post("/echo", b"." * (BODY_MAX + 1), "Connection: close"))
+        assert b"BodyTooLargeError" in told
+        assert [type(error) for error in port.handler.failures] == [BodyTooLargeError]
+
+    serve(work)
+
+
+def test_a_body_that_is_not_read_ends_the_connection() -> None:
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            writer.write(b"POST /refused HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n\r\nhalf")
+            status, head, _ = await answer(reader)
+            assert status == 403 and b"Connection: close" in head
+
+    serve(work)
+
+
+def test_a_broken_transfer_coding_is_named_and_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The compiled parser does not report an error in the middle of a body to the reader of the body.
+    monkeypatch.setattr(web_protocol, "HttpRequestParser", HttpRequestParserPy)
+
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            writer.write(b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+            await port.handler.is_asked.wait()
+            writer.write(b"3\r\nabc\r\nnot a size\r\n")
+            _, head, body = await answer(reader)
+        assert b'"failed":"BodyMalformedError"' in body and b"Connection: close" in head
+        assert b"bytearray" not in body
+        assert [type(error) for error in port.handler.failures] == [BodyMalformedError]
+
+    serve(work)
+
+
+def test_a_client_that_waits_for_continue_gets_it_once() -> None:
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            writer.write(post("/echo", b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 4"))
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"late")
+            assert (await answer(reader))[::2] == (200, b"late")
+
+    serve(work)
+
+
+def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.01)
+
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            writer.write(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf")
+            assert b'"failed":"TimeoutError"' in (await answer(reader))[2]
+
+    serve(work)
+
+
+def test_a_peer_that_asks_for_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HEAD_TIMEOUT_S", 0.01)
+
+    async def work(port: Port) -> None:
+        assert await port.ask(b"") == b""
+        assert await port.ask(b"GET /seen HT") == b""
+
+    serve(work)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\r\n\r\n",
+        b"GET /seen HTTP/1.1\r\nno colon\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+    ],
+)
+def test_bytes_that_are_no_request_are_answered_by_the_handler(data: bytes) -> None:
+    async def work(port: Port) -> None:
+        told = await port.ask(data)
+        assert b" 400 Bad Request" in told and b'{"malformed":"' in told and b"bytearray" not in told
+        assert b"Server: penstock" in told and port.handler.failures == []
+
+    serve(work)
+
+
+def test_a_handler_that_fails_gets_to_answer_and_the_connection_stays() -> None:
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            writer.write(b"GET /broken HTTP/1.1\r\nHost: a\r\n\r\n" + post("/echo", b"next"))
+            assert (await answer(reader))[::2] == (500, b'{"failed":"ValueError","text":"broken"}')
+            assert (await answer(reader))[2] == b"next"
+
+    serve(work)
+
+
+def test_an_endless_answer_lasts_until_either_side_closes() -> None:
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            writer.write(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert await reader.readexactly(len(Stream.head) + 6) == Stream.head + b"first\n"
+            endpoint = await port.handler.endpoints.get()
+            endpoint.wire.send([b"second\n"])
+            assert await reader.readline() == b"second\n"
+            writer.close()
+            await endpoint.is_lost.wait()
+        async with port.dial() as (reader, writer):
+            writer.write(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
+            endpoint = await port.handler.endpoints.get()
+            endpoint.wire.send([b"last\n"])
+            endpoint.wire.close(1000, "done")
+            assert (await reader.read()).endswith(b"first\nlast\n")
+            await endpoint.is_lost.wait()
+
+    serve(work)
+
+
+@pytest.mark.parametrize(("path", "end"), [("/socket", b""), ("/lines", b"\n")])
+def test_messages_reach_the_endpoint_of_an_upgrade(path: str, end: bytes) -> None:
+    async def work(port: Port) -> None:
+        async with aiohttp.ClientSession() as session:
+            async with session.ws_connect(port.url + path, protocols=["other", "mine"]) as socket:
+                assert socket.protocol == "mine"
+                endpoint = await port.handler.endpoints.get()
+                await socket.send_str("one")
+                await socket.send_bytes(b"two")
+                assert [await endpoint.messages.get() for _ in range(2)] == [b"one" + end, b"two" + end]
+                endpoint.wire.send([b"back"])
+                assert (await socket.receive()).data == "back"
+                assert not endpoint.is_lost.is_set()
+            await endpoint.is_lost.wait()
+
+    serve(work)
+
+
+def test_an_upgrade_that_wants_pongs_sees_them_and_answers_pings() -> None:
+    async def work(port: Port) -> None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(f"{port.url}/lines", autoping=False) as socket,
+        ):
+            endpoint = await port.handler.endpoints.get()
+            await socket.pong(b"")
+            await socket.ping(b"you")
+            message = await socket.receive()
+            assert (message.type, message.data) == (aiohttp.WSMsgType.PONG, b"you")
+            assert endpoint.pongs == 2
+
+    serve(work)
+
+
+def test_an_upgrade_without_an_endpoint_closes_with_its_reason() -> None:
+    async def work(port: Port) -> None:
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{port.url}/other") as socket:
+            message = await socket.receive()
+            assert (message.data, message.extra) == (4000, "not you")
+
+    serve(work)
+
+
+def test_a_plain_request_for_an_upgrade_is_a_failure_of_the_handler() -> None:
+    async def work(port: Port) -> None:
+        told = await port.ask(b"GET /socket HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert b"not a WebSocket request" in told
+        assert port.handler.endpoints.empty()
+
+    serve(work)
+
+
+def test_a_reader_that_pauses_is_not_sent_more_messages_of_the_peer() -> None:
+    async def work(port: Port) -> None:
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{port.url}/socket") as socket:
+            endpoint = await port.handler.endpoints.get()
+            endpoint.wire.hold(True)
+            for text in ("one", "two", "three"):
+                await socket.send_str(text)
+            assert await endpoint.messages.get() == b"one"
+            await socket.ping()
+            assert endpoint.messages.empty()
+            endpoint.wire.hold(False)
+            assert [await endpoint.messages.get() for _ in range(2)] == [b"two", b"three"]
+
+    serve(work)
+
+
+def test_several_hosts_share_a_port_and_a_used_port_is_an_error() -> None:
+    async def go() -> None:
+        first, second = HttpListener(Handler()), HttpListener(Handler())
+        port = await first.start(("127.0.0.1", "127.0.0.2"), 0)
+        try:
+            for host in ("127.0.0.1", "127.0.0.2"):
+                _, writer = await asyncio.open_connection(host, port)
+                writer.close()
+            with pytest.raises(OSError, match="in use"):
+                await second.start(("127.0.0.1",), port)
+            first.stop_listening()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+        finally:
+            await second.stop(0.0)
+            await first.stop(0.0)
+
+    asyncio.run(go())
