@@ -14,10 +14,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.bench.harness.load import LoadReport, announce
 from penstock.bench.harness.result import BenchCell, BenchError, BenchRound
-from penstock.bench.journal.history import make_history
 from penstock.bench.pipeline.spark_loads import SparkJob
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.spark.session import make_session
+from penstock.testing.history import make_history
 
 MEMORY = "2g"  # Spark's heap: enough for every source
 

@@ -12,13 +12,15 @@
 milliseconds, and a seed gives the same run every time, so to replay a failure is to run its seed again. An `Observer` sees every
 message, commit and step of a world, and may check them.
 
-`serve()` is the real server on free ports, for tests of programs that connect by themselves.
+`serve()` is the real server on free ports, for tests of programs that connect by themselves. `make_history()` fills a data
+directory without a server, for tests of tables on many rows.
 
-The package uses everything else of Penstock; nothing else uses it.
+The package uses everything else of Penstock; only the benches use it.
 """
 
 from penstock.testing.clients import LineClient, SocketClient
 from penstock.testing.disk import LyingDisk
+from penstock.testing.history import make_history
 from penstock.testing.participants import SpaceClient, make_space
 from penstock.testing.server import MemoryServer, serve
 from penstock.testing.world import Observer, World
@@ -31,6 +33,7 @@ __all__ = [
     "SocketClient",
     "SpaceClient",
     "World",
+    "make_history",
     "make_space",
     "serve",
 ]

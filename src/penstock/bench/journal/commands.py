@@ -14,7 +14,6 @@ from cyclopts import Parameter
 
 from penstock.bench.harness.load import import_role
 from penstock.bench.harness.result import BenchError, BenchResult, BenchRound
-from penstock.bench.journal.history import DEPTH, open_journal, seal
 from penstock.bench.queue.commands import Rounds
 from penstock.bench.queue.envelopes import envelope
 from penstock.cli.options import PLAIN, Output
@@ -29,6 +28,7 @@ from penstock.journal.log import Log
 from penstock.journal.open_and_repair import Opened
 from penstock.journal.reader import JournalReader
 from penstock.server.engine.machines import make_machine
+from penstock.testing.history import DEPTH, open_journal, seal
 
 STREAM = "bench/journal"
 SEALED = "penstock, sealed"

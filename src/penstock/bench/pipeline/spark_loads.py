@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from penstock.bench.harness.load import LoadJob, LoadReport, announce
 from penstock.bench.harness.result import MIB, BenchCell, BenchError, BenchRound
-from penstock.bench.journal.history import make_history
 from penstock.bench.pipeline.live import ProcessTree
 from penstock.ipc.pipeline import PipelineSection
+from penstock.testing.history import make_history
 
 WARM_ROWS = 20_000  # the first fill is not counted: it is mostly the warm-up of the JVM
 ALL = "all tables"

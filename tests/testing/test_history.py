@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
+import pytest
 
-from penstock.bench.journal.history import BODY_BYTES, make_history
 from penstock.journal.reader import JournalReader
+from penstock.testing.history import BODY_BYTES, make_history
 
 
 def test_history_is_sealed_rows_of_envelopes_and_acks(tmp_path):
@@ -25,3 +26,10 @@ def test_history_is_sealed_rows_of_envelopes_and_acks(tmp_path):
         assert (begun["channel"], begun["seq"], begun["id"]) == (ack["channel"], ack["seq"], ack["id"])
         assert begun["recorded_at"] == ack["ref_at"] < ack["first_at"] < ack["recorded_at"]
     assert len({ack["ref_offset"] for ack in acks}) == len(acks)
+
+
+def test_a_directory_with_a_journal_is_refused_and_left_as_it_is(tmp_path):
+    make_history(tmp_path, 10)
+    with pytest.raises(ValueError, match="already has a journal"):
+        make_history(tmp_path, 10)
+    assert JournalReader(tmp_path).bounds().end == 10

@@ -1,4 +1,12 @@
-"""Journals for the benches, written and sealed by the journal's own code, without a server."""
+"""A data directory with a long history, made without a server, to test tables and queries on many rows.
+
+    from penstock.testing import make_history
+
+    make_history(Path("trial"), 1_000_000)
+    # then: penstock pipeline run --once --data trial
+
+The journal's own code writes and seals the rows, so readers see what a server would have written.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from penstock.bench.harness.result import BenchError
 from penstock.core.clock import Now
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.machine import QueueMachine
@@ -38,7 +45,7 @@ def open_journal(folder: Path, write: Callable[[Log], None], sync: Literal["comm
     """Open a new journal in a data directory, write to it, and leave it ready to be sealed."""
     opened = Opened(RealDisk(folder / "journal"), fresh_id=os.urandom(16).hex(), sync=sync)
     if any(True for rows in (opened.live_rows(), opened.tail_rows()) for _ in rows):
-        raise BenchError(f"`{folder}` is not empty")
+        raise ValueError(f"`{folder}` already has a journal")
     log = opened.log()
     write(log)
     log.rotate()
@@ -70,7 +77,10 @@ def seal(folder: Path, make_state: Callable[[], NoState | QueueMachine] = NoStat
 
 
 def make_history(folder: Path, rows: int) -> Path:
-    """Fill a data directory with sealed rows: half of them envelopes in conversations, the others settle these."""
+    """Fill a new data directory with sealed rows and return it.
+
+    About half of the rows are envelopes of conversations between agents; the others ack them.
+    """
 
     def write(log: Log) -> None:
         maker = _CommitMaker(log, time.time_ns() // 1000 - rows * 1_000_000 // RATE)
@@ -83,7 +93,7 @@ def make_history(folder: Path, rows: int) -> Path:
     open_journal(folder, write)
     sealed = seal(folder)
     if sealed != rows:
-        raise BenchError(f"{rows} rows were written and {sealed} are sealed")
+        raise RuntimeError(f"{rows} rows were written and {sealed} are sealed")
     return folder
 
 
@@ -107,7 +117,7 @@ class _CommitMaker:
         ]
         outcome = self._log.commit([[*facts, *fresh]], self._now_us)[0]
         if not isinstance(outcome, Committed):
-            raise BenchError(f"the journal refused rows: {outcome}")
+            raise RuntimeError(f"the journal refused rows: {outcome}")
         for number, record in enumerate(fresh, outcome.first_offset + len(settled)):
             record.offset, record.arrived_wall_us = number, self._now_us
         self._unsettled = self._unsettled[len(settled) :] + fresh
