@@ -39,10 +39,6 @@ class Ratio(msgspec.Struct):
     low: float
     high: float
 
-    def is_above(self, limit: float) -> bool:
-        """Whether the whole interval lies above the limit."""
-        return self.low > limit
-
 
 def order_of(pair: int) -> tuple[Literal["old", "new"], Literal["old", "new"]]:
     """OLD first in even pairs, NEW first in odd ones, so that a steady drift of the machine cancels."""
@@ -92,7 +88,7 @@ class CompareResult(BenchResult, rename="camel"):
 
     def worse(self) -> list[str]:
         """The workloads whose whole interval is above the limit."""
-        return [one.workload for one in self.comparisons if one.ratio and one.ratio.is_above(self.max_ratio)]
+        return [one.workload for one in self.comparisons if one.ratio and one.ratio.low > self.max_ratio]
 
     def show(self, output: Output) -> int:
         code = super().show(output)

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from penstock.core.clock import Now
 from penstock.core.queue.channel import Channel
@@ -41,17 +41,21 @@ DEPTH = 100_000_000
 FILLER = "the quick brown fox jumps over the lazy dog, then writes a report about it. " * 3
 
 
-def open_journal(folder: Path, write: Callable[[Log], None], sync: Literal["commit", "off"] = "off") -> None:
+T = TypeVar("T")
+
+
+def open_journal(folder: Path, write: Callable[[Log], T], sync: Literal["commit", "off"] = "off") -> T:
     """Open a new journal in a data directory, write to it, and leave it ready to be sealed."""
     opened = Opened(RealDisk(folder / "journal"), fresh_id=os.urandom(16).hex(), sync=sync)
     if any(True for rows in (opened.live_rows(), opened.tail_rows()) for _ in rows):
         raise ValueError(f"`{folder}` already has a journal")
     log = opened.log()
-    write(log)
+    done = write(log)
     log.rotate()
     opened.publish()
     log.close()
     opened.end()
+    return done
 
 
 class NoState:

@@ -27,9 +27,9 @@ def cell(*speeds, **fields):
 
 
 def test_a_round_divides_cpu_by_its_messages():
-    done = BenchRound.timed(200, 4.0, 3 * 1024 * 1024, server=0.001, producer=0.002)
+    done = BenchRound.timed(200, 4.0, 3 * 1024 * 1024, {"server": 0.001, "producer": 0.002}, frames=7)
     assert (done.per_second, done.server_cpu_us, done.producer_cpu_us, done.server_rss_mib) == (50, 5, 10, 3)
-    assert done.consumer_cpu_us is None
+    assert done.consumer_cpu_us is None and done.frames == 7
 
 
 def test_medians_leave_out_rounds_without_the_figure():

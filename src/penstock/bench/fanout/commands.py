@@ -16,7 +16,7 @@ from penstock.bench.fanout.frames import NUMBER_DIGITS
 from penstock.bench.fanout.loads import SPACE, FanoutJob, name, token
 from penstock.bench.harness.load import BENCHES
 from penstock.bench.harness.processes import ProcessGroup, allow_files, threads_cpu_s, to_round
-from penstock.bench.harness.result import BenchResult, BenchRound, Lines, Side, refuse, require_matplotlib, save_plot
+from penstock.bench.harness.result import BenchResult, BenchRound, Lines, Plot, Side, check_plot, refuse, save_plot
 from penstock.bench.queue.commands import Kinds, Rounds, Seconds
 from penstock.cli.options import PLAIN, Output
 
@@ -40,7 +40,7 @@ def fanout(
     sizes: Annotated[str, Parameter(help="Participants of `growth`, with commas.")] = "10,30,100,300,1000",
     broadcast_max: Annotated[int, Parameter(help="Participants up to which `growth` broadcasts.")] = 300,
     peer: Annotated[bool, Parameter(help="Also measure the Node relay, if Node is installed.")] = True,
-    plot: Annotated[Path | None, Parameter(help="Draw the growth into this SVG file.")] = None,
+    plot: Plot = None,
     output: Output = PLAIN,
 ) -> int:
     """Measure stream frames in a space: to one target, to all, and the aggregation pattern as it grows.
@@ -58,8 +58,7 @@ def fanout(
         refuse(f"a frame carries its number and so has at least {NUMBER_DIGITS} bytes of data")
     if participants < 2:
         refuse("a publisher needs a reader: at least 2 participants")
-    if plot is not None:
-        require_matplotlib()
+    check_plot(plot)
     allowed = allow_files(max([*counts, participants]))
     each_s = seconds / rounds
 
@@ -169,7 +168,7 @@ def _start_sides(group: ProcessGroup, participants: int, *, wants_peer: bool) ->
         group.result.notes.append(f"no peer: {home}")
     elif home is not None:
         for words, options in (("node ws", ()), ("node ws, corked", ("--cork",))):
-            sides.append(Side(words, group.peer(words, "node", str(home / "relay.js"), *options)))
+            sides.append(group.peer(words, "node", str(home / "relay.js"), *options))
     return sides
 
 

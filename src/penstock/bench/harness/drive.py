@@ -15,6 +15,8 @@ HOST = "127.0.0.1"
 READ_BYTES = 1 << 20
 POLL_S = 0.0002  # how often a sender with a full window looks again
 WAIT_S = 0.05
+Read = Callable[[float], object]
+"""Reads what there is, or waits that many seconds for it; whether it read anything."""
 OPEN_S = 60.0  # how long a server may take to accept
 
 
@@ -79,11 +81,7 @@ class SocketGroup(Generic[S]):
 
     def wait(self, is_done: Callable[[S], bool], what: str) -> None:
         """Read until it holds for every member."""
-        deadline = time.monotonic() + OPEN_S
-        while not all(is_done(member) for member in self.members):
-            if time.monotonic() > deadline:
-                raise ValueError(f"{what} did not arrive within {OPEN_S:.0f} s")
-            self.read(WAIT_S)
+        read_until(self.read, lambda: all(is_done(member) for member in self.members), what)
 
     def settle(self) -> None:
         """Read until it is quiet."""
@@ -91,10 +89,19 @@ class SocketGroup(Generic[S]):
             pass
 
 
+def read_until(read: Read, is_done: Callable[[], bool], what: str) -> None:
+    """Read until it is done, but not for ever."""
+    deadline = time.monotonic() + OPEN_S
+    while not is_done():
+        if time.monotonic() > deadline:
+            raise ValueError(f"{what} did not arrive within {OPEN_S:.0f} s")
+        read(WAIT_S)
+
+
 def send_window(
     job: LoadJob,
     send: Callable[[int, int], int],
-    read: Callable[[float], object],
+    read: Read,
     position: Callable[[], int],
     *,
     burst: int = 1,
@@ -127,12 +134,7 @@ def send_window(
 
 
 def count_until_end(
-    job: LoadJob,
-    read: Callable[[float], bool],
-    position: Callable[[], int],
-    *,
-    gather_s: float = 0.0,
-    stall_s: float = 20.0,
+    job: LoadJob, read: Read, position: Callable[[], int], *, gather_s: float = 0.0, stall_s: float = 20.0
 ) -> tuple[int, int]:
     """Put the position on the board until it is the total; returns the times of the first and the last read.
 
@@ -152,9 +154,7 @@ def count_until_end(
             return first_ns, last_ns
 
 
-def send_paced(
-    job: LoadJob, rate: float, count: int, send: Callable[[int, int], None], read: Callable[[float], object]
-) -> LoadReport:
+def send_paced(job: LoadJob, rate: float, count: int, send: Callable[[int, int], None], read: Read) -> LoadReport:
     """Open loop: send one message at a time at fixed times; `late` is how far the sends were behind them."""
     late: list[int] = []
     announce()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import resource
 import signal
 import struct
 import sys
@@ -91,13 +90,9 @@ def percentiles_ms(values_ns: list[int]) -> dict[str, float]:
     return {name: round(value_ns / 1e6, 3) for name, value_ns in found.items()}
 
 
-def announce(*, note: str | None = None, cell: BenchCell | None = None) -> None:
-    """Send progress to the parent; without a note or a cell, the message is that the load is ready."""
-    send_line(LoadLine(note is None and cell is None, note, cell))
-
-
-def send_line(line: LoadLine) -> None:
-    os.write(1, msgspec.json.encode(line) + b"\n")
+def announce(**fields: Any) -> None:
+    """Send a `LoadLine` to the parent; without fields, the message is that the load is ready."""
+    os.write(1, msgspec.json.encode(LoadLine(not fields, **fields)) + b"\n")
 
 
 def import_role(module: str) -> Any:
@@ -115,10 +110,9 @@ def perform(role: str, text: str) -> LoadReport:
     module, _, name = role.partition(":")
     function = getattr(import_role(module), name)
     job = msgspec.json.decode(text, type=get_type_hints(function)["job"])
-    before = resource.getrusage(resource.RUSAGE_SELF)
+    before_s = time.process_time()
     report: LoadReport = function(job)
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    report.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    report.cpu_s = time.process_time() - before_s
     return report
 
 
@@ -140,7 +134,7 @@ def main(role: str, text: str) -> int:
         if not isinstance(error, (OSError, ValueError, BenchError)):
             traceback.print_exc()
         report = LoadReport(error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-    send_line(LoadLine(report=report))
+    announce(report=report)
     return 0 if report.error is None else 1
 
 

@@ -7,23 +7,25 @@ import resource
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import msgspec
 
 import penstock
+from penstock.bench.harness.drive import HOST
 from penstock.bench.harness.load import Board, LoadJob, LoadLine, LoadReport
-from penstock.bench.harness.result import BenchCell, BenchError, BenchResult, BenchRound
+from penstock.bench.harness.result import BenchCell, BenchError, BenchResult, BenchRound, Side
 from penstock.cli.options import Output
 from penstock.cli.output import print_note
 
@@ -31,7 +33,6 @@ START_S, STOP_S, ANSWER_S = 30.0, 10.0, 120.0
 SLACK_S = 60.0  # time that a load may take beyond its own seconds
 SPARE_FILES = 200  # descriptors that a process needs in addition to its connections
 SOURCE = Path(penstock.__file__).parents[1]
-HOST = "127.0.0.1"
 
 
 def read_proc(pid: int, name: str) -> str:
@@ -42,14 +43,15 @@ def read_proc(pid: int, name: str) -> str:
         return ""
 
 
-def read_stat(pid: int) -> list[str]:
-    """The fields of `stat` after the program's name."""
-    return read_proc(pid, "stat").rpartition(")")[2].split()
+def read_children(pid: int) -> list[int]:
+    """The processes that the threads of a process have started."""
+    texts = [read_proc(pid, f"task/{path.name}/children") for path in Path(f"/proc/{pid}/task").glob("*")]
+    return [int(child) for text in texts for child in text.split()]
 
 
 def cpu_s(pid: int) -> float | None:
     """CPU seconds of a process, user and kernel; None when it does not exist."""
-    fields = read_stat(pid)
+    fields = read_proc(pid, "stat").rpartition(")")[2].split()  # after the program's name
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else None
 
 
@@ -109,10 +111,8 @@ def to_round(pid: int, sent: LoadReport, taken: LoadReport | None = None, count:
     """What a server with this pid did for a sender and its receiver; `count` is of deliveries."""
     spent_s = {"server": sent.server_cpu_s, "producer": sent.cpu_s}
     spent_s |= {} if taken is None else {"consumer": taken.cpu_s}
-    done = BenchRound.timed(sent.count if count is None else count, sent.seconds, rss_bytes(pid), **spent_s)
-    done.latency_ms = (taken.latencies if taken is not None else None) or sent.latencies
-    done.late_ms = sent.late
-    return done
+    times = {"latency_ms": (taken and taken.latencies) or sent.latencies, "late_ms": sent.late}
+    return BenchRound.timed(sent.count if count is None else count, sent.seconds, rss_bytes(pid), spent_s, **times)
 
 
 class LoadProcess:
@@ -179,12 +179,9 @@ class ServerProcess:
         def explain() -> str:
             return f"`{' '.join(self.command[:4])}` did not start: {self.log.read_text(errors='replace')[-500:]}"
 
-        def is_ready() -> bool:
-            if self.process.poll() is not None:
-                raise BenchError(explain())
-            return self.is_ready()
-
-        wait_until(is_ready, START_S, explain)
+        wait_until(lambda: self.process.poll() is not None or self.is_ready(), START_S, explain)
+        if self.process.poll() is not None:
+            raise BenchError(explain())
 
     def stop(self) -> None:
         end(self.process)
@@ -201,15 +198,13 @@ class PeerServer(ServerProcess):
 
     def is_ready(self) -> bool:
         line, newline, _ = self.log.read_bytes().partition(b"\n")
-        if not newline:
-            return False
-        try:
-            ends = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.DecodeError:
-            raise BenchError(f"the peer did not start: {line[:200]!r}") from None
-        self.port = self.http_port = ends.get("port", 0)
-        self.pub, self.pull = ends.get("pub", ""), ends.get("pull", "")
-        return True
+        if newline:
+            try:
+                vars(self).update(msgspec.json.decode(line, type=dict[str, Any]))
+            except msgspec.DecodeError:
+                raise BenchError(f"the peer did not start: {line[:200]!r}") from None
+            self.http_port = self.port
+        return bool(newline)
 
 
 class PenstockServer(ServerProcess):
@@ -247,10 +242,9 @@ class PenstockServer(ServerProcess):
         ends = msgspec.json.decode(found.read_bytes())
         self.port, self.http_port = (int(ends[name].rpartition(":")[2]) for name in ("control", "http"))
         self.pub, self.pull = ends.get("pub") or "", ends.get("pull") or ""
-        for path in Path(f"/proc/{self.pid}/task").glob("*/children") if self._has_relay else ():
-            for pid in path.read_text().split():
-                if "relay" in read_proc(int(pid), "cmdline"):
-                    self.relay_pid = int(pid)
+        for pid in read_children(self.pid) if self._has_relay else ():
+            if "relay" in read_proc(pid, "cmdline"):
+                self.relay_pid = pid
         return bool(self.relay_pid) or not self._has_relay
 
     def token(self) -> str:
@@ -270,13 +264,9 @@ class PenstockServer(ServerProcess):
 
     def counts(self, prefix: str) -> dict[str, int]:
         """The counters of the streams with this prefix, summed, by their names in `metrics`."""
-        with socket.create_connection((HOST, self.port), START_S) as sock:
-            sock.sendall(b'{"type":"metrics","reqId":1}\n')
-            answer = msgspec.json.decode(sock.makefile("rb").readline())
-        total: dict[str, int] = {}
-        for entry in answer["result"]["streams"]:
-            for name, count in entry["q"].items() if entry["id"].startswith(prefix) else ():
-                total[name] = total.get(name, 0) + count
+        total: Counter[str] = Counter()
+        for entry in msgspec.json.decode(self.get("/v1/metrics"))["streams"]:
+            total.update(entry["q"] if entry["id"].startswith(prefix) else {})
         return total
 
     def check_counts(self, prefix: str, count: int, *, is_held: bool = False) -> None:
@@ -316,24 +306,20 @@ class ProcessGroup:
         shutil.rmtree(self.folder, ignore_errors=True)
         signal.signal(signal.SIGTERM, self._before)
 
-    def start(self, make: Callable[[Path], P]) -> P:
-        """Start a server in a folder of its own and wait until it accepts."""
+    def start(self, make: Callable[[Path], P], name: str | None = None) -> P:
+        """Start a server in a folder of its own and wait until it accepts; note its command under `name`."""
         server = make(self.folder / f"server-{len(self._servers)}")
         self._servers.append(server)
         server.wait()
+        if name is not None:
+            self.result.commands.setdefault(name, server.words)
         return server
 
     def penstock(self, config: dict[str, Any] | None = None, relay: str | None = None) -> PenstockServer:
-        """Start our server and note its command."""
-        server = self.start(lambda folder: PenstockServer(folder, durable=self.durable, config=config, relay=relay))
-        self.result.commands.setdefault("penstock", server.words)
-        return server
+        return self.start(partial(PenstockServer, durable=self.durable, config=config, relay=relay), "penstock")
 
-    def peer(self, name: str, *command: str) -> PeerServer:
-        """Start a peer and note its command."""
-        server = self.start(lambda folder: PeerServer(folder, list(command)))
-        self.result.commands[name] = server.words
-        return server
+    def peer(self, name: str, *command: str) -> Side:
+        return Side(name, self.start(lambda folder: PeerServer(folder, list(command)), name))
 
     def board(self) -> str:
         """A file with fresh counters."""
@@ -349,6 +335,11 @@ class ProcessGroup:
         if is_announced:
             load.read_line(START_S)
         return load
+
+    def alone(self, role: str, job: LoadJob, rounds: int) -> list[BenchRound]:
+        """Rounds of a load that needs no server."""
+        reports = [self.load(role, job).report() for _ in range(rounds)]
+        return [BenchRound.timed(report.count, report.seconds) for report in reports]
 
     def measure(
         self, pid: int, role: str, job: LoadJob, read_cpu_s: Callable[[int], float | None] = cpu_s

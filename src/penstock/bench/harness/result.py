@@ -7,12 +7,16 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import msgspec
+from cyclopts import Parameter
 
 from penstock.cli.options import Output
 from penstock.cli.output import print_json, print_line, print_note, print_table
@@ -33,6 +37,9 @@ REMARKS = {
     "others_per_second": "{:,.0f} a second without the sender", "frame_cpu_us": "{:,.1f} us a frame",
 }  # fmt: skip
 MIB = 1024 * 1024
+CpuSeconds = Mapping[str, float]
+NO_CPU: CpuSeconds = MappingProxyType({})
+Plot = Annotated[Path | None, Parameter(help="Draw the growth into this SVG file.")]
 Lines = dict[str, list[tuple[float, float]]]
 """The points of a plot by the name of their line."""
 
@@ -64,13 +71,11 @@ class BenchRound(msgspec.Struct, rename="camel", omit_defaults=True):
     by_program: dict[str, str] | None = None
 
     @classmethod
-    def timed(cls, count: int, seconds: float, rss_bytes: int | None = None, **cpu_s: float) -> Self:
-        """A round with its rate; `cpu_s` are CPU seconds of `server`, `producer` and `consumer`."""
-        made = cls(count, round(seconds, 4), round(count / seconds, 1))
-        made.server_rss_mib = None if rss_bytes is None else round(rss_bytes / MIB, 1)
-        for name, used_s in cpu_s.items():
-            setattr(made, f"{name}_cpu_us", round(used_s / max(count, 1) * 1e6, 4))
-        return made
+    def timed(cls, count: int, seconds: float, rss: int | None = None, cpu_s: CpuSeconds = NO_CPU, **more: Any) -> Self:
+        """A round with its rate; `cpu_s` are CPU seconds of `server`, `producer` and `consumer`, `more` other fields."""
+        more |= {f"{name}_cpu_us": round(used_s / max(count, 1) * 1e6, 4) for name, used_s in cpu_s.items()}
+        rss_mib = None if rss is None else round(rss / MIB, 1)
+        return cls(count, round(seconds, 4), round(count / seconds, 1), server_rss_mib=rss_mib, **more)
 
 
 class BenchCell(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -169,21 +174,13 @@ class BenchResult(msgspec.Struct, rename="camel"):
         return names
 
     def add(
-        self,
-        workload: str,
-        batched: str,
-        rounds: list[BenchRound],
-        target: str = "penstock",
-        client: str = "lean",
-        batch: int | None = None,
+        self, workload: str, batched: str, rounds: list[BenchRound], target: str = "penstock", client: str = "lean"
     ) -> BenchCell:
         """Append a cell and print its throughput as progress."""
-        cell = BenchCell(workload, target, client, batched, rounds, batch=batch)
+        cell = BenchCell(workload, target, client, batched, rounds)
         self.cells.append(cell)
-        dropped = sum(one.dropped for one in rounds)
-        if dropped:
-            expected = dropped + sum(one.count for one in rounds)
-            note = f"{dropped:,} of {expected:,} deliveries were dropped for slow readers"
+        if dropped := sum(one.dropped for one in rounds):
+            note = f"{dropped:,} of {dropped + sum(one.count for one in rounds):,} deliveries were dropped for slow readers"
             self.notes.append(f"{workload}, {target}: {note}")
         print_note(f"{workload}: {target} ({client}) {cell.speed:,.0f} a second" if cell.speed else workload)
         return cell
@@ -227,10 +224,8 @@ def find_versions(*libraries: str) -> dict[str, str]:
     """The installed ones with their versions."""
     found = {}
     for name in libraries:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -246,11 +241,9 @@ def _machine() -> dict[str, object]:
     return {"cores": cores, "kernel": kernel, "cpu": next(iter(names), ""), "loadBefore": load}
 
 
-def require_matplotlib() -> None:
+def check_plot(plot: Path | None) -> None:
     """Refuse before the measurements, not after them."""
-    try:
-        import matplotlib  # noqa: F401 - only whether it is there
-    except ImportError:
+    if plot is not None and find_spec("matplotlib") is None:
         refuse("a plot needs matplotlib, which is not installed", "run `pip install 'penstock[bench]'`")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from penstock.bench.harness.load import import_role
+from penstock.bench.harness.processes import ProcessGroup
 from penstock.bench.harness.result import BenchError, BenchResult, BenchRound
 from penstock.bench.queue.commands import Rounds
 from penstock.bench.queue.envelopes import envelope
@@ -53,16 +53,15 @@ def journal(
     commits = result.parse_numbers("commit")
     if import_role("sqlite_events") is None:
         result.notes.append("no peer: the client of SQLite is in the source repository only")
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        try:
-            for group in commits:
-                _measure(result, Path(folder), rounds, count, group, size)
-            if live:
-                done = _recover(Path(folder) / "live", live, size)
-                result.add(f"recover, {live:,} live records", "one at a time", [done], client="in process")
-        except BenchError as error:
-            result.failures.append(str(error))
-    return result.show(output)
+
+    def run(group: ProcessGroup) -> None:
+        for records in commits:
+            _measure(result, group.folder, rounds, count, records, size)
+        if live:
+            done = _recover(group.folder / "live", live, size)
+            result.add(f"recover, {live:,} live records", "one at a time", [done], client="in process")
+
+    return ProcessGroup(result).run(run, output)
 
 
 def _measure(result: BenchResult, folder: Path, rounds: int, count: int, group: int, size: int) -> None:
@@ -114,15 +113,13 @@ def _make_records(count: int, size: int) -> list[Record]:
 
 def _append(data: Path, count: int, group: int, size: int) -> BenchRound:
     records = _make_records(count, size)
-    done: list[BenchRound] = []
 
     def append(log: Log) -> int:
         for start in range(0, count, group):
             log.commit([records[start : start + group]], time.time_ns() // 1000)
         return log.position.offset
 
-    open_journal(data, lambda log: done.append(_timed(count, partial(append, log))), sync="commit")
-    return done[0]
+    return open_journal(data, lambda log: _timed(count, partial(append, log)), sync="commit")
 
 
 def _read_back(data: Path) -> int:

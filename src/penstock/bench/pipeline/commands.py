@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,15 +13,16 @@ from penstock.bench.harness.result import (
     BenchCell,
     BenchResult,
     Lines,
+    Plot,
+    check_plot,
     find_versions,
     refuse,
-    require_matplotlib,
     save_plot,
 )
 from penstock.bench.pipeline.live import BATCH, PipelineRounds
 from penstock.bench.pipeline.spark_loads import ALL, SparkJob
 from penstock.bench.queue.commands import Rounds
-from penstock.cli.options import PLAIN, Output
+from penstock.cli.options import PLAIN, Output, flag
 from penstock.cli.output import print_note
 
 PARTS, ALL_QUERIES = "source,freshness,idle,busy,growth", "scan,count,window"
@@ -38,12 +38,10 @@ def pipeline(
     queries: Annotated[str, Parameter(help="Queries on the sources, with commas.")] = ALL_QUERIES,
     rate: Annotated[int, Parameter(help="Envelopes per second while freshness is measured.")] = 200,
     sizes: Annotated[str, Parameter(help="Journal rows of `growth`, with commas.")] = "100000,1000000",
-    large: Annotated[
-        bool, Parameter(negative="", show_default=False, help=f"Also {LARGE:,} rows, which takes long.")
-    ] = False,
+    large: Annotated[bool, flag(f"Also {LARGE:,} rows, which takes long.")] = False,
     only: Annotated[str, Parameter(help="Parts to run, with commas.")] = PARTS,
     master: Annotated[str, Parameter(help="Spark master of `source` and `growth`.")] = "local[2]",
-    plot: Annotated[Path | None, Parameter(help="Draw the growth into this SVG file.")] = None,
+    plot: Plot = None,
     output: Output = PLAIN,
 ) -> int:
     """Measure the pipeline: its source and JSON and Parquet files, the freshness of its tables, and its cost.
@@ -57,11 +55,33 @@ def pipeline(
     parts, asked = result.parse_names("only", "part", PARTS), result.parse_names("queries", "query", ALL_QUERIES)
     if find_spec("pyspark") is None:
         refuse("pyspark is not installed", "run `pip install 'penstock[spark]'`")
-    if plot is not None:
-        require_matplotlib()
+    check_plot(plot)
     counts = sorted({*result.parse_numbers("sizes"), *([LARGE] if large else [])})
     result.options["sizes"] = counts
     result.versions |= find_versions("pyspark", "pyarrow", "deltalake")
+
+    def measure_live(live: PipelineRounds) -> None:
+        """The parts that need a server with a pipeline."""
+        if "freshness" in parts:
+            print_note(f"freshness: a server, its pipeline, and {rate} envelopes a second")
+            done = live.freshness(seconds, rate)
+            result.add(f"freshness, {rate} a second", "one envelope a line", [done], client="probes")
+        if "idle" in parts:
+            print_note("idle: waiting until the journal is at rest")
+            rest = live.idle(seconds, rate)
+            result.add(f"idle, {rest.count} processes", "nothing is sent", [rest], "pipeline", "at rest")
+            each = ", ".join(f"{name}: {words}" for name, words in (rest.by_program or {}).items())
+            result.notes.append(f"with shared pages counted once, {rest.pss_mib:,.0f} MiB; processes: {each}")
+        live.end()
+        if "busy" in parts:
+            print_note("busy: a server with a pipeline and one without alternate")
+            fed, plain, speeds = live.busy(seconds, rounds)
+            words = f"{BATCH} envelopes a line, both ways; synced before they are confirmed"
+            workload = f"busy, closed loop, {BATCH} a frame"
+            ours = result.add(workload, words, fed, "with a pipeline")
+            result.add(workload, words, plain, "without").compare(ours)
+            each = ", ".join(f"{speed:,.0f}" for speed in speeds)
+            result.notes.append(f"until it had caught up, the pipeline took {each} rows a second")
 
     def run(group: ProcessGroup) -> None:
         job = SparkJob(
@@ -72,13 +92,15 @@ def pipeline(
                 compare_sources(_run_spark(group, "spark_sources:source", job))
             else:
                 result.notes.append("no part `source`: its queries are in the source repository only")
-        _measure_live(result, PipelineRounds(group), parts, seconds, rounds, rate)
+        measure_live(PipelineRounds(group))
         if "growth" in parts:
             job.rows = counts
             found = _run_spark(group, "pipeline.spark_loads:growth", job)
             if plot is not None:
-                title = "Filling every table from the journal"
-                save_plot(plot, title, "journal rows", "seconds", growth_lines(found))
+                lines: Lines = {ALL: []}  # seconds by the number of rows, for all tables and for each
+                for cell in found:
+                    lines.setdefault(cell.target, []).append((cell.rounds[0].count, cell.rounds[0].seconds))
+                save_plot(plot, "Filling every table from the journal", "journal rows", "seconds", lines)
 
     return ProcessGroup(result, durable=True).run(run, output)
 
@@ -101,37 +123,3 @@ def compare_sources(found: list[BenchCell]) -> None:
         mine = ours.setdefault(cell.workload, cell)
         if cell.target != "penstock":
             cell.compare(mine)
-
-
-def _measure_live(
-    result: BenchResult, live: PipelineRounds, parts: list[str], seconds: float, rounds: int, rate: int
-) -> None:
-    """The parts that need a server with a pipeline."""
-    if "freshness" in parts:
-        print_note(f"freshness: a server, its pipeline, and {rate} envelopes a second")
-        done = live.freshness(seconds, rate)
-        result.add(f"freshness, {rate} a second", "one envelope a line", [done], client="probes")
-    if "idle" in parts:
-        print_note("idle: waiting until the journal is at rest")
-        rest = live.idle(seconds, rate)
-        result.add(f"idle, {rest.count} processes", "nothing is sent", [rest], "pipeline", "at rest")
-        each = ", ".join(f"{name}: {words}" for name, words in (rest.by_program or {}).items())
-        result.notes.append(f"with shared pages counted once, {rest.pss_mib:,.0f} MiB; processes: {each}")
-    live.end()
-    if "busy" in parts:
-        print_note("busy: a server with a pipeline and one without alternate")
-        fed, plain, speeds = live.busy(seconds, rounds)
-        words = f"{BATCH} envelopes a line, both ways; synced before they are confirmed"
-        workload = f"busy, closed loop, {BATCH} a frame"
-        ours = result.add(workload, words, fed, "with a pipeline")
-        result.add(workload, words, plain, "without").compare(ours)
-        each = ", ".join(f"{speed:,.0f}" for speed in speeds)
-        result.notes.append(f"until it had caught up, the pipeline took {each} rows a second")
-
-
-def growth_lines(found: list[BenchCell]) -> Lines:
-    """Seconds by the number of rows, for all tables and for each."""
-    lines: Lines = {ALL: []}
-    for cell in found:
-        lines.setdefault(cell.target, []).append((cell.rounds[0].count, cell.rounds[0].seconds))
-    return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import time
@@ -14,6 +13,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from penstock.bench.harness import processes
+from penstock.bench.harness.drive import HOST
 from penstock.bench.harness.load import percentiles_ms
 from penstock.bench.harness.result import MIB, BenchError, BenchRound, Side
 from penstock.bench.queue.commands import QueueRounds
@@ -77,9 +77,9 @@ class PipelineServer(processes.PenstockServer):
 
 def start_server(group: processes.ProcessGroup, *, has_pipeline: bool = True) -> PipelineServer:
     """A server that accepts and, with a pipeline, has been joined by it."""
-    server = group.start(partial(PipelineServer, durable=True, has_pipeline=has_pipeline))
+    start = partial(PipelineServer, durable=True, has_pipeline=has_pipeline)
+    server = group.start(start, "penstock" if has_pipeline else None)
     if has_pipeline:
-        group.result.commands["penstock"] = "penstock " + " ".join(server.command[3:])
         server.wait_for(lambda: server.status().state == "running", JOIN_S, "did not join")
     return server
 
@@ -92,13 +92,9 @@ class ProcessTree:
         self._spent_s: dict[int, float] = {}
 
     def pids(self) -> list[int]:
-        children: dict[int, list[int]] = {}
-        for entry in os.listdir("/proc"):
-            if entry.isdecimal() and (fields := processes.read_stat(int(entry))):
-                children.setdefault(int(fields[1]), []).append(int(entry))
         found = [self._pid]
         for pid in found:  # grows while it is walked
-            found += children.get(pid, [])
+            found += processes.read_children(pid)
         return found
 
     def cpu_s(self) -> float:
@@ -134,7 +130,7 @@ class FreshnessProbes:
 
         self._table = LakeTable(server.data / "lake", QUEUE_MINUTES)
         self._lines = EnqueueLines(PROBE_STREAM, SIZE, "probe", 1)
-        self.socket = socket.create_connection((processes.HOST, server.port))
+        self.socket = socket.create_connection((HOST, server.port))
         self._sent_ns: list[int] = []
         self._version: int | None = None
         self._visible = 0
@@ -211,13 +207,11 @@ class PipelineRounds:
         before_s, begun = tree.cpu_s(), time.monotonic()
         time.sleep(seconds)
         share = (tree.cpu_s() - before_s) / (time.monotonic() - begun)
-        done = BenchRound(len(tree.pids()), seconds, 0.0, server_cpu_share=round(share, 5))
-        done.server_rss_mib = round(tree.rss_bytes() / MIB, 1)
-        done.pss_mib = round(tree.pss_bytes() / MIB, 1)
-        done.by_program = {
-            name: f"{len(pids)} with {sum(map(processes.rss_bytes, pids)) / MIB:,.0f} MiB"
-            for name, pids in tree.names().items()
-        }
+        rss_mib, pss_mib = (round(size / MIB, 1) for size in (tree.rss_bytes(), tree.pss_bytes()))
+        words = {name: (len(pids), sum(map(processes.rss_bytes, pids)) / MIB) for name, pids in tree.names().items()}
+        done = BenchRound(len(tree.pids()), seconds, 0.0, server_rss_mib=rss_mib, pss_mib=pss_mib)
+        done.by_program = {name: f"{count} with {mib:,.0f} MiB" for name, (count, mib) in words.items()}
+        done.server_cpu_share = round(share, 5)
         return done
 
     def busy(self, seconds: float, rounds: int) -> tuple[list[BenchRound], list[BenchRound], list[float]]:

@@ -12,7 +12,7 @@ from penstock.bench.harness.load import import_role
 from penstock.bench.harness.processes import PenstockServer, ProcessGroup, allow_files, to_round
 from penstock.bench.harness.result import BenchError, BenchResult, BenchRound, Side
 from penstock.bench.queue.loads import QueueJob
-from penstock.cli.options import PLAIN, Output
+from penstock.cli.options import PLAIN, Output, flag
 
 OPEN_RATE = 2_000
 WINDOW = 8192
@@ -22,9 +22,7 @@ CELLS = "closed,open,memory,idle,core"
 
 Seconds = Annotated[float, Parameter(help="Seconds of load per cell, divided among its rounds.")]
 Rounds = Annotated[int, Parameter(help="Rounds per cell; peers alternate, and medians are shown.")]
-Durable = Annotated[
-    bool, Parameter(negative="", show_default=False, help="Sync a journal on disk before confirming; Redis: its log.")
-]
+Durable = Annotated[bool, flag("Sync a journal on disk before confirming; Redis: its log.")]
 Size = Annotated[int, Parameter(help="Bytes of an envelope.")]
 Kinds = Annotated[str, Parameter(help="Kinds of cells to run, with commas.")]
 
@@ -40,9 +38,7 @@ def queue(
     only: Kinds = CELLS,
     queued: Annotated[int, Parameter(help="Envelopes held for the memory cell.")] = 200_000,
     subscribers: Annotated[int, Parameter(help="Connections of the idle cell.")] = 10_000,
-    triggers: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Instead, measure triggers: none, many, firing.")
-    ] = False,
+    triggers: Annotated[bool, flag("Instead, measure triggers: none, many, firing.")] = False,
     output: Output = PLAIN,
 ) -> int:
     """Measure the queue over Control v1: throughput, latency, CPU per envelope, memory, idle cost.
@@ -91,9 +87,8 @@ def queue(
             result.add(f"idle, {idle.count:,} subscribers", "nothing is sent", [idle])
         for count in (64, 1) if "core" in kinds else ():
             job, words = QueueJob(batch=count, seconds=each_s, size=size), f"{count} records a call"
-            done = [group.load("queue.core_alone:cycle", job).report() for _ in range(rounds)]
-            cycles = [BenchRound.timed(report.count, report.seconds) for report in done]
-            result.add(f"core alone, {words}", words, cycles, client="in process", batch=count)
+            cycles = group.alone("queue.core_alone:cycle", job, rounds)
+            result.add(f"core alone, {words}", words, cycles, client="in process").batch = count
 
     return ProcessGroup(result, durable=durable).run(measure_triggers if triggers else measure_all, output)
 
@@ -120,18 +115,14 @@ def http(
 
     def run(group: ProcessGroup) -> None:
         measured, server = QueueRounds(group, size), group.penstock()
-        for is_taken, ending in ((True, "all taken and acked"), (False, "without a consumer")):
+        for held, ending in ((0, "all taken and acked"), (queued, "without a consumer")):
             for count in batches:
-                each_s = seconds / rounds if is_taken else seconds
-                done = [
-                    measured.post(
-                        server if is_taken else group.penstock(), count, each_s, connections, 0 if is_taken else queued
-                    )
-                    for _ in range(rounds)
-                ]
+                each_s = seconds if held else seconds / rounds
+                servers = (group.penstock() if held else server for _ in range(rounds))
+                done = [measured.post(one, count, each_s, connections, held) for one in servers]
                 words = "one envelope a request" if count == 1 else f"{count} envelopes a request"
-                batched = f"{words}, one request in flight per connection" + ("; 64 a delivery" if is_taken else "")
-                result.add(f"POST, {words}, {ending}", batched, done, batch=count)
+                batched = f"{words}, one request in flight per connection" + ("" if held else "; 64 a delivery")
+                result.add(f"POST, {words}, {ending}", batched, done).batch = count
 
     return ProcessGroup(result, durable=durable).run(run, output)
 
@@ -189,9 +180,8 @@ class QueueRounds:
             server.check_counts(job.stream, report.count, is_held=True)
             held += report.count
             seconds += report.seconds
-        done = BenchRound.timed(held, seconds, server.rss_bytes(), server=server.cpu_s() - cpu_before)
-        done.bytes_each = round((server.rss_bytes() - rss_before) / held, 1)
-        return done
+        cpu_s, each = {"server": server.cpu_s() - cpu_before}, round((server.rss_bytes() - rss_before) / held, 1)
+        return BenchRound.timed(held, seconds, server.rss_bytes(), cpu_s, bytes_each=each)
 
     def idle(self, server: PenstockServer, count: int, seconds: float) -> BenchRound:
         """CPU and memory of subscribers that have nothing to do."""
@@ -201,10 +191,9 @@ class QueueRounds:
         load = self._group.load("queue.loads:hold", job, is_announced=True)
         before_s = server.cpu_s()
         time.sleep(seconds)
-        done = BenchRound.timed(0, seconds, server.rss_bytes())
-        done.server_cpu_share = round((server.cpu_s() - before_s) / seconds, 5)
-        done.bytes_each = round((server.rss_bytes() - rss_before) / max(count, 1), 1)
-        done.count = load.report().count
+        rss, share = server.rss_bytes(), round((server.cpu_s() - before_s) / seconds, 5)
+        done = BenchRound.timed(0, seconds, rss, bytes_each=round((rss - rss_before) / max(count, 1), 1))
+        done.server_cpu_share, done.count = share, load.report().count
         return done
 
 
@@ -218,8 +207,7 @@ def _start_sides(group: ProcessGroup, *, wants_peer: bool) -> list[Side]:
     if missing is not None:
         group.result.notes.append(f"no peer: {missing}")
         return ours
-    theirs = group.start(partial(redis.RedisServer, durable=group.durable))
-    group.result.commands["redis"] = theirs.words
+    theirs = group.start(partial(redis.RedisServer, durable=group.durable), "redis")
     return [*ours, Side("redis", theirs), Side("redis", theirs, "redis-py")]
 
 

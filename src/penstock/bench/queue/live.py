@@ -14,6 +14,7 @@ from penstock.bench.harness.drive import WAIT_S, LoadSocket, SocketGroup
 from penstock.bench.harness.load import LoadReport, announce, percentiles_ms
 from penstock.bench.harness.processes import ProcessGroup, allow_files
 from penstock.bench.harness.result import BenchError, BenchResult, BenchRound
+from penstock.bench.queue.commands import Size
 from penstock.bench.queue.loads import QueueJob
 from penstock.cli.options import PLAIN, Output
 
@@ -30,12 +31,10 @@ _VERSION, _SENT = b'"version":', b'"t":"'
 def live(
     *,
     seconds: Annotated[float, Parameter(help="Seconds of changes per cell.")] = 10.0,
-    watchers: Annotated[
-        str, Parameter(help="Followers, several with commas; 0 measures the changes alone.")
-    ] = "0,1000",
+    watchers: Annotated[str, Parameter(help="Followers, with commas; 0 measures the changes alone.")] = "0,1000",
     rows: Annotated[int, Parameter(help="Rows of the view.")] = 1_000,
     changes: Annotated[int, Parameter(help="Changes per second, over all rows.")] = 1_000,
-    size: Annotated[int, Parameter(help="Bytes of an envelope.")] = 300,
+    size: Size = 300,
     output: Output = PLAIN,
 ) -> int:
     """Measure followers of `latestPerAgent` on WebSockets: CPU of the server, and latency of the changes.
@@ -75,8 +74,7 @@ def _measure(group: ProcessGroup, watchers: int, load: QueueJob) -> BenchRound:
     if seen.count < watchers * min(rows, sent.count):
         raise BenchError(f"{sent.count} changes of {rows} rows, and {watchers} followers received only {seen.count}")
     server.stop()
-    done = BenchRound.timed(seen.count, sent.seconds, server=cpu_s)
-    done.latency_ms = seen.latencies
+    done = BenchRound.timed(seen.count, sent.seconds, cpu_s={"server": cpu_s}, latency_ms=seen.latencies)
     done.server_cpu_share = round(cpu_s / min(sent.seconds, wall_s), 4)
     return done
 

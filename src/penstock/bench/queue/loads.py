@@ -13,7 +13,6 @@ from penstock.bench.harness.load import Board, LoadJob, LoadReport, announce, pe
 from penstock.bench.queue.envelopes import EnqueueLines, Posts
 
 TURN = 256  # envelopes of one write
-GRACE_S = 20.0  # how long the answers to the last requests may take
 CREDIT = 8192
 ACK_MAX = 4096  # ids in one ack, as the server allows
 
@@ -47,11 +46,7 @@ class ControlSender(drive.LoadSocket):
 
     def finish(self, count: int) -> None:
         """Wait for the confirmations of so many lines."""
-        deadline = time.monotonic() + GRACE_S
-        while self.confirmed < count:
-            if time.monotonic() > deadline:
-                raise ValueError(f"{count} requests and {self.confirmed} answers")
-            self.read(drive.WAIT_S)
+        drive.read_until(self.read, lambda: self.confirmed >= count, f"the answer to one of {count} requests")
 
 
 def produce(job: QueueJob) -> LoadReport:
@@ -151,8 +146,7 @@ class ControlReceiver(drive.LoadSocket):
 
 def count_acks(job: QueueJob, receiver: Any) -> LoadReport:
     """Ack everything until there is no more."""
-    while not receiver.is_ready:
-        receiver.read(drive.WAIT_S)
+    drive.read_until(receiver.read, lambda: receiver.is_ready, "the subscription")
     announce()
     first_ns, last_ns = drive.count_until_end(job, receiver.read, lambda: receiver.acked)
     return LoadReport(receiver.acked, first_ns, last_ns, latencies=percentiles_ms(receiver.latencies) or None)

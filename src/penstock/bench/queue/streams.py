@@ -14,8 +14,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from penstock.bench.harness.drive import HOST
 from penstock.bench.harness.load import percentiles_ms
-from penstock.bench.harness.processes import ANSWER_S, HOST, PenstockServer, ProcessGroup
+from penstock.bench.harness.processes import ANSWER_S, PenstockServer, ProcessGroup
 from penstock.bench.harness.result import BenchError, BenchResult, BenchRound
 from penstock.bench.queue.commands import Durable
 from penstock.cli.options import PLAIN, Output
@@ -112,7 +113,7 @@ def _measure(
     finally:
         probe.stop()
     seconds = time.perf_counter() - before
-    done = BenchRound.timed(count, seconds, server.rss_bytes(), server=server.cpu_s() - cpu_before)
-    done.latency_ms = percentiles_ms(probe.took_ns)
+    cpu_s, times = {"server": server.cpu_s() - cpu_before}, percentiles_ms(probe.took_ns)
+    done = BenchRound.timed(count, seconds, server.rss_bytes(), cpu_s, latency_ms=times)
     result.add(workload, f"a small request each {PROBE_EVERY_S * 1e3:.0f} ms", [done], client="probe")
     return done

@@ -68,7 +68,8 @@ def relay(
             batched = f"each with a subscriber and {HELD_EACH} messages that are kept"
             result.add(f"{held:,} open topics", batched, [measured.memory(held)])
         if "verify" in kinds:
-            result.add("tokens verified", f"{BLOCK_TOKENS} tokens a block", measured.verify(each_s, rounds))
+            done = group.alone("relay.loads:verify", RelayJob(seconds=each_s), rounds)
+            result.add("tokens verified", f"{BLOCK_TOKENS} tokens a block", done)
         if "beside" in kinds:
             _beside(group, measured, rounds, each_s)
 
@@ -80,7 +81,7 @@ def _start_peer(group: processes.ProcessGroup, transport: str, *, wanted: bool) 
     if wanted and not program.is_file():
         group.result.notes.append("no peer: the proxy is in the source repository only")
     elif wanted:
-        return [Side("zmq.proxy", group.peer("zmq.proxy", sys.executable, str(program), transport))]
+        return [group.peer("zmq.proxy", sys.executable, str(program), transport)]
     return []
 
 
@@ -130,9 +131,8 @@ class RelayRounds:
         server, done = self.start(), []
         for number in range(rounds):
             job = self._job(server, count)
-            done.append(
-                processes.to_round(server.relay_pid, self._group.measure(server.relay_pid, "relay.loads:register", job))
-            )
+            sent = self._group.measure(server.relay_pid, "relay.loads:register", job)
+            done.append(processes.to_round(server.relay_pid, sent))
             done[-1].producer_cpu_us = None  # most of it is signatures
             _check_registered(server, (number + 1) * count)
         server.stop()
@@ -148,14 +148,8 @@ class RelayRounds:
         _check_registered(server, count)
         report = load.report()
         server.stop()
-        done = BenchRound.timed(report.count, report.seconds, rss)  # without CPU: most of it is signatures
-        done.bytes_each = round((rss - before) / count, 1)
-        return done
-
-    def verify(self, seconds: float, rounds: int) -> list[BenchRound]:
-        """A client's reader alone, in a process of its own."""
-        reports = [self._group.load("relay.loads:verify", RelayJob(seconds=seconds)).report() for _ in range(rounds)]
-        return [BenchRound.timed(report.count, report.seconds) for report in reports]
+        # Without CPU: most of it is signatures.
+        return BenchRound.timed(report.count, report.seconds, rss, bytes_each=round((rss - before) / count, 1))
 
     def keep_busy(self, server: processes.PenstockServer, speed: int) -> Callable[[], BenchRound]:
         """Let the server's relay work at `speed`; the call of the result ends that and gives what it reached."""
