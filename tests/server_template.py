@@ -141,10 +141,10 @@ def main(asked: socket.socket) -> None:
     # Ctrl-C in a terminal is for the tests, which end what they started, and for the servers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hide_pandas()
-    import uvloop  # noqa: F401 - loaded here for those who come
+    import uvloop  # noqa: F401 - loaded here once, for all copies
 
-    from penstock.cli.ops import up  # noqa: F401
-    from penstock.server import up as service  # noqa: F401
+    import penstock.cli.ops.up
+    import penstock.server.up  # noqa: F401
 
     gc.freeze()  # so that a copy does not go through what it shares
     while True:

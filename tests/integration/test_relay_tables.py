@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.core.relay.topic import hash_of
-from penstock.spark.lake_tables.token_keys import TokenKey
-from penstock.spark.lake_tables.token_stream_state import TokenEvent, fold
+from penstock.spark.lake_tables.stream_state import TokenEvent, fold
+from penstock.spark.lake_tables.verification_keys import TokenKey
 from tests.integration import token_peers as peers
 from tests.integration.test_relay import MAC_KEY, context, publisher_of, rows, signer, wait
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.journal import audit as module
 from penstock.journal.audit import Audit, audit
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import IDENTITY, WATERMARK, segments
@@ -65,7 +64,7 @@ def test_a_broken_watermark_is_found(sealed: Path) -> None:
 
 
 def test_the_number_of_findings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FINDINGS_MAX", 2)
+    monkeypatch.setattr("penstock.journal.audit.FINDINGS_MAX", 2)
     report = Audit()
     for number in range(5):
         report.find("place", f"{number}")

@@ -13,9 +13,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+import penstock.journal.reader
 from penstock.core.limits import Limits
 from penstock.core.rows import Row
-from penstock.journal import reader as module
 from penstock.journal import segment_index
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
@@ -161,20 +161,20 @@ EXPECTED = [(n, f"e{n}") for n in range(10)]
 def test_the_sealer_may_come_at_any_moment_of_a_read(
     sealed: Path, monkeypatch: pytest.MonkeyPatch, moment: str, turn: int
 ) -> None:
-    original = getattr(module, moment)
+    original = getattr(penstock.journal.reader, moment)
     calls = 0
 
     def interrupted(*args: object, **options: object) -> object:
         nonlocal calls
         calls += 1
         if calls == turn + 1:
-            monkeypatch.setattr(module, moment, original)
+            monkeypatch.setattr(penstock.journal.reader, moment, original)
             sealer(sealed).seal(START_US + 99, wants_live=True)
         return original(*args, **options)
 
-    monkeypatch.setattr(module, moment, interrupted)
+    monkeypatch.setattr(penstock.journal.reader, moment, interrupted)
     assert read(sealed, 0, 10) == EXPECTED
-    monkeypatch.setattr(module, moment, original)
+    monkeypatch.setattr(penstock.journal.reader, moment, original)
     assert read(sealed, 0, 10) == EXPECTED
     assert read(sealed, 2, 8) == EXPECTED[2:8]
 

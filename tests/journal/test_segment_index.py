@@ -8,11 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.journal import reader as module
 from penstock.journal import segment_index
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import WATERMARK, encode_watermark, segments
-from penstock.journal.reader import JournalReader
+from penstock.journal.reader import JournalReader, Mark
 from tests.journal.histories import JOURNAL, START_US, publish, put, reopened
 
 
@@ -68,4 +67,4 @@ def test_a_segment_that_was_replaced_is_noticed(tmp_path: Path) -> None:
         "id": ["new-1", "new-2", "new-3"],
         "epoch": [1, 1, 1],
     }
-    assert reader.mark() == module.Mark(JOURNAL, 1, 3)
+    assert reader.mark() == Mark(JOURNAL, 1, 3)

@@ -84,6 +84,7 @@ PLANTED: list[tuple[str, Sources, str]] = [
     ),
     ("dead_mentions", {f"{SRC}a.py": '"""See core/intake.py."""'}, f"{SRC}a.py:core/intake.py"),
     ("coy_prose", {"docs/a.md": "Nobody waits for it."}, "docs/a.md:nobody"),
+    ("coy_prose", {f"{SRC}a.py": 'log("a misfit was `mended`")'}, f"{SRC}a.py:misfit"),
     ("long_lines", {"docs/a.md": "word " * 30}, "docs/a.md"),
     ("loose_contracts", {f"{SRC}a/b/c.py": "", f"{SRC}a/d/e.py": "", f"{SRC}a/f.py": ""}, "penstock.a"),
     (
@@ -132,6 +133,7 @@ HARMLESS: list[tuple[str, Sources]] = [
     ("old_names", {f"{SRC}a.py": "from penstock.core.x import Thing as OtherThing\nimport numpy as np"}),
     ("dead_mentions", {f"{SRC}core/a.py": '"""See core/a.py and examples/DIR/x.py."""'}),
     ("coy_prose", {"docs/a.md": "The server waits."}),
+    ("coy_prose", {"docs/a.md": "It logs `schema.misfit`.", f"{SRC}a.py": 'log("journal.mended")'}),
     (
         "loose_contracts",
         {f"{SRC}a/b/c.py": "", f"{SRC}a/d/e.py": "", f"{SRC}a/f.py": "", "pyproject.toml": CONTRACT % "true"},

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.spark.lake.views import history, tables
-    from penstock.spark.lake_tables.token_keys import TokenKey
     from penstock.spark.lake_tables.token_streams import token_audit
+    from penstock.spark.lake_tables.verification_keys import TokenKey
     from penstock.spark.pipeline.steps import table
     from penstock.spark.session import make_session
 
 __all__ = ["TokenKey", "history", "make_session", "table", "tables", "token_audit"]
 
 _MODULES = {
-    "TokenKey": "lake_tables.token_keys",
+    "TokenKey": "lake_tables.verification_keys",
     "history": "lake.views",
     "make_session": "session",
     "table": "pipeline.steps",

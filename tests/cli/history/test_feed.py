@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.cli.history import feed as module
 from penstock.cli.history.feed import EnqueueFeed, FeedCounts
 from tests.client.scripted_peer import run
 from tests.server_process import ServerProcess
@@ -39,7 +38,7 @@ def fed(
 def test_every_envelope_is_stored_in_order_across_batches(
     server: ServerProcess, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BATCH_ENVELOPES", 2)
+    monkeypatch.setattr("penstock.cli.history.feed.BATCH_ENVELOPES", 2)
     counts, got = fed(server, stream, *(body(f"e{number}", stream) for number in range(5)))
     assert (counts.stored, counts.duplicates, counts.refused) == (5, 0, 0)
     assert [delivery.id for delivery in got] == [f"e{number}" for number in range(5)]

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.client.space import feed as space_feed
 from penstock.client.space import pending
 from penstock.client.space.feed import Feed
 from penstock.client.space.messages import Frame, SpaceEnvelope, frame_bytes, read_message
@@ -340,7 +339,7 @@ class TestReading:
         "feeds are bounded: old frames are dropped and counted, envelopes are never dropped silently",
     )
     def test_a_slow_reader_loses_the_oldest_frames_and_they_are_counted(self, monkeypatch):
-        monkeypatch.setattr(space_feed, "FRAMES_MAX", 3)
+        monkeypatch.setattr("penstock.client.space.feed.FRAMES_MAX", 3)
 
         async def go():
             async with joined() as (space, seat, _):
@@ -359,7 +358,7 @@ class TestReading:
         "feeds are bounded: old frames are dropped and counted, envelopes are never dropped silently",
     )
     def test_one_that_wants_every_frame_holds_the_socket(self, monkeypatch):
-        monkeypatch.setattr(space_feed, "FRAMES_MAX", 3)
+        monkeypatch.setattr("penstock.client.space.feed.FRAMES_MAX", 3)
 
         async def go():
             async with joined() as (space, seat, _):
@@ -374,7 +373,7 @@ class TestReading:
         run(go())
 
     def test_a_blocking_reader_that_is_gone_blocks_no_other(self, monkeypatch):
-        monkeypatch.setattr(space_feed, "FRAMES_MAX", 1)
+        monkeypatch.setattr("penstock.client.space.feed.FRAMES_MAX", 1)
 
         async def go():
             async with joined() as (space, seat, _):
@@ -393,7 +392,7 @@ class TestReading:
         "feeds are bounded: old frames are dropped and counted, envelopes are never dropped silently",
     )
     def test_envelopes_are_never_dropped_silently(self, monkeypatch):
-        monkeypatch.setattr(space_feed, "ENVELOPES_MAX", 2)
+        monkeypatch.setattr("penstock.client.space.feed.ENVELOPES_MAX", 2)
 
         async def go():
             async with joined() as (space, seat, _):
@@ -448,5 +447,5 @@ class TestReading:
                 assert put - taken - feed.dropped <= bound
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(space_feed, "FRAMES_MAX", bound)
+            patch.setattr("penstock.client.space.feed.FRAMES_MAX", bound)
             asyncio.run(go())

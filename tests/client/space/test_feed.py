@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from penstock.client.space import feed as feed_module
 from penstock.client.space.feed import Feed, Feeds, kinds
 from penstock.client.space.messages import Frame, SpaceEnvelope, read_message
 from penstock.core.errors import PenstockError, Refusal
@@ -39,7 +38,7 @@ def test_frames_and_envelopes_keep_their_common_order():
 
 
 def test_a_full_feed_drops_its_oldest_frames_and_counts_them(monkeypatch):
-    monkeypatch.setattr(feed_module, "FRAMES_MAX", 2)
+    monkeypatch.setattr("penstock.client.space.feed.FRAMES_MAX", 2)
 
     async def go():
         feeds = Feeds()
@@ -53,7 +52,7 @@ def test_a_full_feed_drops_its_oldest_frames_and_counts_them(monkeypatch):
 
 
 def test_a_feed_that_waits_drops_nothing_and_holds_the_socket(monkeypatch):
-    monkeypatch.setattr(feed_module, "FRAMES_MAX", 2)
+    monkeypatch.setattr("penstock.client.space.feed.FRAMES_MAX", 2)
 
     async def go():
         feeds = Feeds()
@@ -71,7 +70,7 @@ def test_a_feed_that_waits_drops_nothing_and_holds_the_socket(monkeypatch):
 
 
 def test_a_slow_reader_of_envelopes_gets_what_is_buffered_and_then_the_error(monkeypatch):
-    monkeypatch.setattr(feed_module, "ENVELOPES_MAX", 2)
+    monkeypatch.setattr("penstock.client.space.feed.ENVELOPES_MAX", 2)
 
     async def go():
         feed = Feed(lambda item: True)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+import penstock.server.admin.lake
 from penstock.core.errors import Refusal
 from penstock.ipc.pipeline import PipelineStatus, QueryStatus
-from penstock.server.admin import lake as module
 from penstock.server.admin.lake import ALERTS_MAX, Lake, pipeline_state
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -63,13 +63,13 @@ def counted(monkeypatch):
     """How often logs and files are really read."""
     reads = []
     for name in ("summary", "alerts"):
-        original = getattr(module, name)
+        original = getattr(penstock.server.admin.lake, name)
 
         def noted(*args, original=original, name=name):
             reads.append((name, *args[1:]))
             return original(*args)
 
-        monkeypatch.setattr(module, name, noted)
+        monkeypatch.setattr(penstock.server.admin.lake, name, noted)
     return reads
 
 

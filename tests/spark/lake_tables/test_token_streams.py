@@ -18,7 +18,7 @@ from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
 from tests.spark.journal_builder import JournalBuilder, content
 from tests.spark.journaled import MINUTE_0, events_of
-from tests.spark.lake_tables.test_token_stream_state import HASH, KEY, TOPIC, Tale
+from tests.spark.lake_tables.test_stream_state import HASH, KEY, TOPIC, Tale
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

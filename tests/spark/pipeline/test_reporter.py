@@ -11,7 +11,7 @@ from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, STATUS_FILE, Pipeline
 from penstock.spark.errors import DataLossError, GoneError, JournalChangedError, JournalRewoundError
 from penstock.spark.java import JavaError
 from penstock.spark.lake.data_files import SchemaError
-from penstock.spark.lake_tables.token_keys import KeysError
+from penstock.spark.lake_tables.verification_keys import KeysError
 from penstock.spark.master import MasterError
 from penstock.spark.pipeline import steps, user_queries
 from penstock.spark.pipeline.gaps import LostRowsError

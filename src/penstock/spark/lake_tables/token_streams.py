@@ -1,7 +1,7 @@
 """The table `token_streams`: one row for each registration of a topic with the relay.
 
 The relay cannot read messages, so without a key a stream is only counted and timed. With keys, and if the journal has the messages
-(`relay.journal: full`), every chain is verified and its tokens are counted. Spark sorts the rows; `token_stream_state` folds them.
+(`relay.journal: full`), every chain is verified and its tokens are counted. Spark sorts the rows; `stream_state` folds them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.spark.lake.schemas import TOKEN_STREAMS
-from penstock.spark.lake_tables.token_keys import GivenKeys, Keys, known_keys
-from penstock.spark.lake_tables.token_stream_state import TokenEvent, TokenStreamRow, fold, from_row
+from penstock.spark.lake_tables.stream_state import TokenEvent, TokenStreamRow, fold, from_row
+from penstock.spark.lake_tables.verification_keys import GivenKeys, Keys, known_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -58,9 +58,9 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
     from penstock.spark.lake_tables.latest_per_agent import latest_per_agent
     from penstock.spark.lake_tables.queue_minutes import queue_minutes
     from penstock.spark.lake_tables.token_chunks import PASSED, token_chunks
-    from penstock.spark.lake_tables.token_keys import KeyFile
     from penstock.spark.lake_tables.token_streams import RELAYED, token_streams
     from penstock.spark.lake_tables.trigger_minutes import TRIGGERED, trigger_minutes
+    from penstock.spark.lake_tables.verification_keys import KeyFile
 
     key_file = None if token_keys is None else KeyFile(Path(token_keys))
     return [

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.messages import Complete, Heartbeat, Payload, StreamFailure, Token
-from penstock.spark.lake_tables.token_keys import TokenKey, topic_hash
-from penstock.spark.lake_tables.token_stream_state import TokenEvent, TokenStreamRow, fold, from_row
+from penstock.spark.lake_tables.stream_state import TokenEvent, TokenStreamRow, fold, from_row
+from penstock.spark.lake_tables.verification_keys import TokenKey, topic_hash
 
 TOPIC = "0f" * 32
 KEY = TokenKey(TOPIC, b"\x07" * 32)

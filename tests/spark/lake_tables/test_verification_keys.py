@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.spark.lake_tables.token_keys import KeyFile, KeysError, TokenKey, known_keys, topic_hash
+from penstock.spark.lake_tables.verification_keys import KeyFile, KeysError, TokenKey, known_keys, topic_hash
 
 TOPIC = "0f" * 32
 KEY = TokenKey(TOPIC, b"\x07" * 32)

@@ -22,7 +22,7 @@ from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.decode import read_block, read_chunk, read_payload
 from penstock.dialects.streamservice.messages import Complete, Payload, StreamFailure, Token
 from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, FrameFault, peek_block
-from penstock.spark.lake_tables.token_keys import TokenKey, topic_hash
+from penstock.spark.lake_tables.verification_keys import TokenKey, topic_hash
 
 INT_MAX = 2**31 - 1
 """Maximum of a 32-bit column; counts stop there."""
