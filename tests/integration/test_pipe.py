@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import socket
@@ -11,31 +10,18 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 import pytest
 
 from penstock.cli import main
-from penstock.client.address import parse
-from penstock.server.ops.kernel.bridge import HELD_MAX, Bridge
-from penstock.transports.pipe_transports import PipeAddress, listen
-from tests.integration.serving import PATIENCE_S, POLL_S, encode, envelope, run, until
+from tests.integration.serving import PATIENCE_S, encode, envelope, run
+from tests.server.ops.kernel.piped import HELLO, framed, said
 from tests.server_process import environment
 
 PIPE = [sys.executable, "-m", "penstock.cli", "pipe", "--json"]
-HELLO = {"type": "hello", "version": "v1"}
-
-
-def framed(kind: str, payload: bytes = b"", **more) -> bytes:
-    metadata = json.dumps({"type": kind, "timestamp": 1, **more}).encode()
-    return struct.pack(">II", len(metadata), len(payload)) + metadata + payload
-
-
-def said(*frames) -> bytes:
-    """Control v1 lines in one data frame."""
-    return framed("data", b"".join(encode(frame) + b"\n" for frame in frames), sequenceId=0)
 
 
 class Host:
@@ -291,38 +277,6 @@ def test_a_text_message_is_no_frame(pipes):
     run(go())
 
 
-@pytest.mark.promise("Stream Kernel", "a tap sends each envelope once, when it is durable, and leases nothing")
-def test_a_tap_shows_copies_and_takes_nothing(server, http, stream):
-    with piping("--listen", "tcp://127.0.0.1:0", "--tap", stream, "--server", server.control) as process:
-        assert process.at["tap"] == stream
-        viewer = process.dial()  # it never writes, as `mkctl connect`
-        # The pipe is ready when its tap is there: nothing it misses before that is promised.
-        deadline = time.monotonic() + PATIENCE_S
-        number = 0
-        viewer.socket.settimeout(POLL_S)
-        first = None
-        while first is None and time.monotonic() < deadline:
-            number += 1
-            http.enqueue(stream, f"early-{number}")
-            try:
-                first = viewer.frame()
-            except TimeoutError:
-                continue
-        assert first is not None
-        viewer.socket.settimeout(PATIENCE_S)
-        # What is written to it changes nothing.
-        viewer.say({"type": "subscribe", "stream": stream, "credit": 100})
-        viewer.socket.sendall(framed("data", b"nonsense"))
-        http.enqueue(stream, "a", "b")
-        seen = []
-        while seen[-2:] != ["a", "b"]:
-            _, payload = viewer.frame()
-            seen += [json.loads(line)["env"]["id"] for line in payload.splitlines()]
-        stats = http.stats(stream)
-        assert (stats["inflight"], stats["consumers"], stats["depth"]) == (0, 0, number + 2)
-        viewer.close()
-
-
 @pytest.mark.promise("Stream Kernel", "a pipe ends with the peer, the host, the server, or a signal")
 def test_sigterm_says_goodbye_and_exits_with_zero(server):
     with piping("--listen", "tcp://127.0.0.1:0", "--server", server.control) as process:
@@ -347,21 +301,6 @@ def test_without_its_server_it_ends_and_says_so(start_server):
         code, error = process.ended()
         assert code == 1
         assert error.startswith("error: Unreachable: ") and "hint: " in error
-
-
-@pytest.mark.promise("Stream Kernel", "a pipe ends with the peer, the host, the server, or a signal")
-def test_it_dials_a_host_and_ends_with_it(server, stream):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        with piping("--connect", url, "--server", server.control) as process:
-            assert process.at["connect"] == [url]
-            host = Host(listener.accept()[0])
-            host.say({"type": "enqueue", "to": stream, "env": envelope("a"), "reqId": 1})
-            assert host.lines(1)[0]["result"] == {"id": "a", "seq": 1}
-            host.socket.shutdown(socket.SHUT_WR)
-            host.ends()
-            assert process.ended() == (0, "")
-            host.close()
 
 
 @pytest.mark.promise("Stream Kernel", "only authorised clients may open a pipe")
@@ -394,93 +333,8 @@ def test_where_tokens_are_needed(start_server, refused):
     assert refused(*words, "--tap", "jobs")[1]["code"] == "Unauthorized"
     assert refused(*words, "--tap", "jobs", "--token", "little")[1]["code"] == "Forbidden"
     ask = {"type": "enqueue", "to": "jobs", "env": envelope("a")}
-    with piping(*words) as process:  # each peer brings its own
-        host = process.dial()
-        host.say(ask)
-        assert host.lines(1)[0]["code"] == "Unauthorized"
-        host.ends()
-        host = process.dial()
-        host.say({**HELLO, "token": "all"}, ask)
-        assert [frame["type"] for frame in host.lines(2)] == ["ok", "ok"]
-        host.close()
     with piping(*words, PENSTOCK_TOKEN="all") as process:  # all have the process's
         host = process.dial()
         host.say(ask)
-        assert host.lines(1)[0]["result"]["duplicate"] is True
+        assert host.lines(1)[0]["result"] == {"id": "a", "seq": 1}
         host.close()
-
-
-@pytest.mark.promise("Stream Kernel", "a pipe never buffers without bound")
-@pytest.mark.parametrize("kind", ["tcp", "ws"])
-def test_a_peer_that_does_not_read_is_waited_for_with_a_bounded_buffer(server, http, stream, kind):
-    """Nothing is read from the server for one who does not read us, whatever waits there."""
-    size, count = 64_000, 600
-    text = "x" * size
-    for start in range(0, count, 100):
-        many = [envelope(str(number), text) for number in range(start, start + 100)]
-        assert http.post("/v1/enqueue", {"to": stream, "envelopes": many}).status == 200
-
-    async def go():
-        bridge = Bridge(parse(server.control))
-        listener = await listen(PipeAddress(kind, "127.0.0.1", 0), bridge.serve, is_public=False)
-        if kind == "tcp":
-            _, writer = await asyncio.open_connection("127.0.0.1", listener.address.port, limit=1024)
-        else:
-            session = aiohttp.ClientSession()
-            ws = await session.ws_connect(str(listener.address))
-        ask = said({"type": "subscribe", "stream": stream, "credit": 100_000, "batch": 10})
-        if kind == "tcp":
-            writer.write(ask)
-        else:
-            await ws.send_bytes(ask)
-        path = f"/v1/streams/{quote(stream, safe='')}/explain"
-        looks: list[tuple[bool, int]] = [(False, 0)]
-        # At rest: the server waits for us, we wait for the peer, and nothing has moved between two looks.
-        while not looks[-1][0] or looks[-1] != looks[-2]:
-            await asyncio.sleep(POLL_S)
-            answer = (await asyncio.to_thread(http.get, path)).json
-            reasons = [reason["code"] for reason in answer["reasons"]]
-            assert "all_leased" not in reasons, "the server gave away everything"
-            (pipe,) = bridge.pipes
-            is_held = pipe.uplink is not None and pipe.uplink.is_held
-            delivered = sum(consumer["delivered"] for consumer in answer["consumers"])
-            looks.append((is_held and "slow_consumer" in reasons, delivered))
-        assert 0 < looks[-1][1] < count
-        assert bridge.counts.held_most <= HELD_MAX
-        assert pipe.held < 8 * 1024 * 1024, "far below the worst case: no line is long here"
-        if kind == "tcp":
-            writer.close()
-            await writer.wait_closed()
-        else:
-            ws._response.close()
-            await session.close()
-        await pipe.over.wait()
-        await listener.close()
-
-    run(go())
-    until(lambda: http.stats(stream)["inflight"] == 0, "what it held goes back")
-
-
-@pytest.mark.promise("Stream Kernel", "a pipe never buffers without bound")
-def test_there_are_so_many_pipes_and_no_more(server):
-    async def go():
-        bridge = Bridge(parse(server.control), pipes_max=1)
-        listener = await listen(PipeAddress("tcp", "127.0.0.1", 0), bridge.serve, is_public=False)
-
-        async def dialled() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
-            writer.write(said({"type": "ping", "reqId": 1}))
-            return reader, writer
-
-        first, writer = await dialled()
-        assert b'"reqId":1' in await first.readuntil(b"\n")
-        second, other = await dialled()
-        assert b"QuotaExceeded" in await second.read()
-        assert (bridge.counts.opened, bridge.counts.refused) == (1, 1)
-        for one in (writer, other):
-            one.close()
-            await one.wait_closed()
-        await bridge.close()
-        await listener.close()
-
-    run(go())
