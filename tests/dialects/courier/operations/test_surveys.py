@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.core.clock import Now
 from penstock.core.limits import Limits
@@ -16,9 +15,6 @@ from penstock.dialects.courier.operations.surveys import STREAMS_A_TURN, Metrics
 from penstock.server.engine.machines import make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import HandScheduler
-from penstock.server.http.idempotency import Replays
-from penstock.server.metrics.prometheus_families import Exporter
-from penstock.server.metrics.prometheus_text import SAMPLES_A_TURN
 from tests.dialects.courier.talking import Broker, envelope
 
 COUNT = 2 * STREAMS_A_TURN + 7
@@ -87,18 +83,6 @@ def test_a_stream_that_goes_to_sleep_meanwhile_is_still_found() -> None:
     assert isinstance(body, bytes)
     found = msgspec.json.decode(body)["places"][-1]
     assert (found["stream"], found["state"]) == (last.name, "settled")
-
-
-def test_a_scrape_is_summed_and_written_over_several_turns() -> None:
-    machine = many(limits=Limits(metric_streams_max=SAMPLES_A_TURN // 4))
-    runtime = Runtime(machine, None, HandScheduler(lambda: NOW), authenticate=lambda _: None, version="t")  # type: ignore[arg-type]
-    scrape = Exporter(runtime, lambda: 0, replays=Replays(), per_stream=True).scrape(OPERATOR)
-    assert steps(scrape) > 4
-    families = {one.name: one for one in text_string_to_metric_families(scrape.text().decode())}
-    depth = {sample.labels["stream"]: sample.value for sample in families["penstock_q_depth"].samples}
-    assert sum(depth.values()) == COUNT
-    assert depth["other"] == COUNT - machine.limits.metric_streams_max
-    assert families["penstock_streams"].samples[0].value == COUNT
 
 
 def test_one_after_the_other_and_a_step_a_turn() -> None:
