@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -25,7 +23,7 @@ from tests.integration.serving import (
     sockets,
     until,
 )
-from tests.server_process import ServerProcess, environment
+from tests.server_process import ServerProcess
 
 LIVE = "/v1/live?view=latestPerAgent"
 TOKENS = """
@@ -347,63 +345,7 @@ def _silent(url: str, kind: str):
     return connection
 
 
-# The SDK and the command line
-
-
-@pytest.mark.promise("Views", "`client.live` and `penstock snapshot --live` continue across a restart")
-def test_the_sdk_follows_a_view_across_a_restart(start_server):
-    server = start_server()
-    Http(server.http).enqueue("agents/sam/inbox", "a")
-
-    async def work() -> None:
-        nonlocal server
-        # The HTTP port is free again after the kill, so the second server can have it.
-        address = server.http.removeprefix("http://")
-        async with penstock.connect(server.http) as client:
-            found = await client.snapshot("latestPerAgent")
-            assert [row["env"]["id"] for row in found["rows"]] == ["a"]
-            async with client.live("latestPerAgent") as view:
-                change = await view.next_change()
-                assert (change.op, change.addr, change.row["id"]) == ("add", "agents/sam/inbox", "a")
-                await client.send("jen", {"n": 1})
-                change = await view.next_change()
-                assert (change.op, change.row["type"]) == ("add", "message")
-                server.kill()
-                server = start_server("--http", address)
-                await client.send("sam", {"n": 2})
-                change = await view.next_change()
-                assert (change.op, change.addr, change.row["payload"]) == (
-                    "update",
-                    "agents/sam/inbox",
-                    {"n": 2},
-                )
-                assert {addr: env["payload"] for addr, env in view.rows.items()} == {
-                    "agents/sam/inbox": {"n": 2},
-                    "agents/jen/inbox": {"n": 1},
-                }
-            assert await view.next_change() is None
-            with pytest.raises(penstock.PenstockError, match="UnknownView"):
-                await client.live("nope").open()
-
-    run(work())
-
-
-def test_the_sdk_with_little_credit_ends_up_with_the_table(alone):
-    http = Http(alone.http)
-
-    async def work() -> None:
-        async with (
-            penstock.connect(alone.control) as client,
-            client.live("latestPerAgent", addr="agents/little*", credit=2) as view,
-        ):
-            for n in range(30):
-                http.enqueue(f"agents/little{n % 5}/inbox", f"e{n}")
-            expected = {f"agents/little{n % 5}/inbox": f"e{n}" for n in range(25, 30)}
-            async for _ in view:
-                if {addr: env["id"] for addr, env in view.rows.items()} == expected:
-                    break
-
-    run(work())
+# The SDK
 
 
 def test_the_sync_twin_follows_too(alone):
@@ -413,26 +355,3 @@ def test_the_sync_twin_follows_too(alone):
         with client.live("latestPerAgent", addr="agents/sync/*") as view:
             assert next(view).row["id"] == "a"
             assert list(view.rows) == ["agents/sync/inbox"]
-
-
-def command(server: ServerProcess, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli", *words, "--url", server.control],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    return done.stdout
-
-
-@pytest.mark.promise("Views", "`client.live` and `penstock snapshot --live` continue across a restart")
-def test_the_command_prints_and_follows_a_view(alone):
-    Http(alone.http).enqueue("agents/shell/inbox", "a")
-    words = ("snapshot", "--view", "latestPerAgent", "--addr", "agents/shell/*")
-    found = msgspec.json.decode(command(alone, *words, "--json"))
-    assert found["rows"][0]["env"]["id"] == "a"
-    assert "agents/shell/inbox" in command(alone, *words)
-    (line,) = command(alone, *words, "--live", "--max", "1").splitlines()
-    assert msgspec.json.decode(line).items() >= {"op": "add", "addr": "agents/shell/inbox"}.items()

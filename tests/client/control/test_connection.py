@@ -22,67 +22,6 @@ async def _open(url, **options):
     return await penstock.connect(url, **options)
 
 
-def test_connect_greets_with_token_and_learns_the_server():
-    async def go():
-        async with peer() as server:
-            opening = asyncio.ensure_future(_open(server.url, token="secret"))
-            line = await server.accept(greet=False)
-            hello = await line.greet()
-            client = await opening
-            assert hello["version"] == "v1" and hello["token"] == "secret"
-            assert client.server.server == "scripted" and client.server.boot_id == "b"
-            await client.close()
-
-    run(go())
-
-
-def test_connect_works_with_async_with_and_over_a_unix_socket(tmp_path):
-    async def go():
-        async with peer(str(tmp_path / "s")) as server:
-            accepting = asyncio.ensure_future(server.accept())
-            async with penstock.connect(server.url) as client:
-                line = await accepting
-                asking = asyncio.ensure_future(client.ping())
-                line.ok(await line.read("ping"))
-                await asking
-
-    run(go())
-
-
-def test_connect_without_a_server_is_unreachable():
-    async def go():
-        async with peer() as server:
-            url = server.url
-        with pytest.raises(PenstockError) as caught:
-            await penstock.connect(url)
-        assert caught.value.code == "Unreachable" and caught.value.retryable
-
-    run(go())
-
-
-def test_a_refused_hello_is_the_error_of_connect():
-    async def go():
-        async with peer() as server:
-            opening = asyncio.ensure_future(_open(server.url))
-            line = await server.accept(greet=False)
-            line.refuse(await line.read("hello"), "Unauthorized")
-            with pytest.raises(PenstockError) as caught:
-                await opening
-            assert caught.value.code == "Unauthorized"
-
-    run(go())
-
-
-def test_a_server_that_never_answers_hello_times_out():
-    async def go():
-        async with peer() as server:
-            with pytest.raises(PenstockError) as caught:
-                await penstock.connect(server.url, connect_timeout=0.05)
-            assert caught.value.code == "Unreachable"
-
-    run(go())
-
-
 def test_answers_match_their_requests_in_any_order_and_any_chunks():
     async def go():
         async with peer() as server:

@@ -57,32 +57,6 @@ class TestJoining:
 
         run(go())
 
-    def test_a_missing_gateway_is_unreachable(self):
-        async def go():
-            async with gateway() as server:
-                url = server.url
-            with pytest.raises(PenstockError) as caught:
-                await penstock.Space(url, participant="sam").open()
-            assert caught.value.code == "Unreachable"
-
-        run(go())
-
-    def test_a_control_address_is_recognised(self):
-        async def go():
-            with pytest.raises(PenstockError, match="not the URL of a gateway"):
-                penstock.Space("tcp://127.0.0.1:9787", participant="sam")
-
-        run(go())
-
-    def test_a_gateway_that_says_nothing_is_not_waited_for_forever(self):
-        async def go():
-            async with gateway() as server:
-                space = penstock.Space(server.url, participant="sam", connect_timeout=0.05)
-                with pytest.raises(PenstockError, match="did not answer in time"):
-                    await space.open()
-
-        run(go())
-
 
 class TestLosses:
     @pytest.mark.promise(

@@ -65,7 +65,8 @@ class WebSocketTransport:
 
     def abandon(self) -> None:
         self._receiver = None
-        self._reader.cancel()
+        # Not at once: a task that is cancelled before its first step would not close the socket.
+        asyncio.get_running_loop().call_soon(self._reader.cancel)
 
     async def closed(self) -> None:
         await asyncio.wait([self._reader])
