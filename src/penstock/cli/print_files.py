@@ -1,4 +1,4 @@
-"""`penstock print systemd|container|alerts|dashboard|metrics|http|cli`: deployment files and references of this version."""
+"""`penstock print systemd|container|alerts|dashboard|metrics|http|errors|cli`: deployment files and references of this version."""
 
 from __future__ import annotations
 
@@ -99,6 +99,19 @@ def http(*, output: Output = PLAIN) -> None:
     from penstock.server.ops.reference_pages import http_reference
 
     _out(http_reference(), output)
+
+
+@print_.command
+def errors(*, output: Output = PLAIN) -> None:
+    """Print the reference of every error code, as Markdown.
+
+    For example:
+
+      penstock print errors
+    """
+    from penstock.server.config.reference import error_reference
+
+    _out(error_reference(), output)
 
 
 @print_.command

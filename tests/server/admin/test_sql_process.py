@@ -55,6 +55,29 @@ def test_an_unknown_table_names_those_there_are(data):
     assert run(data, "select * from nope")["refused"]["hint"] == "there are: notes"
 
 
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        ("raise MemoryError", sql_process.EXIT_OUT_OF_MEMORY),
+        ("raise PenstockError(Refusal('InvalidRequest', 'what')) from MemoryError()", sql_process.EXIT_OUT_OF_MEMORY),
+        ("try: raise MemoryError\n  except MemoryError: raise ValueError from None", sql_process.EXIT_OUT_OF_MEMORY),
+        ("raise PenstockError(Refusal('InvalidRequest', 'what')) from ValueError()", 0),
+        ("raise ValueError", 1),
+    ],
+)
+def test_out_of_memory_is_recognised_however_it_is_wrapped(raised, code):
+    script = (
+        "from penstock.core.errors import PenstockError, Refusal\n"
+        "from penstock.server.admin import sql_process\n"
+        f"def ask(lake, query):\n  {raised}\n"
+        "sql_process.ask = ask\nsql_process.main()"
+    )
+    task = msgspec.json.encode(SqlTask("lake", "select 1", 1, 60_000))
+    assert (
+        subprocess.run([sys.executable, "-c", script], input=task, capture_output=True, check=False).returncode == code
+    )
+
+
 def test_a_bounded_process_has_no_memory_no_file_and_an_alarm(tmp_path):
     code = (
         "import resource, signal; from penstock.server.admin import sql_process as s; s.bound(60_000);"

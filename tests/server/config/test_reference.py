@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.cli import main
 from penstock.core.errors import TABLE
 from penstock.core.limits import Limits
 from penstock.server.config.reference import error_reference, field_docs, reference
@@ -21,6 +22,11 @@ def test_every_setting_is_documented() -> None:
 def test_the_reference_page_is_fresh(name: str, text: str) -> None:
     page = REFERENCE / name
     assert page.read_text(encoding="utf-8") == text, f"docs/reference/{name} is stale: print it again"
+
+
+def test_the_error_codes_are_printed_by_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["print", "errors"]) == 0
+    assert capsys.readouterr().out == error_reference()
 
 
 @pytest.mark.promise("Foundations", "HTTP, WebSocket, command line and documentation share one error table")

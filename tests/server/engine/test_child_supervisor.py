@@ -143,9 +143,26 @@ def test_the_pause_doubles_up_to_its_bound_and_a_restart_resets_it() -> None:
     assert supervisor.restarts == 4
 
 
+def test_stopping_ends_the_pause_before_a_restart() -> None:
+    supervisor = ChildSupervisor("json")
+    runs = 0
+
+    async def once() -> int:
+        nonlocal runs
+        runs += 1
+        return 1
+
+    async def exited(_code: int, _pause_s: float) -> AfterExit:
+        asyncio.get_running_loop().call_later(POLL_S, lambda: asyncio.ensure_future(supervisor.stop(0.0)))
+        return "back_off"
+
+    run(supervisor.keep_running(Backoff(first_s=60.0, max_s=60.0, stable_s=60.0), once, exited))
+    assert runs == 1
+
+
 def test_nothing_is_asked_once_it_is_stopping() -> None:
     supervisor = ChildSupervisor("json")
-    supervisor.is_stopping = True
+    assert run(supervisor.stop(0.0))
     assert keep(supervisor, [], []) == []
 
 

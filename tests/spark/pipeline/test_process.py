@@ -15,9 +15,10 @@ import msgspec
 import pytest
 
 from penstock.client.journal import RemoteJournal
+from penstock.ipc.pipeline import PipelineSection, PipelineTask
 from penstock.journal.retention import Retention
 from penstock.spark import location
-from penstock.spark.pipeline import steps
+from penstock.spark.pipeline import process, steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.reporter import Reporter
 from tests.integration.serving import Http
@@ -42,6 +43,28 @@ pipeline:
     rules:
       - {kind: dead_letters, id: dead}
 """
+
+
+class CompactionFails:
+    """Work of a query whose tables cannot be compacted."""
+
+    end = 7
+
+    def on_batch(self, _rows: object, _number: int) -> None: ...
+
+    def compact_tables(self) -> None:
+        raise OSError("the disk is full")
+
+
+def test_a_failed_compaction_is_reported_as_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark passes on only the text of what `on_batch` raises, so the process keeps the exception. Needs no JVM."""
+    started: list[Callable[..., None]] = []
+    monkeypatch.setattr(process, "start_query", lambda *given, **_: started.append(given[3]))
+    runner = process.Runner(PipelineTask(str(tmp_path), PipelineSection()), Reporter(tmp_path))
+    runner._start(None, None, "ingest", CompactionFails())  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="the disk is full"):
+        started[0](None, 0)
+    assert isinstance(runner._errors["ingest"], OSError)
 
 
 def until(check: Callable[[], Any], what: str) -> Any:

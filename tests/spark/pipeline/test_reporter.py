@@ -14,7 +14,7 @@ from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake_tables.verification_keys import KeysError
 from penstock.spark.master import MasterError
 from penstock.spark.pipeline import steps, user_queries
-from penstock.spark.pipeline.gaps import LostRowsError
+from penstock.spark.pipeline.gaps import LostRowsError, TablesAheadError
 from penstock.spark.pipeline.reporter import MESSAGE_MAX, Reporter, code_in, describe, diagnose
 
 
@@ -59,7 +59,7 @@ def test_rows_lost_in_a_crash_are_not_called_a_gap(tmp_path: Path) -> None:
 def test_every_code_but_the_checkpoint_is_that_of_an_exception() -> None:
     errors = [
         JournalChangedError(""), JournalRewoundError(""), DataLossError(""), GoneError("here", 0, 1, "gone"),
-        steps.StepError(""), user_queries.QueryError(), KeysError(), JavaError(""), SchemaError(""),
+        steps.StepError(""), user_queries.QueryError(), KeysError(), JavaError(""), SchemaError(""), LostRowsError(""), TablesAheadError(""),
     ]  # fmt: skip
     for error in errors:
         raised = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
@@ -67,7 +67,6 @@ def test_every_code_but_the_checkpoint_is_that_of_an_exception() -> None:
         assert diagnose(error, None) == diagnose(RuntimeError(f"Job aborted\n{raised}\n\tat java"), None)
     codes = {diagnose(error, None)[0] for error in errors}
     assert codes | {"CheckpointUnusable"} == set(HALT_HINTS)
-    assert diagnose(LostRowsError("JournalRewound", "rows"), None)[0] == "JournalRewound"
 
 
 def test_words_of_a_message_are_no_code() -> None:

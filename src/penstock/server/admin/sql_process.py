@@ -64,9 +64,18 @@ def run(task: SqlTask) -> bytes:
         answer = ask(Path(task.lake), task.query)
         rows, is_truncated = _gathered(answer, task.rows_max)
     except PenstockError as error:
+        if is_out_of_memory(error):
+            raise
         return msgspec.json.encode({"refused": error.refusal})
     elapsed_ms = int((time.monotonic() - begun) * 1000)
     return msgspec.json.encode(SqlAnswer(answer.names, answer.types, rows, is_truncated, elapsed_ms))
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether a MemoryError is the cause, however it is wrapped: `ask` turns every failure of the engine into a refusal."""
+    while error is not None and not isinstance(error, MemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _gathered(answer: QueryResult, rows_max: int) -> tuple[list[Any], bool]:
@@ -89,8 +98,10 @@ def main() -> int:
     bound(task.alarm_ms)
     try:
         answer = run(task)
-    except MemoryError:
-        os._exit(EXIT_OUT_OF_MEMORY)
+    except Exception as error:
+        if is_out_of_memory(error):
+            os._exit(EXIT_OUT_OF_MEMORY)
+        raise
     sys.stdout.buffer.write(answer)
     sys.stdout.flush()
     # Do not wait for the engine's threads: that could take as long as the query itself.

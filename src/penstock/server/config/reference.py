@@ -45,7 +45,7 @@ _SENTENCES = {
 _ERRORS_HEAD = """\
 # Errors
 
-*Printed from the table in `src/penstock/core/errors.py`; do not edit.*
+*Printed by `penstock print errors` from the table in `src/penstock/core/errors.py`; do not edit.*
 
 Every refusal has one of these codes, in every protocol. HTTP answers with the status and
 `{"error": {"code", "message", "status", "retryable", "hint"}}`, plus `ref` (the id of the envelope or the name of the field) and

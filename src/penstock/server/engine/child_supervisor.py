@@ -64,7 +64,7 @@ class ChildSupervisor:
         self._stdout = stdout
         self._environment = environment
         self._process: asyncio.subprocess.Process | None = None
-        self.is_stopping = False
+        self._stopping = asyncio.Event()
         self.restarts = 0
         self.start_error = ""
         """Why the system could not start the child, after `EXIT_NOT_STARTED`."""
@@ -77,7 +77,7 @@ class ChildSupervisor:
             with self._log.open("wb") as log:
                 self._process = await self._spawn(log.fileno())
         await _send_task(self._process, task)
-        if self.is_stopping:  # `stop` came while the process was being started, and saw none
+        if self._stopping.is_set():  # `stop` came while the process was being started, and saw none
             assert self._process.stdin is not None
             self._process.stdin.close()
         return self._process
@@ -99,7 +99,7 @@ class ChildSupervisor:
         if read is not None:
             assert process.stdout is not None
             await read(process.stdout)
-            if not self.is_stopping:  # `stop` has a deadline of its own
+            if not self._stopping.is_set():  # `stop` has a deadline of its own
                 await _end(process, EXIT_S)
         return await process.wait()
 
@@ -109,10 +109,10 @@ class ChildSupervisor:
         """Run the child until it is stopped or `exited(code, pause_s)` ends it."""
         loop = asyncio.get_running_loop()
         pause_s = backoff.first_s
-        while not self.is_stopping:
+        while not self._stopping.is_set():
             started = loop.time()
             code = await run()
-            if self.is_stopping:
+            if self._stopping.is_set():
                 return
             if loop.time() - started >= backoff.stable_s:
                 pause_s = backoff.first_s
@@ -123,12 +123,13 @@ class ChildSupervisor:
                     pause_s = backoff.first_s
                 case "back_off":
                     self.restarts += 1
-                    await asyncio.sleep(pause_s)
+                    with contextlib.suppress(TimeoutError):  # `stop` ends the pause
+                        await asyncio.wait_for(self._stopping.wait(), pause_s)
                     pause_s = min(pause_s * 2, backoff.max_s)
 
     async def stop(self, deadline_s: float) -> bool:
         """Close stdin, then terminate, then kill; False when the child missed the deadline."""
-        self.is_stopping = True
+        self._stopping.set()
         process = self._process
         if process is None or process.returncode is not None:
             return True

@@ -27,7 +27,7 @@ from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.engine.connections import Connection, Scheduler, Timer, TurnListener, Wire
 from penstock.server.engine.minute_ticker import MinuteTicker
 from penstock.server.engine.schedulers import SteppedWork, SurveyQueue
-from penstock.server.engine.view_followers import Live
+from penstock.server.engine.view_followers import ViewFollowers
 from penstock.server.files.addresses import is_ip, payer_address
 from penstock.server.logging.logs import log_facts
 
@@ -87,7 +87,7 @@ class Runtime:
         self._timer_us = 0
         self._started = scheduler.now()
         machine.views.begin(self._started)
-        self.live = Live(self)
+        self.live = ViewFollowers(self)
         self.turn_listeners: list[TurnListener] = []
         self._drained: Callable[[int], None] | None = None
         self.events = events

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.server.engine.runtime import Runtime
 
 
-class Live:
+class ViewFollowers:
     """The followers of one runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -30,12 +30,12 @@ class Live:
         self.followed: dict[str, ViewFeed] = {}
         """Feeds with followers."""
         self._sessions: dict[Session, list[ViewFollower]] = {}
-        self._spoken: dict[Session, None] = {}
+        self._updated: dict[Session, None] = {}
         """Sessions that received something since the last heartbeat."""
         self._is_flushing = False
         self._flushed_us = 0
-        self._is_beating = False
-        self._is_alive = False
+        self._is_refreshing = False
+        self._is_heartbeat_set = False
 
     def watch(self, now: Now, watcher: ViewFollower) -> None:
         feed = self.feeds[watcher.view.name]
@@ -44,7 +44,7 @@ class Live:
         self._sessions.setdefault(watcher.session, []).append(watcher)
         if views.is_made(self._machine, watcher.view):
             views.refresh(self._machine, now, watcher.view)
-            self._expect_beat(now)
+            self._expect_refresh(now)
         self._expect_heartbeat(now)
         if watcher.wants:
             self._update(feed, watcher)
@@ -63,7 +63,7 @@ class Live:
 
     def left(self, session: Session) -> None:
         """A connection is closed: remove its followers."""
-        self._spoken.pop(session, None)
+        self._updated.pop(session, None)
         for watcher in list(self._sessions.get(session, ())):
             self.unwatch(watcher)
 
@@ -112,7 +112,7 @@ class Live:
 
     def _update(self, feed: ViewFeed, watcher: ViewFollower) -> None:
         if feed.update(watcher):
-            self._spoken[watcher.session] = None
+            self._updated[watcher.session] = None
             connection = self._runtime.connection(watcher.session)
             if connection is not None:
                 self._runtime.touch(connection)
@@ -122,40 +122,40 @@ class Live:
     def _made(self) -> list[View]:
         return [feed.view for feed in self.followed.values() if views.is_made(self._machine, feed.view)]
 
-    def _expect_beat(self, now: Now) -> None:
-        if not self._is_beating:
-            self._is_beating = True
-            self._runtime.scheduler.at(now.us + self._machine.limits.view_beat_ms * 1000, self._beat)
+    def _expect_refresh(self, now: Now) -> None:
+        if not self._is_refreshing:
+            self._is_refreshing = True
+            self._runtime.scheduler.at(now.us + self._machine.limits.view_beat_ms * 1000, self._refresh)
 
-    def _beat(self) -> None:
-        self._is_beating = False
+    def _refresh(self) -> None:
+        self._is_refreshing = False
         now = self._runtime.scheduler.now()
         made = self._made()
         for view in made:
             views.refresh_step(self._machine, now, view)
         if made:
-            self._expect_beat(now)
+            self._expect_refresh(now)
             self.changed(now)
 
     # Heartbeats
 
     def _expect_heartbeat(self, now: Now) -> None:
-        if not self._is_alive:
-            self._is_alive = True
+        if not self._is_heartbeat_set:
+            self._is_heartbeat_set = True
             due_us = now.us + self._machine.limits.live_heartbeat_ms * 1000
             self._runtime.scheduler.at(due_us, self._heartbeat)
 
     def _heartbeat(self) -> None:
         """Send a heartbeat to followers that received nothing for a while."""
-        self._is_alive = False
+        self._is_heartbeat_set = False
         for session, watchers in self._sessions.items():
             heartbeat = watchers[0].style.heartbeat
             connection = self._runtime.connection(session)
-            if not heartbeat or session in self._spoken or connection is None or connection.stuck:
+            if not heartbeat or session in self._updated or connection is None or connection.stuck:
                 continue
             if session.closing is None:
                 session.out.append(heartbeat)
                 self._runtime.touch(connection)
-        self._spoken.clear()
+        self._updated.clear()
         if self._sessions:
             self._expect_heartbeat(self._runtime.scheduler.now())

@@ -40,7 +40,7 @@ def _grown(counter: str) -> str:
 _CLOSED = minute_of("timestamp_micros(gauge.minute)")
 _LATE_US = f"unix_micros(recorded_at) - unix_micros({_CLOSED})"
 _QUEUE_MINUTES = f"""
-with told as (
+with gauged as (
   select *, if(event = 'gauge', from_json(meta, '{_GAUGE}'), null) as gauge from {{rows}}
   where door = 'courier' and channel != ''
 ), placed as (
@@ -48,7 +48,7 @@ with told as (
   -- before the clock was set back, counts for the minute of its own time: a final minute never changes.
   select *, case when {_LATE_US} >= 0 and {_LATE_US} < {MINUTE_US + GRACE_US} then {_CLOSED}
     else {minute_of("recorded_at")} end as minute
-  from told
+  from gauged
 ), counted as (
   select journal, channel, minute,
     count_if(event = 'enqueue') as enqueued,

@@ -29,15 +29,15 @@ def trigger_minutes(events: DataFrame, until: datetime) -> DataFrame:
 _FIRING = "hook string, sent array<struct<id: string>>, suppressed bigint"
 _TRIGGER_MINUTES = f"""
 with acted as (
-  select journal, peer as trigger, {minute_of("recorded_at")} as minute, channel, offset, reason, from_json(meta, '{_FIRING}') as told
+  select journal, peer as trigger, {minute_of("recorded_at")} as minute, channel, offset, reason, from_json(meta, '{_FIRING}') as firing
   from {{rows}} where {TRIGGERED} and peer is not null
 ), counted as (
   select journal, trigger, minute,
-    max_by(told.hook, offset) as hook,
+    max_by(firing.hook, offset) as hook,
     count_if(reason = 'fired') as fired,
     count_if(reason = 'failed') as failed,
-    coalesce(sum(told.suppressed), 0) as suppressed,
-    coalesce(sum(array_size(told.sent)), 0) as sent,
+    coalesce(sum(firing.suppressed), 0) as suppressed,
+    coalesce(sum(array_size(firing.sent)), 0) as sent,
     cast(count(distinct channel) as int) as streams
   from acted group by journal, trigger, minute
 )

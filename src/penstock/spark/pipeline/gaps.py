@@ -18,11 +18,15 @@ from penstock.spark.pipeline.queries import SHARD
 
 
 class LostRowsError(HintedError):
-    """The journal no longer has rows that a table needs, or has fewer rows than a table; `code` says which."""
+    """The journal no longer has rows that a table needs."""
 
-    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint)
-        self.code = code
+    code = "DataLoss"
+
+
+class TablesAheadError(LostRowsError):
+    """The journal has fewer rows than a table."""
+
+    code = "JournalRewound"
 
 
 def check_kept(journal: SourceJournal, lake: Path, tables: Sequence[TableDefinition]) -> None:
@@ -38,7 +42,6 @@ def check_not_gone(name: str, first: int, oldest: int) -> None:
     """Refuse a table that needs row `first` when `oldest` is the oldest row kept."""
     if first < oldest:
         raise LostRowsError(
-            "DataLoss",
             f"DATA_LOSS: the table `{name}` needs rows {first} to {oldest - 1}, which are no longer kept",
             "`penstock pipeline reset --accept-loss` records the gap and continues from the oldest row",
         )

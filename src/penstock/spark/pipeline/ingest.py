@@ -19,7 +19,7 @@ from penstock.spark.lake.data_files import StagedFile
 from penstock.spark.lake.schemas import GAPS, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
-from penstock.spark.pipeline.gaps import LostRowsError, check_not_gone, record_gap
+from penstock.spark.pipeline.gaps import TablesAheadError, check_not_gone, record_gap
 from penstock.spark.pipeline.queries import SHARD
 from penstock.spark.pipeline.steps import Step, only, ordered
 
@@ -88,8 +88,7 @@ class Ingest:
         end = self.journal.mark().end
         ahead = [step.table.name for step in self._steps if self._stored(step) > end]
         if ahead:
-            raise LostRowsError(
-                "JournalRewound",
+            raise TablesAheadError(
                 f"JOURNAL_REWOUND: the journal ends at {end} and these tables hold later rows: {', '.join(ahead)}",
                 "it lost rows when it recovered from a crash",
             )

@@ -139,15 +139,15 @@ class Runner:
             before = work.end
             try:
                 work.on_batch(rows, number)
+                status.offset = work.end
+                status.batches += 1
+                status.rows = max(work.end - before, 0)
+                status.batch_ms = int((time.monotonic() - start) * 1000)
+                status.at_us = time.time_ns() // 1000
+                work.compact_tables()  # between two batches, so that it never competes with one for a table
             except Exception as error:
                 self._errors[name] = error
                 raise
-            status.offset = work.end
-            status.batches += 1
-            status.rows = max(work.end - before, 0)
-            status.batch_ms = int((time.monotonic() - start) * 1000)
-            status.at_us = time.time_ns() // 1000
-            work.compact_tables()  # between two batches, so that it never competes with one for a table
 
         pause_ms = settings.trigger_ms if name == "ingest" else settings.watch_ms
         repair_checkpoint(self._lake / CHECKPOINTS / name)

@@ -52,7 +52,6 @@ def rebuild_table(
     oldest = ingest.journal.bounds().first
     if oldest > 0 and not accept_loss:
         raise LostRowsError(
-            "DataLoss",
             f"rows 0 to {oldest - 1} are no longer kept, so a new `{name}` would begin at {oldest}",
             "keep the old table, or pass `--accept-loss`",
         )
