@@ -1,7 +1,7 @@
 """`penstock token new|ls|revoke`: tokens of the server; `curve-keygen|signer-keygen`: keys of its relay.
 
-Where a server runs, it is asked, and what it is told counts at once. Where none does, the file of the data directory is changed, and
-counts from the next start on.
+While a server runs, these commands send it a request and the change takes effect at once. Otherwise they change the file in the data
+directory, which takes effect at the next start.
 """
 
 from __future__ import annotations
