@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from penstock.cli import main
 from tests.cli.conftest import ok
 from tests.server_process import environment
 
@@ -53,10 +52,3 @@ def test_stdio_answers_and_ends_with_its_input(cli):
     hello = '{"type":"hello","version":"v1"}\n{"type":"ping","reqId":"p"}\n'
     answers = [json.loads(line) for line in ok(cli("stdio", stdin=hello)).splitlines()]
     assert [answer["reqId"] for answer in answers] == ["hello", "p"]
-
-
-def test_a_missing_or_invalid_rule_file_is_reported_with_a_hint(tmp_path, capsys):
-    (tmp_path / "bad.yaml").write_text("{: :")
-    for name in ("absent.yaml", "bad.yaml"):
-        assert main(["trigger", "put", str(tmp_path / name)]) == 1
-        assert "docs/how-to/triggers.md" in capsys.readouterr().err

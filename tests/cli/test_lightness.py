@@ -77,32 +77,6 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == penstock.__version__
 
 
-@pytest.mark.promise("SDK and command line", "`config check`, `show` and `doc` work")
-def test_config_check(tmp_path, capsys):
-    good = tmp_path / "good.yaml"
-    good.write_text("streams:\n  maxDepth: 10\n")
-    assert main(["config", "check", str(good)]) == 0
-    assert "valid" in capsys.readouterr().out
-    bad = tmp_path / "bad.yaml"
-    bad.write_text("streems: {}\n")
-    assert main(["config", "check", str(bad), "--json"]) == 3
-    report = json.loads(capsys.readouterr().out)
-    assert report["ok"] is False and "streems" in report["problems"][0]
-
-
-@pytest.mark.promise("SDK and command line", "`config check`, `show` and `doc` work")
-def test_config_show_masks_and_doc_prints(tmp_path, capsys):
-    file = tmp_path / "c.yaml"
-    file.write_text("auth:\n  tokens:\n    - {name: t, token: sesame, scopes: ['streams:*:*']}\n")
-    assert main(["config", "show", str(file)]) == 0
-    shown = capsys.readouterr().out
-    assert "maxDepth" in shown and "sesame" not in shown
-    assert main(["config", "show", str(file), "--json"]) == 0
-    assert "streams" in json.loads(capsys.readouterr().out)
-    assert main(["config", "doc"]) == 0
-    assert "maxDepth" in capsys.readouterr().out
-
-
 def test_doctor_fails_on_a_bad_config(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     bad = tmp_path / "bad.yaml"

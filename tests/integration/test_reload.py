@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import msgspec
 import pytest
 
 from tests.integration.serving import Http, connected, envelope, run, sockets, until
-from tests.server_process import ServerProcess, environment
+from tests.server_process import ServerProcess
 
 TOKENS = """
 auth:
@@ -202,25 +200,6 @@ def test_what_would_open_the_door_to_strangers_is_refused(start_server):
     answer = server.reload("streams: {maxDepth: 3}")
     assert answer.code == "InvalidConfig" and "would serve anyone without a token" in answer.error["message"]
     assert Http(server.operator.url).get("/v1/metrics").code == "Unauthorized"
-
-
-@pytest.mark.promise("Limits, reload and HTTP details", "a reload applies all or nothing and reports every problem")
-def test_the_command_tells_what_changed(start):
-    server = start("streams: {maxDepth: 3}")
-    server.write("streams: {maxDepth: 4}\njournal: {linger_us: 7}")
-
-    def command(*words: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-m", "penstock.cli", "config", "reload", *words],
-            cwd=server.process.folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-
-    done = command()
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "changed: streams.maxDepth\nafter a restart: journal.linger_us\n"
-    server.write("streams: 5")
-    failed = command("--json")
-    assert failed.returncode == 1 and msgspec.json.decode(failed.stdout)["error"]["code"] == "InvalidConfig"
 
 
 @pytest.mark.promise(
