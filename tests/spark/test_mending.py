@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
-from penstock.ipc.pipeline import STATUS_FILE, AlertsSection, PipelineStatus
+from penstock.ipc.pipeline import AlertsSection
 from penstock.journal.disk import RealDisk
 from penstock.journal.merge_small_files import FILES_MIN
 from penstock.journal.parquet_table import EventsTable
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.spark import location
-from penstock.spark.lake.locks import TableLock
 from penstock.spark.lake.schemas import AGENTS, ALERTS
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline import gaps, steps
 from penstock.spark.pipeline.ingest import Ingest
-from penstock.spark.pipeline.process import LOCK
 from penstock.spark.pipeline.watch import AlertWatch
 from tests.spark.journal_builder import JournalBuilder, content, work
 from tests.spark.journaled import JOURNAL
@@ -36,12 +30,6 @@ if TYPE_CHECKING:
 
 APP = f"{JOURNAL}/0"
 OTHER = "cd" * 16
-
-
-def penstock(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", *words], capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 def test_a_journal_made_anew_beside_its_lake_reads_its_own_rows_alone(tmp_path: Path) -> None:
@@ -112,25 +100,6 @@ def test_users_tables_that_clash_or_do_not_load_are_refused_by_name(spark: Spark
             file.write_text(text)
         with pytest.raises(steps.StepError, match=said):
             steps.load(spark, files)
-
-
-def test_a_running_pipeline_is_detected_by_its_lock_and_not_by_a_pid(tmp_path: Path) -> None:
-    Written(tmp_path / "data").add(1)
-    data = tmp_path / "data"
-    (data / "run").mkdir()
-    file = data / "run" / STATUS_FILE
-    file.write_bytes(msgspec.json.encode(PipelineStatus("running", pid=os.getpid())))  # a number that is alive
-    with TableLock(data / "lake", LOCK).held():
-        refused = penstock("pipeline", "reset", "--data", str(data))
-        assert refused.returncode == 1 and "runs the pipeline" in refused.stderr
-    assert penstock("pipeline", "reset", "--data", str(data)).returncode == 0
-
-
-def test_commands_on_a_directory_without_a_journal_say_so_in_one_line(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "absent"):
-        said = penstock("pipeline", "reset", "--accept-loss", "--data", str(folder))
-        assert said.returncode == 1 and "Traceback" not in said.stderr and "hint:" in said.stderr
-    assert not (tmp_path / "absent").exists()
 
 
 def test_a_watch_goes_back_with_a_journal_that_lost_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,40 +1,18 @@
-"""The table commands: SQL without Spark, and maintenance of the lake."""
+"""`penstock sql`: questions to the tables, without Spark."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
-from penstock.cli import main
-from penstock.spark.lake.table import LakeTable, Progress
 from tests.server_process import environment
-from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes
 
-
-@pytest.fixture
-def data(tmp_path):
-    """A data directory with two tables of five commits each."""
-    for number in range(5):
-        span = {APP: Progress(number, number + 1)}
-        LakeTable(tmp_path / "lake", NOTES).append(notes(number, number + 1), span)
-        LakeTable(tmp_path / "lake", COUNTS).merge(counts({("a", 0): number, (f"b{number}", 0): 1}), span)
-    return tmp_path
-
-
-@pytest.fixture
-def cli(data, capsys):
-    def run(*words, code=0, at=data):
-        capsys.readouterr()
-        assert main([*words, "--data", str(at)]) == code, capsys.readouterr()
-        return capsys.readouterr()
-
-    return run
+pytestmark = pytest.mark.usefixtures("data")
 
 
 @pytest.mark.promise("Spark: pipeline", "`penstock sql` and `penstock lake` run without a JVM")
@@ -115,45 +93,7 @@ def test_what_is_not_there_is_said_with_what_is(cli, tmp_path):
     seen = cli("sql", "select nope from notes", code=1)
     assert "nope" in seen.err and "describe" in seen.err
     assert "penstock pipeline run --once" in cli("sql", "select 1", code=1, at=tmp_path / "fresh").err
-    assert "penstock pipeline run --once" in cli("lake", "ls", at=tmp_path / "fresh").err
     assert json.loads(cli("sql", "select * from nope", "--json", code=1).out)["error"]["code"] == "InvalidRequest"
-
-
-@pytest.mark.promise("Spark: pipeline", "`penstock sql` and `penstock lake` run without a JVM")
-def test_the_lake_is_listed_with_how_far_it_is(cli):
-    tables = json.loads(cli("lake", "ls", "--json").out)["tables"]
-    assert [(one["table"], one["rows"], one["version"], one["offset"]) for one in tables] == [
-        ("counts", 6, 5, 5),
-        ("notes", 5, 5, 5),
-    ]
-    assert tables[1]["files"] == 5 and tables[1]["bytes"] > 0 and tables[1]["at"].endswith("Z")
-    assert "ago" in cli("lake", "ls").out
-
-
-def test_versions_are_listed_with_their_ranges(cli):
-    versions = json.loads(cli("lake", "history", "notes", "--json", "--limit", "2").out)["versions"]
-    assert [(one["version"], one["operation"], one["from"], one["to"]) for one in versions] == [
-        (5, "append", 4, 5),
-        (4, "append", 3, 4),
-    ]
-    assert all(one["readable"] for one in versions)
-    assert "there are: `counts`, `notes`" in cli("lake", "history", "nope", code=1).err
-
-
-@pytest.mark.promise("Spark: pipeline", "`penstock sql` and `penstock lake` run without a JVM")
-def test_small_files_and_old_files_go_by_hand(cli, data):
-    before = counted(LakeTable(data / "lake", COUNTS).rows())
-    done = json.loads(cli("lake", "compact", "--json", "--table", "notes").out)["tables"]
-    assert done == [{"table": "notes", "merged": 5, "into": 1, "log_entries_removed": 0}]
-    assert "nothing to do" in cli("lake", "compact", "--table", "notes").out
-    [orphan] = LakeTable(data / "lake", NOTES).stage(notes(9, 10).to_batches())
-    assert "nothing to do" in cli("lake", "vacuum", "--table", "notes").out  # it is not old
-    os.utime(data / "lake" / "notes" / orphan.path, (1, 1))
-    [done] = json.loads(cli("lake", "vacuum", "--json", "--table", "notes").out)["tables"]
-    assert (done["removed"], done["bytes"]) == (1, orphan.size)
-    assert cli("lake", "compact").out.count("\n") == 2
-    assert counted(LakeTable(data / "lake", COUNTS).rows()) == before
-    assert "sealing" in cli("lake", "compact", "--table", "events", code=1).err
 
 
 @pytest.mark.promise("Spark: pipeline", "`penstock sql` and `penstock lake` run without a JVM")
