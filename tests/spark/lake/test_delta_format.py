@@ -10,10 +10,6 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import from_arrow_schema
 
-import penstock.spark
-from penstock.core.rows import Row
-from penstock.journal.columns import encode_rows
-from penstock.journal.parquet_table import EventsTable, with_identity
 from penstock.spark.lake import compaction
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake.delta_format import PenstockDelta
@@ -208,56 +204,13 @@ def test_a_write_that_makes_no_sense_is_refused(tmp_path, options, message):
     assert parquet(tmp_path) == []
 
 
-def sealed(data, count):
-    """Sealed history of a journal, published twice."""
-    bronze = EventsTable(data / "lake")
-    day_us = 86_400_000_000
-    for first in (0, count):
-        rows = [
-            Row(
-                "j1",
-                0,
-                0,
-                offset,
-                offset * day_us // count,
-                "courier",
-                "enqueue",
-                "jobs",
-                offset,
-                f"m{offset}",
-            )
-            for offset in range(first, first + count)
-        ]
-        table = pa.Table.from_batches([with_identity(encode_rows(rows), "j1", 0, 0)])
-        bronze.publish(table, "j1", 0, first + count)
-
-
-@pytest.mark.promise("Spark: source and sinks", "`penstock.spark.tables` and `penstock.spark.history` open the tables")
-def test_spark_reads_writes_and_views_the_lake(spark, tmp_path):
+def test_spark_reads_and_writes_the_lake(spark, tmp_path):
     """One long visit, because starting each part costs Spark seconds."""
     lake = tmp_path / "lake"
     LakeTable(lake, NOTES).append(notes(0, 100), {APP: Progress(0, 100)})
     found = spark.read.format("penstock_delta").load(str(lake / "notes"))
     assert found.count() == 100
     assert found.where("offset = 7").select("headers", "tags", "recorded_at", "date").toArrow().num_rows == 1
-    sealed(tmp_path, 10)
-
-    names = penstock.spark.tables(spark, tmp_path)
-    assert names == ["events", "notes"]
-    assert spark.sql("select count(*) as n from notes join events using (offset)").first().n == 20
-    LakeTable(lake, NOTES).append(notes(100, 150), {APP: Progress(100, 150)})
-    assert spark.sql("select count(*) as n from notes").first().n == 150  # a view sees what came since
-    LakeTable(lake, NOTES).compact_files(files_min=2)
-    assert spark.table("notes").select("offset").distinct().count() == 150
-    assert penstock.spark.tables(spark, tmp_path) == names
-
-    history = penstock.spark.history(spark, tmp_path, since="1970-01-02T00:00:00Z", end=18)
-    assert [row.offset for row in history.sort("offset").collect()] == list(range(10, 18))
-    assert str(history.first().date) == "1970-01-02" and history.columns[-1] == "date"
-    assert len(history.inputFiles()) == 1  # the other day is not opened
-    assert penstock.spark.history(spark, tmp_path, first=99).count() == 0
-    with pytest.raises(LakeError, match="nothing is sealed"):
-        penstock.spark.history(spark, lake)
 
     frame = spark.sql("select 'x' as name, cast(1 as bigint) as n, timestamp '2026-01-01' as at")
     mine = str(lake / "my table".replace(" ", "_"))

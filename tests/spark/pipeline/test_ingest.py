@@ -1,79 +1,49 @@
-"""The pipeline on real journals and real Spark: faults do not change the final tables (invariant 9)."""
+"""Ingest on real journals and real Spark: faults do not change the final tables (invariant 9)."""
 
 from __future__ import annotations
 
 import shutil
 import tarfile
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from penstock.ipc.pipeline import AlertsSection, DeadLetterRule, SilenceRule, TriggerFailureRule
+from penstock.ipc.pipeline import AlertsSection
 from penstock.journal.retention import Retention
 from penstock.spark import location
-from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
-from penstock.spark.lake.table import LakeTable
+from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, TABLES
+from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.pipeline import gaps, steps
-from penstock.spark.pipeline.batch import journal_frame
+from penstock.spark.pipeline.batch import JournalBatch, journal_frame
 from penstock.spark.pipeline.gaps import LostRowsError, check_kept
 from penstock.spark.pipeline.ingest import Ingest
-from penstock.spark.pipeline.queries import CHECKPOINTS, start_query
+from penstock.spark.pipeline.queries import CHECKPOINTS
 from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.watch import AlertWatch
 from tests.spark.journal_builder import (
     COPIES,
     INGESTED,
-    STRICT,
     WATCHED,
     JournalBuilder,
     content,
     rule,
-    speak,
-    talk,
     work,
 )
 from tests.spark.journaled import JOURNAL
+from tests.spark.pipeline.queried import APP, ingest_of, run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-APP = f"{JOURNAL}/0"
-
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a few minutes of work in it, half of it sealed; tests that change it copy it."""
-    data = tmp_path_factory.mktemp("told")
-    story = JournalBuilder(data)
-    rule(story, COPIES, STRICT)
-    work(story, 1)
-    rule(story)
-    talk(story, 0)
-    speak(story, 0)
-    work(story, 1)
-    story.seal()
-    talk(story, 2)
-    speak(story, 1)
-    work(story, 2)
-    story.wait(120)
-    story.close()
-    return data
-
-
-@pytest.fixture
-def data(told: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(told, tmp_path / "data"))
-
-
-@pytest.fixture(scope="module")
-def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def expected(spark: SparkSession, worked: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
     """The tables of that work, made in one go."""
     lake = tmp_path_factory.mktemp("expected")
-    ingest = Ingest(spark, location.open_one(told), lake, steps.built_in())
+    ingest = Ingest(spark, location.open_one(worked), lake, steps.built_in())
     ingest.backfill()
     ingest._record_first_gap()
     ingest.close()
@@ -91,34 +61,6 @@ def expected(spark: SparkSession, told: Path, tmp_path_factory: pytest.TempPathF
         "conversations": 12,
     }
     return made
-
-
-def ingest_of(spark: SparkSession, data: Path, more: list[steps.Step] | None = None) -> Ingest:
-    return Ingest(spark, location.open_one(data), data / "lake", steps.built_in() + (more or []))
-
-
-def run(spark: SparkSession, data: Path, part: Ingest | AlertWatch, name: str = "ingest", rows_max: int = 70) -> int:
-    """The query as it is shipped, once over what is there; returns how many batches it took."""
-    batches = []
-
-    def on_batch(rows: DataFrame, number: int) -> None:
-        batches.append(number)
-        part.on_batch(rows, number)
-
-    checkpoint = data / "lake" / CHECKPOINTS / name
-    query = start_query(
-        spark,
-        location.open_one(data),
-        name,
-        on_batch,
-        checkpoint,
-        start=part.end,
-        rows_max=rows_max,
-        pause_ms=None,
-    )
-    query.awaitTermination()
-    assert query.exception() is None
-    return len(batches)
 
 
 @pytest.mark.promise(
@@ -206,12 +148,37 @@ def test_a_backfill_beside_the_live_query_gives_the_same_tables(
         assert ingest.behind == {"envelopes": 0, "conversations": 0}
         beside._catch_up(next(step for step in steps.built_in() if step.table is ENVELOPES), 30)
     seen: list[tuple[str, int, int]] = []
-    beside.backfill(["envelopes"], lambda *told: seen.append(told))
+    beside.backfill(["envelopes"], lambda *report: seen.append(report))
     end = journal.bounds().end
     assert seen == [("envelopes", end, end)]
     ingest.on_batch(journal_frame(spark, journal.location, 80, end), 1)
     assert ingest.behind == {}
     assert content(data / "lake") == expected
+
+
+def test_a_table_that_was_left_to_another_writer_needs_no_new_rows_to_catch_up(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    story = JournalBuilder(data)
+    work(story, 1)
+    story.close()
+    journal = location.open_one(data)
+    end = journal.bounds().end
+    names = {"envelopes", "deliveries", "conversations", "latest_per_agent"}
+    chosen = [step for step in steps.built_in() if step.table.name in names]
+    ingest = Ingest(spark, journal, data / "lake", chosen)
+    with LakeTable(data / "lake", ingest.table("envelopes").definition).writing():
+        ingest.on_batch(journal_frame(spark, journal.location, 0, end))
+        ingest.catch_up_skipped()
+        assert set(ingest.behind) == {"envelopes", "conversations"}
+    ingest.catch_up_skipped()
+    assert ingest.behind == {}
+    whole = Ingest(spark, journal, tmp_path / "lake", chosen)
+    whole.on_batch(journal_frame(spark, journal.location, 0, end))
+    assert content(data / "lake") == content(tmp_path / "lake")
+    ingest.close()
+    whole.close()
 
 
 @pytest.mark.promise("Spark: pipeline", "a custom table is one function and one line")
@@ -246,23 +213,6 @@ def test_a_table_of_a_user_is_one_function_and_catches_up_by_itself(
     }
 
 
-def test_a_users_table_that_cannot_be_made_says_what_to_change(spark: SparkSession, tmp_path: Path) -> None:
-    cases = {
-        "absent.py": (None, "does not exist"),
-        "empty.py": ("", "marks no function"),
-        "clash.py": ("import penstock.spark as p\n@p.table()\ndef events(e): return e", "is built in"),
-        "keyless.py": (
-            "import penstock.spark as p\n@p.table(key=['journal', 'who'])\ndef mine(e): return e",
-            "no column `who`",
-        ),
-    }
-    for name, (text, said) in cases.items():
-        if text is not None:
-            (tmp_path / name).write_text(text)
-        with pytest.raises(steps.StepError, match=said):
-            steps.load(spark, [tmp_path / name])
-
-
 @pytest.mark.promise("Spark: pipeline", "`rebuild` replaces a table with a fresh one")
 def test_a_rebuilt_table_is_swapped_in_by_one_commit(spark: SparkSession, data: Path, expected: dict) -> None:
     ingest = ingest_of(spark, data)
@@ -286,7 +236,7 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(spark: Spark
     data = tmp_path / "data"
     story = JournalBuilder(data)
     work(story, 1)
-    ingest = ingest_of(spark, data)
+    ingest = ingest_of(spark, data, only={"envelopes", "deliveries"})
     ingest.backfill()
     stopped = ingest.table("envelopes").progress(APP)
     work(story, 1)
@@ -299,7 +249,7 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(spark: Spark
     oldest = location.open_one(data).bounds().first
     assert stopped < oldest
     with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
-        ingest_of(spark, data).backfill()
+        ingest_of(spark, data, only={"envelopes", "deliveries"}).backfill()
     # The same is reported before Spark starts, but not for tables that do not exist yet.
     with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
         check_kept(location.open_one(data), data / "lake", [step.table for step in steps.built_in()])
@@ -307,7 +257,7 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(spark: Spark
     skipped = gaps.accept(data)
     assert skipped["envelopes"] == (stopped, oldest)
     check_kept(location.open_one(data), data / "lake", [step.table for step in steps.built_in()])
-    ingest_of(spark, data).backfill()
+    ingest_of(spark, data, only={"envelopes", "deliveries"}).backfill()
     made = content(data / "lake")
     assert made["gaps"] == [
         {"journal": JOURNAL, "from_offset": stopped, "to_offset": oldest - 1, "reason": "retention"}
@@ -317,118 +267,15 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(spark: Spark
 
 
 def test_a_journal_that_ends_before_its_tables_is_noticed(spark: SparkSession, data: Path) -> None:
-    ingest = ingest_of(spark, data)
+    ingest = ingest_of(spark, data, only={"envelopes", "deliveries"})
     ingest.backfill()
     other = location.open_one(data)
-    from penstock.spark.lake.table import Progress
-
     ingest.table("envelopes").append(ENVELOPES.schema.empty_table(), {APP: Progress(other.bounds().end, 10**6)})
-    rewound = ingest_of(spark, data)
+    rewound = ingest_of(spark, data, only={"envelopes", "deliveries"})
     with pytest.raises(LostRowsError, match=r"JOURNAL_REWOUND.* later rows: envelopes;"):
         rewound.check()
     rebuild_table(rewound, "envelopes")
     rewound.check()
-
-
-# Watching
-
-
-RULES = AlertsSection(
-    (
-        DeadLetterRule("dead"),
-        SilenceRule("quiet", for_ms=90_000, agent="bob"),
-        TriggerFailureRule("failing", trigger="s*"),
-    )
-)
-
-
-@pytest.fixture
-def watch(spark: SparkSession) -> Callable[[Path], AlertWatch]:
-    return lambda data: AlertWatch(spark, location.open_one(data), data / "lake", RULES, None)
-
-
-@pytest.mark.promise(
-    "Spark: pipeline",
-    "alerts on rate, latency, dead letters, failing triggers and silence do not depend on how rows are batched",
-)
-def test_alerts_are_the_same_however_the_rows_come(
-    spark: SparkSession, told: Path, watch: Callable[[Path], AlertWatch], tmp_path: Path
-) -> None:
-    results = []
-    for name, rows_max in (("few", 10_000), ("many", 70)):
-        data = Path(shutil.copytree(told, tmp_path / name))
-        looking = watch(data)
-        batches = run(spark, data, looking, "watch", rows_max)
-        assert (batches > 3) == (name == "many")
-        looking.on_clock(location.open_one(data).time_of(looking.end - 1) + 600_000_000)
-        results.append(content(data / "lake", WATCHED))
-    assert results[0] == results[1]
-    dead = [row for row in results[0]["alerts"] if row["rule"] == "dead"]
-    assert {(row["subject"], row["state"], row["value"]) for row in dead} == {
-        ("jobs", "firing", 2.0),
-        ("agents/ann/inbox", "firing", 4.0),
-    }
-    [failing] = [row for row in results[0]["alerts"] if row["rule"] == "failing"]
-    assert (failing["subject"], failing["state"]) == ("strict", "resolved")
-    assert "failed firings in a minute" in failing["message"]
-    [quiet] = [row for row in results[0]["alerts"] if row["rule"] == "quiet" and row["state"] == "firing"]
-    assert (quiet["subject"], quiet["value"], quiet["envelope_id"]) == ("bob", 90_000.0, None)
-    assert {row["agent"] for row in results[0]["agents"]} == {"ann", "bob", "sam"}
-
-
-def test_a_watch_that_starts_again_knows_what_fires(
-    spark: SparkSession, data: Path, watch: Callable[[Path], AlertWatch]
-) -> None:
-    looking = watch(data)
-    run(spark, data, looking, "watch", 10_000)
-    late = location.open_one(data).time_of(looking.end - 1) + 600_000_000
-    looking.on_clock(late)
-    made = content(data / "lake", WATCHED)
-    shutil.rmtree(data / "lake" / CHECKPOINTS)
-    again = watch(data)
-    assert again.end == looking.end
-    again.on_clock(late + 1)
-    assert content(data / "lake", WATCHED) == made
-
-
-def test_a_watch_killed_between_its_two_tables_reports_no_agent_as_silent(
-    spark: SparkSession, data: Path, watch: Callable[[Path], AlertWatch], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The alerts of a batch are committed and who was seen in it is not: the next run reads that up first."""
-    journal = location.open_one(data)
-    end = journal.bounds().end
-    whole = watch(data)
-    whole.on_batch(journal_frame(spark, journal.location, 0, end))
-    expected_alerts = content(data / "lake", WATCHED)
-    for name in WATCHED:
-        shutil.rmtree(data / "lake" / name)
-    killed = watch(data)
-    killed.on_batch(journal_frame(spark, journal.location, 0, 20))
-    with monkeypatch.context() as patch:
-        patch.setattr(killed, "_update_agents", lambda part: None)
-        killed.on_batch(journal_frame(spark, journal.location, 20, end - 3))
-    again = watch(data)
-    again.on_batch(journal_frame(spark, journal.location, end - 3, end))
-    assert content(data / "lake", WATCHED) == expected_alerts
-
-
-def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(spark: SparkSession, data: Path) -> None:
-    """Retention cuts in the middle of a minute: a new count of its rest must not replace the whole."""
-    ingest = ingest_of(spark, data)
-    ingest.backfill()
-    whole = {row["minute"]: row["enqueued"] for row in content(data / "lake", ["queue_minutes"])["queue_minutes"]}
-    from penstock.journal.parquet_table import EventsTable
-
-    bronze = EventsTable(data / "lake")
-    bronze.remove(bronze.files(), 0)
-    story = JournalBuilder(data)
-    story.us += 4 * 60_000_000
-    work(story, 1)
-    story.close()
-    ingest_of(spark, data).backfill()
-    after = {row["minute"]: row["enqueued"] for row in content(data / "lake", ["queue_minutes"])["queue_minutes"]}
-    assert {minute: after[minute] for minute in whole} == whole
-    assert QUEUE_MINUTES.key == ("journal", "channel", "minute")
 
 
 @pytest.mark.promise(
@@ -436,7 +283,7 @@ def test_the_minute_that_began_before_the_oldest_row_keeps_what_was_counted(spar
     "a table that an older lake lacks is filled from history, and the others are left untouched",
 )
 @pytest.mark.parametrize(
-    "file", sorted((Path(__file__).parent / "fixtures").glob("data-*.tar.gz")), ids=lambda f: f.name
+    "file", sorted((Path(__file__).parents[1] / "fixtures").glob("data-*.tar.gz")), ids=lambda f: f.name
 )
 def test_a_lake_and_checkpoints_of_an_earlier_version_are_gone_on_from(
     spark: SparkSession, file: Path, tmp_path: Path
@@ -470,3 +317,38 @@ def test_a_lake_and_checkpoints_of_an_earlier_version_are_gone_on_from(
         0,
         4,
     ]
+
+
+# Without a JVM
+
+
+def test_a_batch_without_rows_for_a_table_moves_its_progress_without_a_job(data: Path) -> None:
+    ingest = ingest_of(None, data, only={"envelopes", "deliveries", "conversations"})
+    assert ingest.end == 0
+    journal, end = ingest.journal, location.open_one(data).bounds().end
+    unmet = tuple(ingest._conditions)
+    ingest.advance(
+        JournalBatch(cast("SparkSession", None), journal, ingest.table, 0, end, journal.time_of(end - 1), unmet=unmet)
+    )
+    assert {name: ingest.table(name).progress(APP) for name in ("envelopes", "deliveries", "conversations")} == {
+        "envelopes": end,
+        "deliveries": end,
+        "conversations": end,
+    }
+    assert ingest.table("envelopes").rows().num_rows == 0
+    assert (ingest.end, ingest.behind) == (end, {})
+    ingest.close()
+    again = ingest_of(None, data, only={"envelopes", "deliveries", "conversations"})
+    assert again.end == end, "progress is read from the tables"
+    again.check()
+    again.level()
+    again.close()
+
+
+def test_a_table_without_a_step_here_is_read_from_the_other_lake(data: Path, tmp_path: Path) -> None:
+    whole = ingest_of(None, data)
+    alone = whole.for_table(tmp_path / "aside", "conversations")
+    assert alone.table("conversations").path.is_relative_to(tmp_path / "aside")
+    assert alone.table("envelopes").path.is_relative_to(data / "lake")
+    whole.close()
+    alone.close()

@@ -1,0 +1,51 @@
+"""Queries of the pipeline, run once over a data directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.spark import location
+from penstock.spark.pipeline import steps
+from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.queries import CHECKPOINTS, start_query
+from penstock.spark.pipeline.watch import AlertWatch
+from tests.spark.journaled import JOURNAL
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+APP = f"{JOURNAL}/0"
+"""The application id under which tables store their progress."""
+
+
+def ingest_of(
+    spark: SparkSession | None, data: Path, more: list[steps.Step] | None = None, only: set[str] | None = None
+) -> Ingest:
+    """Ingest with the built-in tables, or only some of them, and `more`."""
+    built_in = [step for step in steps.built_in() if only is None or step.table.name in only]
+    return Ingest(spark, location.open_one(data), data / "lake", built_in + (more or []))  # type: ignore[arg-type]
+
+
+def run(spark: SparkSession, data: Path, part: Ingest | AlertWatch, name: str = "ingest", rows_max: int = 70) -> int:
+    """The query as it is shipped, once over what is there; returns how many batches it took."""
+    batches = []
+
+    def on_batch(rows: DataFrame, number: int) -> None:
+        batches.append(number)
+        part.on_batch(rows, number)
+
+    checkpoint = data / "lake" / CHECKPOINTS / name
+    query = start_query(
+        spark,
+        location.open_one(data),
+        name,
+        on_batch,
+        checkpoint,
+        start=part.end,
+        rows_max=rows_max,
+        pause_ms=None,
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+    return len(batches)

@@ -1,0 +1,187 @@
+"""The query `watch`: alerts do not depend on how rows are batched, on restarts or on crashes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+import pytest
+
+from penstock.ipc.pipeline import AlertsSection, DeadLetterRule, SilenceRule, TriggerFailureRule
+from penstock.spark import location
+from penstock.spark.lake.schemas import AGENTS, ALERTS
+from penstock.spark.lake.table import LakeTable, Progress
+from penstock.spark.pipeline.batch import journal_frame
+from penstock.spark.pipeline.queries import CHECKPOINTS
+from penstock.spark.pipeline.watch import AlertWatch
+from tests.spark.journal_builder import (
+    WATCHED,
+    JournalBuilder,
+    content,
+    work,
+)
+from tests.spark.journaled import JOURNAL
+from tests.spark.pipeline.queried import APP, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NO_SPARK = cast("SparkSession", None)
+"""The clock and the start need no session."""
+RULES = AlertsSection(
+    (
+        DeadLetterRule("dead"),
+        SilenceRule("quiet", for_ms=90_000, agent="bob"),
+        TriggerFailureRule("failing", trigger="s*"),
+    )
+)
+
+
+@pytest.fixture
+def watch(spark: SparkSession) -> Callable[[Path], AlertWatch]:
+    return lambda data: AlertWatch(spark, location.open_one(data), data / "lake", RULES, None)
+
+
+@pytest.mark.promise(
+    "Spark: pipeline",
+    "alerts on rate, latency, dead letters, failing triggers and silence do not depend on how rows are batched",
+)
+def test_alerts_are_the_same_however_the_rows_come(
+    spark: SparkSession, worked: Path, watch: Callable[[Path], AlertWatch], tmp_path: Path
+) -> None:
+    results = []
+    for name, rows_max in (("few", 10_000), ("many", 70)):
+        data = Path(shutil.copytree(worked, tmp_path / name))
+        looking = watch(data)
+        batches = run(spark, data, looking, "watch", rows_max)
+        assert (batches > 3) == (name == "many")
+        looking.on_clock(location.open_one(data).time_of(looking.end - 1) + 600_000_000)
+        results.append(content(data / "lake", WATCHED))
+    assert results[0] == results[1]
+    dead = [row for row in results[0]["alerts"] if row["rule"] == "dead"]
+    assert {(row["subject"], row["state"], row["value"]) for row in dead} == {
+        ("jobs", "firing", 2.0),
+        ("agents/ann/inbox", "firing", 4.0),
+    }
+    [failing] = [row for row in results[0]["alerts"] if row["rule"] == "failing"]
+    assert (failing["subject"], failing["state"]) == ("strict", "resolved")
+    assert "failed firings in a minute" in failing["message"]
+    [quiet] = [row for row in results[0]["alerts"] if row["rule"] == "quiet" and row["state"] == "firing"]
+    assert (quiet["subject"], quiet["value"], quiet["envelope_id"]) == ("bob", 90_000.0, None)
+    assert {row["agent"] for row in results[0]["agents"]} == {"ann", "bob", "sam"}
+
+
+def test_a_watch_that_starts_again_knows_what_fires(
+    spark: SparkSession, data: Path, watch: Callable[[Path], AlertWatch]
+) -> None:
+    looking = watch(data)
+    run(spark, data, looking, "watch", 10_000)
+    late = location.open_one(data).time_of(looking.end - 1) + 600_000_000
+    looking.on_clock(late)
+    made = content(data / "lake", WATCHED)
+    shutil.rmtree(data / "lake" / CHECKPOINTS)
+    again = watch(data)
+    assert again.end == looking.end
+    again.on_clock(late + 1)
+    assert content(data / "lake", WATCHED) == made
+
+
+def test_a_watch_killed_between_its_two_tables_reports_no_agent_as_silent(
+    spark: SparkSession, data: Path, watch: Callable[[Path], AlertWatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alerts of a batch are committed and who was seen in it is not: the next run reads that up first."""
+    journal = location.open_one(data)
+    end = journal.bounds().end
+    whole = watch(data)
+    whole.on_batch(journal_frame(spark, journal.location, 0, end))
+    expected_alerts = content(data / "lake", WATCHED)
+    for name in WATCHED:
+        shutil.rmtree(data / "lake" / name)
+    killed = watch(data)
+    killed.on_batch(journal_frame(spark, journal.location, 0, 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(killed, "_update_agents", lambda part: None)
+        killed.on_batch(journal_frame(spark, journal.location, 20, end - 3))
+    again = watch(data)
+    again.on_batch(journal_frame(spark, journal.location, end - 3, end))
+    assert content(data / "lake", WATCHED) == expected_alerts
+
+
+def test_a_watch_goes_back_with_a_journal_that_lost_rows(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    story = JournalBuilder(data)
+    work(story, 1)
+    story.close()
+    journal = location.open_one(data)
+    end = journal.bounds().end
+    lake = data / "lake"
+    seen = [{"journal": JOURNAL, "agent": name, "offset": offset} for name, offset in (("ann", 1), ("gone", end + 50))]
+    LakeTable(lake, AGENTS).merge(pa.Table.from_pylist(seen, AGENTS.schema), {APP: Progress(0, end + 60)})
+    LakeTable(lake, ALERTS).merge(ALERTS.schema.empty_table(), {APP: Progress(0, end + 60)})
+    watch = AlertWatch(NO_SPARK, journal, lake, AlertsSection(), None)
+    assert watch.end == end
+    assert [row["agent"] for row in content(lake, ["agents"])["agents"]] == ["ann"]
+
+
+# Without a JVM
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> tuple[Path, int]:
+    """A lake that knows two agents, evaluated to the end of the journal; and when they were active."""
+    data = tmp_path / "data"
+    story = JournalBuilder(data)
+    work(story, 1)
+    story.close()
+    journal = location.open_one(data)
+    end = journal.bounds().end
+    at_us = journal.time_of(end - 1)
+    agents = [
+        {"journal": JOURNAL, "agent": name, "offset": number, "last_at": at_us}
+        for number, name in enumerate(("ann", "bob"))
+    ]
+    LakeTable(data / "lake", AGENTS).merge(pa.Table.from_pylist(agents, AGENTS.schema), {APP: Progress(0, end)})
+    LakeTable(data / "lake", ALERTS).merge(ALERTS.schema.empty_table(), {APP: Progress(0, end)})
+    return data, at_us
+
+
+def quiet(data: Path, *rules: SilenceRule) -> AlertWatch:
+    return AlertWatch(NO_SPARK, location.open_one(data), data / "lake", AlertsSection(rules), None)
+
+
+def states(data: Path) -> list[tuple[str, str]]:
+    return [(row["subject"], row["state"]) for row in content(data / "lake", ["alerts"])["alerts"]]
+
+
+def test_the_clock_raises_an_alert_once_for_each_silent_agent(idle: tuple[Path, int]) -> None:
+    data, at_us = idle
+    watch = quiet(data, SilenceRule("quiet", for_ms=MINUTE_MS))
+    watch.on_clock(at_us + MINUTE_MS * 1000)
+    assert states(data) == []
+    watch.on_clock(at_us + MINUTE_MS * 1000 + 1)
+    assert sorted(states(data)) == [("ann", "firing"), ("bob", "firing")]
+    version = LakeTable(data / "lake", ALERTS).version()
+    watch.on_clock(at_us + 2 * MINUTE_MS * 1000)
+    quiet(data, SilenceRule("quiet", for_ms=MINUTE_MS)).on_clock(at_us + 3 * MINUTE_MS * 1000)
+    assert LakeTable(data / "lake", ALERTS).version() == version, "a restart knows what is firing"
+
+
+def test_the_clock_waits_for_rows_that_are_not_evaluated(idle: tuple[Path, int]) -> None:
+    data, at_us = idle
+    watch = quiet(data, SilenceRule("quiet", for_ms=MINUTE_MS))
+    story = JournalBuilder(data)
+    story.send("jobs", "new", "ann")
+    story.close()
+    watch.on_clock(at_us + 10 * MINUTE_MS * 1000)
+    assert states(data) == [], "an agent that seems silent may be active in them"
+
+
+def test_without_a_rule_of_silence_the_clock_does_nothing(idle: tuple[Path, int]) -> None:
+    data, at_us = idle
+    quiet(data).on_clock(at_us + 10 * MINUTE_MS * 1000)
+    assert states(data) == []
