@@ -113,6 +113,7 @@ def log_writer() -> LogWriter:
     return writer
 
 
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_the_server(number: signal.Signals) -> None:
     async def work() -> None:
@@ -127,6 +128,7 @@ def test_a_signal_stops_the_server(number: signal.Signals) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.usefixtures("signals")
 def test_a_hangup_reloads_a_server_that_can_reload() -> None:
     async def work() -> None:
         reloaded = asyncio.Event()

@@ -19,6 +19,7 @@ from penstock.transports.pipe_transports import parse_pipe
 from tests.server.http.driving import envelope
 from tests.server.ops.kernel.piped import HELLO, Peer, run, serving
 
+pytestmark = pytest.mark.usefixtures("signals")
 ANY_PORT = addresses(["tcp://127.0.0.1:0"])
 
 
