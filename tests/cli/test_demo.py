@@ -13,11 +13,7 @@ import pytest
 
 import penstock
 from penstock.client.admin import RemoteSpaces
-from penstock.core.errors import PenstockError, Refusal
-from penstock.core.relay.bounds import RelayLimits
-from penstock.demo import means, process, story
 from penstock.demo.sensors import SENSORS
-from penstock.demo.task import DemoTask
 from penstock.dialects.streamservice.keys import StreamKeys
 from tests.server_process import ServerProcess
 
@@ -95,70 +91,3 @@ def test_every_part_is_alive_and_goes_with_the_server(
     again = start_server("--demo")
     streams = wait_for(lambda: (told := streams_of(again)) and all(told[each]["frames"] for each in SENSORS) and told)
     assert {sensor: streams[sensor]["stream_id"] for sensor in SENSORS} == opened
-
-
-class Flaky:
-    """A part that fails a few times in its own way."""
-
-    def __init__(self, *failures: Exception | None) -> None:
-        self._failures = list(failures)
-        self.over = asyncio.Event()
-
-    async def __call__(self) -> None:
-        if not self._failures:
-            self.over.set()
-            await asyncio.Event().wait()
-        failure = self._failures.pop(0)
-        if failure is not None:
-            raise ExceptionGroup("in a group", [failure])
-
-
-@pytest.mark.promise(
-    "SDK and command line",
-    "the demo runs agents with a trigger, sensors and a story; it stops with its server and restarts after any failure",
-)
-def test_a_part_that_fails_begins_again_and_says_why_once(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "PAUSE_FIRST_S", 0.001)
-    gone = PenstockError(Refusal("Unreachable", "the server is gone"))
-
-    async def run() -> None:
-        part = Flaky(gone, gone, ValueError("not JSON"), None)
-        task = asyncio.create_task(process.keep("sam", part))
-        async with asyncio.timeout(PATIENCE_S):
-            await part.over.wait()
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(run())
-    said = capfd.readouterr().err.splitlines()
-    assert said == ["sam: Unreachable: the server is gone", "sam: not JSON", "sam: it ended by itself"]
-
-
-def test_without_a_space_or_a_relay_only_the_agents_act() -> None:
-    assert [name for name, _ in process.parts(DemoTask("tcp://127.0.0.1:1"))] == [
-        "architect",
-        "jen",
-        "ops",
-        "sam",
-        "kim",
-    ]
-
-
-def test_a_relay_holds_this_chapter_and_nothing_whole_before_it() -> None:
-    assert story.CHAPTER_S < story.HELD_S < story.CHAPTER_S + story.REST_S
-    assert RelayLimits().max_pending_per_topic > story.CHAPTER > story.CHAPTER_S / story.PACE_S
-
-
-def test_a_window_is_reported_with_the_first_reading_after_it() -> None:
-    windows = means.Windows()
-    told = [
-        found
-        for at_s, celsius in ((10.0, 1.0), (11.9, 3.0), (12.0, 5.0), (13.0, 7.0), (20.0, 9.0))
-        for found in windows.add(at_s, "sensor-1", celsius)
-    ]
-    assert [(one["from"], one["celsius"], one["readings"]) for one in told] == [
-        ("1970-01-01T00:00:10+00:00", 2.0, 2),
-        ("1970-01-01T00:00:12+00:00", 6.0, 2),
-    ]
