@@ -142,7 +142,7 @@ def test_a_busy_server_is_tried_again_until_it_answers(scripted: ScriptedHttp) -
 
 def test_retries_end_at_their_bound_and_the_error_says_so(scripted: ScriptedHttp) -> None:
     scripted.script("/v1/journal", BUSY)
-    error = refused(RemoteJournal(scripted.url, retry_s=0.02))
+    error = refused(RemoteJournal(scripted.url, retry_s=0.2))
     assert error.code == "Draining" and "tried again for 0 s" in error.refusal.message
     assert 1 < len(scripted.asked) < 20
 

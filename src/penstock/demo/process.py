@@ -108,8 +108,8 @@ def main() -> int:
 
         def wait_for_end_of_input() -> None:
             sys.stdin.buffer.read()
-            loop.call_soon_threadsafe(work.cancel)
             loop.call_soon_threadsafe(loop.call_later, LEAVE_S, os._exit, 0)
+            loop.call_soon_threadsafe(work.cancel)  # last, because the loop may be closed after it
 
         threading.Thread(target=wait_for_end_of_input, daemon=True).start()
         await asyncio.wait([work])

@@ -65,14 +65,22 @@ def test_a_hello_that_is_not_accepted_is_the_error(answer, code, message):
     run(go())
 
 
-def test_a_server_that_is_absent_or_silent_is_unreachable(monkeypatch):
+def test_a_silent_server_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(raw_connection, "OPEN_S", 0.05)
 
     async def go():
         async with peer() as server:
+            with pytest.raises(PenstockError, match="did not answer in time") as caught:
+                await RawConnection.open(parse(server.url), "secret")
+            assert caught.value.code == "Unreachable"
+
+    run(go())
+
+
+def test_an_absent_server_is_unreachable():
+    async def go():
+        async with peer() as server:
             address = parse(server.url)
-            with pytest.raises(PenstockError, match="did not answer in time"):
-                await RawConnection.open(address, "secret")
         with pytest.raises(PenstockError, match="connection refused") as caught:
             await RawConnection.open(address)
         assert caught.value.code == "Unreachable"
