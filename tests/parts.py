@@ -137,6 +137,17 @@ def _say() -> None:
         Path(os.environ[PROGRESS]).write_text("{done}/{total}/{failed}".format_map(_count))
 
 
+def pytest_collection_modifyitems(config: "pytest.Config", items: "list[pytest.Item]") -> None:
+    items.sort(key=lambda item: place(config.args, item.nodeid))
+
+
+def place(paths: list[str], nodeid: str) -> int:
+    """The place of a test in the order of the given paths: pytest itself merges a file into a folder that follows it."""
+    return next(
+        (number for number, path in enumerate(paths) if nodeid.startswith((f"{path}/", f"{path}::"))), len(paths)
+    )
+
+
 def pytest_collection_finish(session: "pytest.Session") -> None:
     _count["total"] = len(session.items)
     _say()

@@ -31,3 +31,12 @@ def test_the_paths_of_the_parts_exist() -> None:
 def test_the_commands_of_the_parts_are_targets_of_the_makefile() -> None:
     targets = [line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines()]
     assert [part.name for part in parts.PARTS if part.command and part.command[-1] not in targets] == []
+
+
+def test_a_file_that_is_named_before_its_folder_runs_first() -> None:
+    paths = list(parts.PARTS[0].paths)
+    first, second, folder = paths
+    assert second.startswith(f"{folder}/")
+    tests = [f"{folder}/lake/test_table.py::test_a", f"{second}::test_b[1]", f"{first}::test_c", f"{second}::test_a"]
+    ordered = sorted(tests, key=lambda test: parts.place(paths, test))
+    assert ordered == [tests[2], tests[1], tests[3], tests[0]]
