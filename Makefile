@@ -19,13 +19,12 @@ CONSOLE         := $(if $(filter true,$(NODE)),$(CONSOLE_PAGE),nodeless)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up demo test test-more checks lint bench lock clean system nodeless
-# The targets build on one another, so running them side by side gains nothing and mixes their output.
-.NOTPARALLEL:
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-setup: $(STAMP) $(CONSOLE) ## install everything into .venv; does nothing when it is up to date
+setup: ## install everything into .venv; does nothing when it is up to date
+	@$(MAKE) --no-print-directory -sj2 $(STAMP) $(CONSOLE)
 
 # The stamp is written last, so an interrupted set-up starts again instead of passing for a whole one.
 $(STAMP): pyproject.toml requirements.lock
@@ -37,7 +36,7 @@ $(STAMP): pyproject.toml requirements.lock
 	  echo "error: could not make a virtual environment" >&2; \
 	  echo "hint: on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
 	@echo "==> 2/3 installing the locked dependencies (a minute or so with a cold cache)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements.lock || { \
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile --require-hashes -r requirements.lock || { \
 	  echo "error: could not install requirements.lock" >&2; \
 	  echo "hint: the first set-up needs a Python package index; check the network, the proxy and pip's settings, then run \`make setup\` again" >&2; exit 1; }
 	@echo "==> 3/3 installing penstock itself"

@@ -76,7 +76,7 @@ class Run:
                 command(part),
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {PROGRESS: str(self.progress), "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+                env=_environment() | {PROGRESS: str(self.progress), "JAVA_TOOL_OPTIONS": QUICK_JAVA},
             )
 
     def state(self) -> str:
@@ -91,6 +91,11 @@ class Run:
         if self.process.poll() is not None:
             words.append("FAILED" if self.process.returncode else "done")
         return " ".join(words)
+
+
+def _environment() -> dict[str, str]:
+    """This one, in which Python keeps what it compiles: hundreds of processes load the same code."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def main() -> int:

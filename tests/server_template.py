@@ -5,6 +5,8 @@ So one process loads it once, and each `penstock up` is a fork of it with the di
 of the start itself run the command as a person would.
 
 The forked process is a keeper, which forks the server, waits for it, and sends its exit code through a pipe.
+
+Commands that a shell runs, such as those of the docs, come to it through a `penstock` on the path that is only this request: `command_folder`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,19 @@ SOURCE = str(Path(penstock.__file__).parents[1])
 REQUEST_MAX = 1 << 18
 NUMBER_BYTES = 8
 """A process id or an exit code, in a pipe."""
+
+COMMAND = """#!{python} -IS
+import json, os, signal, socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+    asking.connect("{address}")
+    request = {{"words": sys.argv[1:], "folder": os.getcwd(), "env": dict(os.environ)}}
+    socket.send_fds(asking, [json.dumps(request).encode()], [0, 1, 2])
+    pid = int.from_bytes(asking.recv(8), sys.byteorder, signed=True)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    code = int.from_bytes(asking.recv(8), sys.byteorder, signed=True)
+    sys.exit(code if code >= 0 else 128 - code)
+"""
 
 
 Done = subprocess.CompletedProcess[str]
@@ -76,24 +91,37 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
     def _number(self) -> int:
-        told = os.read(self._pipe, NUMBER_BYTES)
-        assert len(told) == NUMBER_BYTES, "the template of the servers ended"
-        return int.from_bytes(told, signed=True)
+        number = os.read(self._pipe, NUMBER_BYTES)
+        assert len(number) == NUMBER_BYTES, "the template of the servers ended"
+        return int.from_bytes(number, sys.byteorder, signed=True)
 
 
 class Template:
     """The process that is copied; it ends with the one that started it."""
 
     def __init__(self, env: dict[str, str]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
         self._asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * REQUEST_MAX)
         with asked:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.server_template", str(asked.fileno())],
+                [sys.executable, "-m", "tests.server_template", str(asked.fileno()), self._address],
                 cwd=Path(__file__).parents[1],
                 env=env,
                 pass_fds=[asked.fileno()],
             )
+
+    @property
+    def _address(self) -> str:
+        return f"{self._folder.name}/address"
+
+    def command_folder(self) -> str:
+        """A folder for the path of a shell, with a `penstock` that runs in a copy of this template."""
+        script = Path(self._folder.name) / "penstock"
+        if not script.exists():
+            script.write_text(COMMAND.format(python=sys.executable, address=self._address))
+            script.chmod(0o755)
+        return self._folder.name
 
     def start(self, request: Request, stdin: int, stdout: int, stderr: int) -> Fork:
         reading, writing = os.pipe()
@@ -107,6 +135,7 @@ class Template:
     def close(self) -> None:
         self._asking.close()
         self._process.wait()
+        self._folder.cleanup()
 
 
 def run_command(words: list[str], folder: Path, env: dict[str, str], stdin: str | None, timeout: float) -> Done:
@@ -134,7 +163,7 @@ def shared() -> Template:
     return made
 
 
-def main(asked: socket.socket) -> None:
+def main(asked: socket.socket, address: str) -> None:
     """Load the server, then copy this process for each that is asked for."""
     from penstock.hide_pandas import hide_pandas
 
@@ -147,16 +176,26 @@ def main(asked: socket.socket) -> None:
     import penstock.server.up  # noqa: F401
 
     gc.freeze()  # so that a copy does not go through what it shares
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(address)
+    listener.listen(64)
     while True:
-        body, fds, _, _ = socket.recv_fds(asked, REQUEST_MAX, 4)
+        ready, _, _ = select.select([asked, listener], [], [])
         while _reap():
             pass
+        asking = asked if asked in ready else listener.accept()[0]
+        body, fds, _, _ = socket.recv_fds(asking, REQUEST_MAX, 4)
         if not body:
-            return
-        *streams, told = fds
+            if asking is asked:
+                return
+            continue
+        if asking is not asked:
+            fds.append(asking.detach())
+        *streams, answers = fds
         if os.fork() == 0:
             asked.close()
-            _keep(msgspec.json.decode(body, type=Request), streams, told)
+            listener.close()
+            _keep(msgspec.json.decode(body, type=Request), streams, answers)
         for fd in fds:
             os.close(fd)
 
@@ -169,17 +208,17 @@ def _reap() -> bool:
         return False
 
 
-def _keep(request: Request, streams: list[int], told: int) -> NoReturn:
+def _keep(request: Request, streams: list[int], answers: int) -> NoReturn:
     """Run the command in a child, and say who it is and how it ended."""
     server = os.fork()
     if server == 0:
-        os.close(told)
+        os.close(answers)
         _serve(request, streams)
     for fd in streams:
         os.close(fd)
-    os.write(told, server.to_bytes(NUMBER_BYTES, signed=True))
+    os.write(answers, server.to_bytes(NUMBER_BYTES, sys.byteorder, signed=True))
     _, status = os.waitpid(server, 0)
-    os.write(told, os.waitstatus_to_exitcode(status).to_bytes(NUMBER_BYTES, signed=True))
+    os.write(answers, os.waitstatus_to_exitcode(status).to_bytes(NUMBER_BYTES, sys.byteorder, signed=True))
     os._exit(0)
 
 
@@ -204,4 +243,4 @@ def _serve(request: Request, streams: list[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))
+    main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.paths import ROOT
 from tests.server_process import ServerProcess, environment
+from tests.server_template import shared
 
 COMMAND_S = 300.0
 """A command may have to wait for Spark, on a machine that is busy with other tests."""
@@ -28,9 +29,9 @@ def blocks(document: str, mark: str | None = None) -> list[tuple[str, str]]:
 
 
 def reader_environment() -> dict[str, str]:
-    """What a reader's terminal knows: `penstock` and `python` are on the path."""
-    scripts = Path(sys.executable).parent
-    return environment(PATH=f"{scripts}{os.pathsep}{os.environ['PATH']}")
+    """What a reader's terminal knows: `penstock` and `python` are on the path. The first runs in a copy of a loaded process."""
+    folders = shared().command_folder(), str(Path(sys.executable).parent), os.environ["PATH"]
+    return environment(PATH=os.pathsep.join(folders))
 
 
 def run_blocks(document: str, server: ServerProcess, seconds: float, mark: str | None = None) -> int:

@@ -22,6 +22,7 @@ from penstock.server.http.request import AnyQuery, NoQuery
 from penstock.server.http.routes import ROUTES
 from tests.integration.serving import Http, envelope
 from tests.server_process import ServerProcess
+from tests.tiers import first_of
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 STREAM = "jobs"
@@ -34,8 +35,8 @@ spaces: [{{space: {{id: demo, name: Demo}}, participants: {{ann: {{tokens: [ann-
 """
 MEDIA_TYPE = "application/x-ndjson"
 schemathesis.serializer.alias(MEDIA_TYPE, "text/plain")
+EXAMPLES = first_of((12, 120), 1)
 BOUNDED = settings(
-    max_examples=40,
     derandomize=True,
     database=None,
     deadline=None,
@@ -82,12 +83,13 @@ ASKED += [(route, WRONG) for route in ROUTES if route.body is not None or route.
 
 
 @pytest.mark.promise("Benchmarks and robustness", "schemathesis finds no fault")
+@pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize(("route", "mode"), ASKED, ids=lambda part: getattr(part, "name", part).lower())
-def test_whatever_is_sent_the_answer_is_one_that_was_promised(target, described, session, route, mode):
+def test_whatever_is_sent_the_answer_is_one_that_was_promised(target, described, session, route, mode, examples):
     operation = described[route.path][route.method]
     seen: Counter[int] = Counter()
 
-    @BOUNDED
+    @settings(BOUNDED, max_examples=examples)
     @given(operation.as_strategy(generation_mode=mode))
     def check(case):
         if mode is RIGHT and isinstance(case.body, dict) and "to" in case.body:

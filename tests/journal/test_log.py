@@ -18,6 +18,7 @@ from penstock.journal.port import Committed, Outcome, Refused
 from penstock.journal.segments import DamageError
 from penstock.testing.disk import LyingDisk, PowerLossError
 from tests.journal.histories import HOUR_US, JOURNAL, START_US, ack, label, put, rebuilt, reopened
+from tests.tiers import first_of
 
 Label = tuple[str, str | None]
 LIVES = 5
@@ -151,7 +152,7 @@ def run_histories(first: int, sync: Sync = "commit", eio: float = 0.0) -> list[L
 
 
 @pytest.mark.promise("Journal", "an acknowledged row is durable, even on a disk that loses unsynced data")
-@pytest.mark.parametrize("first", range(0, 300, SEEDS_A_TEST))
+@pytest.mark.parametrize("first", first_of(range(0, 1000, SEEDS_A_TEST), 2))
 def test_acknowledged_is_there_once_and_in_order_after_any_crash(first: int) -> None:
     histories = run_histories(first)
     assert sum(len(history.promised) for history in histories) > 20 * len(histories)
@@ -160,7 +161,7 @@ def test_acknowledged_is_there_once_and_in_order_after_any_crash(first: int) -> 
 
 
 @pytest.mark.parametrize("eio", [0.02, 0.2, 0.6])
-@pytest.mark.parametrize("first", range(1000, 1100, SEEDS_A_TEST))
+@pytest.mark.parametrize("first", first_of(range(1000, 1500, SEEDS_A_TEST), 1))
 def test_a_disk_that_fails_now_and_then_loses_and_invents_nothing(first: int, eio: float) -> None:
     histories = run_histories(first, eio=eio)
     assert any(history.refused for history in histories)

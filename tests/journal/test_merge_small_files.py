@@ -8,6 +8,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from penstock.core.rows import Row
 from penstock.journal import merge_small_files
@@ -40,6 +41,17 @@ def offsets(bronze, table=None):
     return found
 
 
+def test_two_dates_of_seals_leave_few_files_and_every_row(tmp_path):
+    bronze = EventsTable(tmp_path)
+    first = SEALS // 2 - merge_small_files.FILES_MIN - 5
+    for number in range(first, SEALS // 2 + 5):
+        sealed(bronze, number)
+    dates = Counter(file.path[:15] for file in bronze.files())
+    assert len(dates) == 2 and max(dates.values()) <= merge_small_files.FILES_MIN
+    assert offsets(bronze) == list(range(first * 3, (SEALS // 2 + 5) * 3))
+
+
+@pytest.mark.more
 def test_two_days_of_seals(tmp_path):
     bronze = EventsTable(tmp_path)
     log = DeltaLog(bronze.path)

@@ -510,4 +510,9 @@ class QueueStateful(RuleBasedStateMachine):
 
 
 TestQueue = QueueStateful.TestCase
-TestQueue.settings = settings(max_examples=500, stateful_step_count=60)
+TestQueue.settings = settings(max_examples=150, stateful_step_count=60)
+
+
+@pytest.mark.more
+class TestQueueLonger(QueueStateful.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=2000, stateful_step_count=60)

@@ -15,7 +15,7 @@ from penstock.spark.lake.table import LakeTable
 from tests.server_process import environment
 from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, counted, offsets
 
-ROUNDS = 10
+ROUNDS = 5
 COMMITS = 60
 
 WRITER = """
