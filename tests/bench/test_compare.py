@@ -82,6 +82,7 @@ def run_compare(folder, *words):
     return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=60, check=False)
 
 
+@pytest.mark.more
 @pytest.mark.promise("Benchmarks and robustness", "`penstock bench compare` measures two versions in alternating pairs")
 def test_a_version_compared_with_itself(tmp_path):
     words = ["--only", "queue", "--pairs", "1", "--seconds", "0.3", "--max-ratio", "100", "--json"]

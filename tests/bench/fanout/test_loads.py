@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 
+@pytest.mark.more
 @pytest.mark.promise("Benchmarks and robustness", "deliveries of the aggregation pattern grow as O(N)")
 @pytest.mark.promise(
     "Benchmarks and robustness", "`penstock bench fanout` accounts for every delivery, targeted and broadcast"

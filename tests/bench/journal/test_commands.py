@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.more
 @pytest.mark.promise("Benchmarks and robustness", "`penstock bench journal` compares with SQLite")
 def test_journal_cells_are_accounted_for_beside_sqlite(bench):
     found = bench("journal", "--rounds", "1", "--count", "600", "--commit", "100", "--live", "300")

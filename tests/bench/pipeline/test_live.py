@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.bench.harness.processes import ProcessGroup, cpu_s
 from penstock.bench.harness.result import BenchResult
 from penstock.bench.pipeline.live import (
+    POLL_S,
     PROBE_EVERY_S,
     PROBE_STREAM,
     FreshnessProbes,
@@ -30,9 +31,12 @@ def test_a_probe_is_seen_when_its_table_counts_it():
         table = LakeTable(server.data / "lake", QUEUE_MINUTES)
         counted = threading.Event()
 
+        ended = threading.Event()
+
         def count():
             while server.counts(PROBE_STREAM).get("q.in", 0) < 2:
-                pass
+                if ended.wait(POLL_S):
+                    return
             counted.set()
             row = {"journal": "j", "date": date(2026, 1, 1), "minute": datetime(2026, 1, 1, tzinfo=UTC)}
             row |= {"channel": PROBE_STREAM, "enqueued": 2, "final": False}
@@ -44,6 +48,7 @@ def test_a_probe_is_seen_when_its_table_counts_it():
         try:
             took = probes.run(PROBE_EVERY_S * 1.5)
         finally:
+            ended.set()
             writer.join()
             probes.socket.close()
     assert counted.is_set() and len(took) == 2

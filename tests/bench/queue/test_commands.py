@@ -33,6 +33,7 @@ def test_queue_cells_are_accounted_for(bench):
     assert "penstock" in found["commands"]
 
 
+@pytest.mark.more
 def test_queue_beside_its_peer_or_saying_why_not(bench):
     found = bench("queue", "--only", "closed", "--batch", "16", "--seconds", "0.2", "--rounds", "1")
     targets = [(cell["target"], cell["client"]) for cell in found["cells"]]
@@ -43,6 +44,7 @@ def test_queue_beside_its_peer_or_saying_why_not(bench):
         assert [cell.get("ratio", 0) > 0 for cell in found["cells"]] == [False, True, False]
 
 
+@pytest.mark.more
 @pytest.mark.promise("Benchmarks and robustness", "`penstock bench queue` and `bench http` account for every envelope")
 def test_http_cells_are_accounted_for(bench):
     found = bench(

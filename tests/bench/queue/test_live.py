@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 
+
+@pytest.mark.more
 def test_followers_of_a_view_all_come_to_the_same_version(bench):
     found = bench("live", "--seconds", "0.5", "--watchers", "0,5", "--rows", "10", "--changes", "200")
     alone, followed = (cell["rounds"][0] for cell in found["cells"])

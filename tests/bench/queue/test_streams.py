@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 
+
+@pytest.mark.more
 def test_very_many_streams_are_filled_asked_and_accounted_for(bench):
     found = bench("streams", "--count", "300", "--no-minute")
     fill, *looks = found["cells"]

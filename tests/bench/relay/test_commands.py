@@ -24,6 +24,7 @@ def test_options_that_make_no_sense_are_refused(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.more
 @pytest.mark.promise(
     "Benchmarks and robustness",
     "`penstock bench relay` accounts for every message, and measures the queue next to the relay",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import time
@@ -136,12 +137,13 @@ class FreshnessProbes:
         self._visible = 0
 
     def run(self, seconds: float) -> list[int]:
-        """Send probes for a while; returns how long each took to be counted, in nanoseconds."""
+        """Send probes, one every `PROBE_EVERY_S`; returns how long each took to be counted, in nanoseconds."""
         due = begun = time.monotonic()
         first = len(self._sent_ns)
+        last = first + math.ceil(seconds / PROBE_EVERY_S)
         took: list[int] = []
-        while (now := time.monotonic()) < begun + seconds or self._visible < len(self._sent_ns):
-            if due <= now < begun + seconds:
+        while (now := time.monotonic()) < begun + seconds or self._visible < last:
+            if due <= now and len(self._sent_ns) < last:
                 self._send()
                 due += PROBE_EVERY_S
             if now > begun + seconds + LAST_S:
