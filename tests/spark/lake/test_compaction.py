@@ -35,6 +35,7 @@ def entries(table):
     return len(list(table.log.path.iterdir()))
 
 
+@pytest.mark.more
 @pytest.mark.promise("Spark: pipeline", "compaction merges small files within bounds, without disturbing readers")
 def test_a_day_of_commits_stays_within_the_bounds(tmp_path):
     clock = Clock()

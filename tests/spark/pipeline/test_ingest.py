@@ -98,6 +98,7 @@ def test_many_small_batches_give_the_tables_of_one_computation(spark: SparkSessi
     assert content(data / "lake") == expected
 
 
+@pytest.mark.more
 @pytest.mark.promise(
     "Spark: pipeline",
     "9: other batches, a crash between two tables and a replay of every batch give the same tables",

@@ -166,6 +166,7 @@ class RemoteEnd:
         return self._journal.end()
 
 
+@pytest.mark.more
 @pytest.mark.promise("Spark: pipeline", "data loss stops the pipeline in a named state with a hint")
 def test_lost_rows_halt_it_in_a_named_state_until_the_loss_is_accepted(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "run"

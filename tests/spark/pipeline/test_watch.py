@@ -45,6 +45,7 @@ def watch(spark: SparkSession) -> Callable[[Path], AlertWatch]:
     return lambda data: AlertWatch(spark, location.open_one(data), data / "lake", RULES, None)
 
 
+@pytest.mark.more
 @pytest.mark.promise(
     "Spark: pipeline",
     "alerts on rate, latency, dead letters, failing triggers and silence do not depend on how rows are batched",
