@@ -64,7 +64,7 @@ test: system setup ## set up, then check style, types and layers and run every t
 	$(if $(strip $(ARGS)),@$(MAKE) --no-print-directory checks)
 	$(BIN)/python -m $(if $(strip $(ARGS)),pytest $(ARGS),tests.parts)
 
-test-more: setup ## the tests that need minutes for their environment, such as a Spark cluster
+test-more: setup ## the slow tests: many seeds, every bench, a Spark cluster
 	$(BIN)/python -m pytest -m more $(ARGS)
 
 lint: setup checks ## check style, types and layers only

@@ -5,6 +5,7 @@ import doctest
 import pytest
 
 from penstock.testing import clock, world
+from tests.paths import ROOT
 from tests.simulation.queue.checks import Broken
 from tests.simulation.queue.storm import STEPS, storm
 from tests.simulation.world import CheckedWorld
@@ -77,6 +78,11 @@ def test_storms_reach_what_they_are_meant_to_test() -> None:
         if code.encode() in message
     }
     assert len(codes) == 6, codes
+
+
+def test_the_docs_name_the_number_of_seeds() -> None:
+    words = f"{IN_EVERY_RUN * SEEDS_A_CHUNK} seeds, and `make test-more` through {CHUNKS * SEEDS_A_CHUNK}"
+    assert words in (ROOT / "docs/explain/delivery-guarantees.md").read_text()
 
 
 def test_another_seed_is_another_storm() -> None:
