@@ -102,13 +102,16 @@ class Template:
     def __init__(self, env: dict[str, str]) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(self._address)
+        listener.listen(64)
         self._asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * REQUEST_MAX)
-        with asked:
+        with asked, listener:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.server_template", str(asked.fileno()), self._address],
+                [sys.executable, "-m", "tests.server_template", *map(str, (asked.fileno(), listener.fileno()))],
                 cwd=Path(__file__).parents[1],
                 env=env,
-                pass_fds=[asked.fileno()],
+                pass_fds=[asked.fileno(), listener.fileno()],
             )
 
     @property
@@ -163,7 +166,7 @@ def shared() -> Template:
     return made
 
 
-def main(asked: socket.socket, address: str) -> None:
+def main(asked: socket.socket, listener: socket.socket) -> None:
     """Load the server, then copy this process for each that is asked for."""
     from penstock.hide_pandas import hide_pandas
 
@@ -176,9 +179,6 @@ def main(asked: socket.socket, address: str) -> None:
     import penstock.server.up  # noqa: F401
 
     gc.freeze()  # so that a copy does not go through what it shares
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(address)
-    listener.listen(64)
     while True:
         ready, _, _ = select.select([asked, listener], [], [])
         while _reap():
@@ -243,4 +243,4 @@ def _serve(request: Request, streams: list[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    main(*(socket.socket(fileno=int(word)) for word in sys.argv[1:]))

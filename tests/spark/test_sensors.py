@@ -118,6 +118,7 @@ def test_the_dashboard_receives_the_means_of_the_sensor_readings(
     check_tables(spark, server, tmp_path / "lake", frames=sum(map(len, kept.values())))
 
 
+@pytest.mark.more
 @pytest.mark.promise("Documentation", "blocks that need Spark run with a pipeline")
 @pytest.mark.promise(
     "Spark: pipeline",
