@@ -42,8 +42,8 @@ class Part(NamedTuple):
 PARTS = (
     # In the order in which they use the one pipeline.
     Part("spark", ("tests/docs/test_pipeline_documents.py", "tests/spark/pipeline/test_process.py", "tests/spark")),
-    Part("servers", ("tests/integration", "tests/client", "tests/cli", "tests/kernel", "tests/docs"), 4),
-    Part("rest", (), 8, is_rest=True),
+    Part("servers", ("tests/integration", "tests/client", "tests/cli", "tests/kernel", "tests/docs"), 5),
+    Part("rest", (), 5, is_rest=True),
     Part("checks", (), 8, command=("make", "--no-print-directory", "checks")),
 )
 

@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -51,7 +52,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Request(msgspec.Struct):
-    """The server to start."""
+    """The command to run, by its words; `-c` and a program run as Python would run them."""
 
     words: list[str]
     folder: str
@@ -235,11 +236,23 @@ def _serve(request: Request, streams: list[int]) -> NoReturn:
     os.environ.update(request.env)
     sys.path[0] = request.folder
     sys.argv = ["penstock", *request.words]
-    code = main()
+    code = _run_program(request.words[1]) if request.words[0] == "-c" else main()
     for stream in (sys.stdout, sys.stderr):
         if not stream.closed:  # `stdio` leaves it to the event loop, which closes it
             stream.flush()
     os._exit(code)  # taking a loaded interpreter apart costs more than most commands
+
+
+def _run_program(text: str) -> int:
+    """Run a program as `python -c` would; returns its exit code."""
+    try:
+        exec(compile(text, "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

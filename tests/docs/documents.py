@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.paths import ROOT
 from tests.server_process import ServerProcess, environment
-from tests.server_template import shared
+from tests.server_template import run_command, shared
 
 COMMAND_S = 300.0
 """A command may have to wait for Spark, on a machine that is busy with other tests."""
@@ -45,16 +45,17 @@ def run_blocks(document: str, server: ServerProcess, seconds: float, mark: str |
         # `-f` makes curl fail on an HTTP error, which a reader would see in the answer.
         command = ["bash", "-euo", "pipefail", "-c", here.replace("curl -s ", "curl -sf ")]
         if language == "python":
-            command = [sys.executable, "-c", here]
-        done = subprocess.run(
-            command,
-            cwd=server.folder,
-            env=reader_environment(),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+            done = run_command(["-c", here], server.folder, reader_environment(), None, seconds)
+        else:
+            done = subprocess.run(
+                command,
+                cwd=server.folder,
+                env=reader_environment(),
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
         assert done.returncode == 0, f"{document}:\n{code}\n{done.stdout}{done.stderr}"
         ran += 1
     return ran

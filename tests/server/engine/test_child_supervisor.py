@@ -197,10 +197,10 @@ def test_stopping_what_never_started_is_fine() -> None:
 
 
 def test_death_by_a_signal_is_not_taken_for_a_child_that_could_not_start(child: Callable[[str], str]) -> None:
-    module = child("import signal\nos.kill(os.getpid(), signal.SIGHUP)")
+    module = child("import signal\nos.kill(os.getpid(), signal.SIGUSR1)")
     supervisor = ChildSupervisor(module)
     code = run(supervisor.run(Task("a")))
-    assert code == -signal.SIGHUP != EXIT_NOT_STARTED and supervisor.start_error == ""
+    assert code == -signal.SIGUSR1 != EXIT_NOT_STARTED and supervisor.start_error == ""
 
 
 def test_a_stop_during_the_start_ends_the_child(child: Callable[[str], str]) -> None:

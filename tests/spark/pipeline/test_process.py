@@ -110,9 +110,7 @@ def alert_about(http: Http, subject: str) -> dict[str, Any] | None:
 
 
 @pytest.mark.promise("Spark: pipeline", "a killed driver changes nothing, and alerts arrive as envelopes")
-def test_beside_a_server_the_loop_closes_and_a_killed_driver_changes_nothing(
-    demo_pipeline: ServerProcess, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_an_alert_comes_back_through_the_door_as_work(demo_pipeline: ServerProcess) -> None:
     server = demo_pipeline
     http = Http(server.http)
     for number in range(20):
@@ -134,7 +132,14 @@ def test_beside_a_server_the_loop_closes_and_a_killed_driver_changes_nothing(
     assert "penstock_pipeline_up 1.0" in text and 'penstock_pipeline_offset{query="ingest"}' in text
     assert http.get("/health").json["pipeline"] == "running"
 
-    # Killed in the middle of a batch, it is started again by itself and goes on where its tables are.
+
+@pytest.mark.more
+@pytest.mark.promise("Spark: pipeline", "a killed driver changes nothing, and alerts arrive as envelopes")
+def test_a_driver_killed_in_a_batch_is_restarted_and_changes_nothing(
+    demo_pipeline: ServerProcess, spark: SparkSession, tmp_path: Path
+) -> None:
+    server = demo_pipeline
+    http = Http(server.http)
     first = status(server.data)
     end = RemoteEnd(server)
     http.enqueue(STREAM, *(f"b{number}" for number in range(100)))
