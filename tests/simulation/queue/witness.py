@@ -317,10 +317,10 @@ class Witness:
             if id_ not in talk.places and not by_name:
                 raise Broken(checks.HOLDER, f"`{talk.who}` was never given `{id_}` and may {op} it")
             return
-        latest = talk.place(id_)
-        if latest is not None and self._holders[place][0] != pipe.no:
-            # The id came in again and its new record was leased here, before this settle and written after it.
-            place = latest
+        if self._holders[place][0] != pipe.no:
+            # Another record of this id, new or a dead letter, was leased here before this settle and written after it.
+            here = talk.places.get(id_, {}).items()
+            place = next((one for one in here if self._holders[one][0] == pipe.no), place)
         if place not in self.history.settled and place not in self.history.fated:
             raise Broken(checks.DURABLE, f"{op} of `{id_}` is confirmed and not durable")
         no, _ = self._holders[place]
