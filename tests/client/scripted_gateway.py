@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -116,19 +117,27 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway():
-    """A gateway on a free port."""
-    made = Gateway()
+async def served(path: str, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """Serve one route on a free port; yields the URL of the server."""
     application = web.Application()
-    application.router.add_get("/ws", made.connected)
+    application.router.add_get(path, handler)
     runner = web.AppRunner(application, shutdown_timeout=0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        yield made
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
-        for seat in made.seats:
-            await seat.cut() if seat.socket._req.transport else None
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def gateway():
+    """A gateway on a free port."""
+    made = Gateway()
+    async with served("/ws", made.connected) as made.url:
+        try:
+            yield made
+        finally:
+            for seat in made.seats:
+                await seat.cut() if seat.socket._req.transport else None

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 import penstock
+from tests.paths import ROOT
 from tests.server_process import ServerProcess
 
 BUILT = Path(penstock.__file__).parent / "console" / "index.html"
@@ -48,18 +49,28 @@ def find_chrome() -> str | None:
 
 
 def require(thing: object, problem: str) -> None:
-    """Skip a browser test if something is missing; fail if `CI=true`."""
+    """Skip a test of the console if something is missing; fail if `CI=true`."""
     if not thing:
         if os.environ.get("CI") == "true":
             pytest.fail(problem)
         pytest.skip(problem)
 
 
+@pytest.fixture(scope="session")
+def built_console() -> None:
+    require(BUILT.exists(), "the console is not built: run `make setup` with Node 20 or newer")
+
+
+@pytest.fixture(scope="session")
+def console_tools() -> None:
+    is_there = shutil.which("npm") and (ROOT / "console" / "node_modules" / "tsx").exists()
+    require(is_there, "the console's tools are not installed: run `make setup` with Node 20 or newer")
+
+
 # Module scope: Playwright runs an event loop in this thread while open, and other test modules run their own.
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(built_console: None) -> Iterator[Browser]:
     chrome = find_chrome()
-    require(BUILT.exists(), "the console is not built: run `make setup` with Node 20 or newer")
     require(chrome, "no Chrome or Chromium found: install one, or set PENSTOCK_CHROMIUM to its path")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chrome, args=list(QUIET))

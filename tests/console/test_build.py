@@ -18,10 +18,7 @@ NAMESPACES = {
     "http://www.w3.org/1999/xhtml",
 }
 
-needs_build = pytest.mark.skipif(
-    not BUILT.is_dir(),
-    reason="the console is not built: run `make setup` with Node 20 or newer",
-)
+needs_build = pytest.mark.usefixtures("built_console")
 
 
 def built(suffix: str = "") -> list[Path]:

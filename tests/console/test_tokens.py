@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 import subprocess
 from typing import Any
 
@@ -38,10 +37,7 @@ from tests.paths import ROOT
 CONSOLE = ROOT / "console"
 Parts = tuple[bytes, ...]
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("node") is None or not (CONSOLE / "node_modules" / "tsx").exists(),
-    reason="the console's tests need Node and `npm ci` in `console`",
-)
+pytestmark = pytest.mark.usefixtures("console_tools")
 
 STORY: list[Payload] = [Token("Once"), Token(" upon"), Heartbeat(), Token(" a time…"), Token(" ∎")]
 END = Complete(tokens=4, finish_reason="stop", generation_ms=120, tokens_per_second=33.5, perplexity=3.25, entropy=0.5)

@@ -1,6 +1,5 @@
 """The console's own unit tests and type checks, run by its own tools if they are installed."""
 
-import shutil
 import subprocess
 
 import pytest
@@ -9,10 +8,7 @@ from tests.paths import ROOT
 
 CONSOLE = ROOT / "console"
 
-pytestmark = pytest.mark.skipif(
-    not (CONSOLE / "node_modules").is_dir() or shutil.which("npm") is None,
-    reason="the console's tools are not installed: run `make setup` with Node 20 or newer",
-)
+pytestmark = pytest.mark.usefixtures("console_tools")
 
 
 def run(script: str) -> None:

@@ -13,6 +13,7 @@ from penstock.client.control import websocket
 from penstock.client.control.transport import WRITE_HIGH
 from penstock.client.control.websocket import MESSAGE_BYTES, open_websocket
 from penstock.core.errors import PenstockError
+from tests.client.scripted_gateway import served
 from tests.client.scripted_peer import PATIENCE_S, run, until
 
 
@@ -68,17 +69,8 @@ class Server:
 @asynccontextmanager
 async def serving():
     made = Server()
-    application = web.Application()
-    application.router.add_get("/v1/control", made.connected)
-    runner = web.AppRunner(application, shutdown_timeout=0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with served("/v1/control", made.connected) as made.url:
         yield made
-    finally:
-        await runner.cleanup()
 
 
 @asynccontextmanager
