@@ -1,7 +1,7 @@
 """Scopes, and what a principal with them may do."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.core.scopes import (
@@ -147,9 +147,11 @@ def test_an_agent_does_not_speak_for_others(from_: str) -> None:
     assert not holder(agent="sam").vouches(from_)
 
 
-@given(st.text())
-def test_without_an_agent_anyone_may_be_named(from_: str) -> None:
-    assert holder().vouches(from_)
+@given(st.text() | st.builds("{}/{}".format, st.sampled_from(["system", "pipeline", "systems"]), st.text()))
+@example("system/courier")
+@example("pipeline/x")
+def test_without_an_agent_anyone_but_the_server_may_be_named(from_: str) -> None:
+    assert holder().vouches(from_) == (not from_.startswith(("system/", "pipeline/")))
 
 
 @given(st.binary(min_size=TOKEN_BYTES, max_size=TOKEN_BYTES))

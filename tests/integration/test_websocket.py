@@ -98,13 +98,23 @@ def test_batches_are_arrays_of_up_to_n(http, server, stream):
             assert len(set(first["leaseId"] + second["leaseId"])) == 5
             assert [one["id"] for one in second["deliver"]] == ["d", "e"]
             await peer.say({"ack": ["a", "b", "c", "d", "e"]})
-            assert [await peer.read() for _ in "abcde"] == [{"settled": id_} for id_ in "abcde"]
+            assert [(await peer.read())["settled"] for _ in "abcde"] == [*"abcde"]
             assert http.counters()[stream]["q.ack"] == 5
 
     run(go())
 
 
 # Settling
+
+
+def settled(delivery, op):
+    """The confirmation of one settle."""
+    return {
+        "settled": delivery["deliver"]["id"],
+        "leaseId": delivery["leaseId"],
+        "op": op,
+        "attempt": delivery["attempt"],
+    }
 
 
 @pytest.mark.promise("The document's testing strategy", "Integration: HTTP and WebSocket flows")
@@ -119,13 +129,13 @@ def test_every_settle_does_what_it_says_and_is_confirmed(http, server, stream):
             for attempt, message in enumerate(messages, 2):
                 await peer.say(message)
                 frames = [await peer.read(), await peer.read()]  # in either order
-                assert {"settled": "a"} in frames
+                assert settled(delivery, next(iter(message))) in frames
                 (delivery,) = [frame for frame in frames if "deliver" in frame]
                 assert delivery["attempt"] == attempt
             counters = http.counters()[stream]
             assert (counters["q.nack"], counters["q.release"]) == (2, 1)
             await peer.say({"term": "a", "reason": "never"})
-            assert await peer.read() == {"settled": "a"}
+            assert await peer.read() == settled(delivery, "term")
             (row,) = http.get("/v1/peek", stream=stream, state="dead").json["rows"]
             assert row["env"]["headers"]["x-courier"]["lastError"] == "never"
 
@@ -159,12 +169,12 @@ def test_a_lease_id_is_checked_exactly(http, server, stream):
             await peer.say({"nack": "a", "leaseId": first["leaseId"]})
             frames = [await peer.read(), await peer.read()]
             (second,) = [frame for frame in frames if "deliver" in frame]
-            assert {"settled": "a"} in frames and second["leaseId"] != first["leaseId"]
+            assert settled(first, "nack") in frames and second["leaseId"] != first["leaseId"]
             await peer.say({"ack": "a", "leaseId": first["leaseId"]})
             error = await peer.error()
             assert (error["code"], error["ref"]) == ("LeaseExpired", "a")
             await peer.say({"ack": "a", "leaseId": second["leaseId"]})
-            assert await peer.read() == {"settled": "a"}
+            assert await peer.read() == settled(second, "ack")
 
     run(go())
 
@@ -180,7 +190,7 @@ def test_wrong_settles_are_errors_and_leave_the_socket_open(http, server, stream
             assert (await other.error())["code"] == "NotLeaseHolder"
             await peer.say({"ack": ["a", "b", "zzz"]})
             assert (await peer.error())["ref"] == "b" and (await peer.error())["code"] == "UnknownEnvelope"
-            assert await peer.read() == {"settled": "a"}
+            assert (await peer.read())["settled"] == "a"
             await peer.say({"ack": "a"})
             assert (await peer.error())["code"] == "AlreadyAcked"
             for wrong in ({"ack": 5}, {"nack": ["a"]}, {"nack": "b", "delayMs": "soon"}, {"ack": [1]}, []):

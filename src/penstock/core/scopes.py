@@ -28,6 +28,8 @@ ANY = "*"
 STREAM_VERBS = ("enqueue", "subscribe", "read", "admin", ANY)
 VIEW_VERBS = ("read", "subscribe", "admin", ANY)
 AGENTS = "agents/"
+RESERVED = ("system/", "pipeline/")
+"""Senders that only the server names: its rules, and applications that stage batches."""
 TOKEN_BYTES = 32
 """Random bytes of a token."""
 
@@ -128,8 +130,10 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
         return self.operator or any(scope.kind == "admin" for scope in self.scopes)
 
     def vouches(self, from_: str) -> bool:
-        """Whether it may send as this `from`: an agent only as itself, other principals as anyone."""
-        if self.agent is None or from_ == self.agent:
+        """Whether it may send as this `from`: an agent only as itself, other principals as anyone but the server."""
+        if self.agent is None:
+            return not from_.startswith(RESERVED)
+        if from_ == self.agent:
             return True
         name, *rest = from_.removeprefix(AGENTS).split("/") if from_.startswith(AGENTS) else [""]
         # A reader that takes an address for a path must not end up at another agent's.

@@ -73,3 +73,10 @@ def test_rows_that_no_producer_sent_are_skipped(server: ServerProcess, stream: s
 
     counts: FeedCounts = run(go())
     assert (counts.skipped, counts.stored) == (3, 0)
+
+
+def test_an_envelope_of_the_server_is_refused_and_rejects_no_other(server: ServerProcess, stream: str) -> None:
+    notice = msgspec.json.encode({**msgspec.json.decode(body("n", stream)), "from": "system/courier"})
+    counts, got = fed(server, stream, notice, body("a", stream))
+    assert (counts.stored, counts.refused, counts.reasons) == (1, 1, {"Forbidden": 1})
+    assert [delivery.id for delivery in got] == ["a"]

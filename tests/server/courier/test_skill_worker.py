@@ -370,7 +370,7 @@ def test_a_request_that_is_delivered_again_is_not_answered_twice(root: Path) -> 
     ("more", "reason"),
     [
         ({"type": "git.diff.result"}, "takes `git.diff.request`"),
-        ({"from": "pipeline/x"}, "`replies` allows"),
+        ({"from": "reports/x"}, "`replies` allows"),
         ({"payload": {"base": "main", "replyTo": "elsewhere/x"}}, "`replies` allows"),
         ({"from": None}, "`replies` allows"),
     ],

@@ -92,7 +92,8 @@ class EnqueueFeed:
         try:
             receipt = await self._client.enqueue(self._channel, batch)
         except PenstockError as error:
-            if error.code not in _OWN_FAULT:
+            reserved = error.code == "Forbidden" and not (error.refusal.ref or "").startswith("streams:")
+            if error.code not in _OWN_FAULT and not reserved:
                 raise
             if len(batch) > 1:  # a batch is stored whole or not at all, so find the envelope at fault
                 for envelope in batch:

@@ -34,6 +34,10 @@ def errors(frames: list[dict[str, Any]]) -> list[str]:
     return [frame["error"]["code"] for frame in frames if "error" in frame]
 
 
+def settled(id_: str, lease_id: str | None, op: str = "ack", attempt: int = 1) -> dict[str, Any]:
+    return {"settled": id_, "leaseId": lease_id, "op": op, "attempt": attempt}
+
+
 class TestDelivery:
     def test_starts_with_no_credit(self) -> None:
         peer = stocked("1").subscribe("a")
@@ -97,13 +101,37 @@ class TestSettles:
     def test_ack_is_silent_unless_confirmation_was_asked_for(self) -> None:
         assert told(stocked("1").subscribe("a", credit=1), {"ack": "1"})[1:] == []
         peer = stocked("1", "2", "3").subscribe("a", credit=3, confirm=True)
-        peer.heard()
-        assert told(peer, {"ack": "1"}) == [{"settled": "1"}]
+        leases = [frame["leaseId"] for frame in peer.heard()]
+        assert told(peer, {"ack": "1"}) == [settled("1", leases[0])]
         assert told(peer, {"ack": ["2", "nobody", "3"]}) == [
             {"error": unknown("nobody")},
-            {"settled": "2"},
-            {"settled": "3"},
+            settled("2", leases[1]),
+            settled("3", leases[2]),
         ]
+
+    @pytest.mark.promise("Delivery", "A confirmed settle says which lease, which attempt and which operation")
+    def test_a_confirmation_says_what_was_settled(self) -> None:
+        """A client that nacks and then acks the redelivery can tell the two confirmations apart."""
+        peer = stocked("1").subscribe("a", credit=2, confirm=True)
+        (first,) = peer.heard()
+        confirmed, second = sorted(told(peer, {"nack": "1"}), key=lambda frame: "deliver" in frame)
+        assert confirmed == settled("1", first["leaseId"], "nack")
+        assert (second["attempt"], second["leaseId"] != first["leaseId"]) == (2, True)
+        assert told(peer, {"ack": "1"}) == [settled("1", second["leaseId"], "ack", 2)]
+
+    def test_an_id_given_twice_is_settled_and_confirmed_once(self) -> None:
+        peer = stocked("1").subscribe("a", credit=1, confirm=True)
+        (delivery,) = peer.heard()
+        frames = told(peer, {"ack": ["1", "1"]})
+        assert errors(frames) == ["AlreadyAcked"]
+        assert frames[1:] == [settled("1", delivery["leaseId"])]
+
+    def test_a_late_ack_that_is_accepted_names_no_lease(self) -> None:
+        broker = stocked("1", policy=Policy(lease_us=2_000_000, late_ack="accept"))
+        peer = broker.subscribe("a", credit=1, confirm=True)
+        peer.heard()
+        broker.advance(2_000)
+        assert told(peer, {"ack": "1"}) == [settled("1", None)]
 
     @pytest.mark.parametrize(
         "message",
@@ -111,8 +139,8 @@ class TestSettles:
     )
     def test_the_other_verbs_confirm_too(self, message: dict[str, Any]) -> None:
         peer = stocked("1").subscribe("a", credit=1, confirm=True)
-        peer.heard()
-        assert told(peer, message) == [{"settled": "1"}]
+        (delivery,) = peer.heard()
+        assert told(peer, message) == [settled("1", delivery["leaseId"], next(iter(message)))]
 
     def test_release_gives_back_at_once(self) -> None:
         peer = stocked("1").subscribe("a", credit=2)

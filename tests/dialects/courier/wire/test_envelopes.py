@@ -15,8 +15,8 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.state import Cause
 from penstock.core.records import Record
-from penstock.core.scopes import ANONYMOUS, Principal, require
-from penstock.dialects.courier.wire.envelopes import bury, inbox, json_problem, parse, revive, stream_problem
+from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
+from penstock.dialects.courier.wire.envelopes import bury, compose, inbox, json_problem, parse, revive, stream_problem
 
 LIMITS = Limits()
 JEN = Principal("jen token", agent="Jen", scopes=require(["streams:*:*"]))
@@ -275,6 +275,14 @@ class TestSender:
 
     def test_other_tokens_may_say_what_they_like(self) -> None:
         assert body(raw(from_="anybody")) == raw(from_="anybody")
+
+    @pytest.mark.promise("Security", "`system/` and `pipeline/` senders are the server's own")
+    @pytest.mark.parametrize("principal", [ANONYMOUS, OPERATOR, JEN])
+    @pytest.mark.parametrize("sender", ["system/courier", "pipeline/x", "system/"])
+    def test_the_senders_of_the_server_are_reserved(self, principal: Principal, sender: str) -> None:
+        assert code(raw(from_=sender), principal=principal) == "Forbidden"
+        composed = compose({**json.loads(raw()), "from": sender}, principal, LIMITS)
+        assert isinstance(composed, Refusal) and composed.code == "Forbidden"
 
 
 class TestDeadLetters:

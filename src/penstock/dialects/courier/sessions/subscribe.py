@@ -134,30 +134,38 @@ class SubscribeSession(MessageSession[_Message]):
         if message.lease_id is not None and len(ids) == 1:
             self._settle(now, ids[0], "ack", message)
             return
-        denied = self._machine.ack(now, self._consumer, ids)
-        for one in denied:
+        live = self._consumer.channel.live
+        notices = {id_: self._notice(id_, "ack") for id_ in ids if id_ in live} if self._query.confirm else {}
+        for one in self._machine.ack(now, self._consumer, ids):
             self._deny(one)
-        if self._query.confirm:
-            refused = {one.refusal.ref for one in denied}
-            for id_ in ids:
-                if id_ not in refused:
-                    self._confirm(id_, self._machine.commit_log.gate)
+        for id_, notice in notices.items():
+            if id_ not in live:
+                self._confirm(id_, notice, self._machine.commit_log.gate)
 
     def _settle(self, now: Now, id_: str, op: str, message: _Message) -> None:
         request = SettleRequest(
             id_, op, message.lease_id, None, message.delay_ms, message.reason, message.requeue, message.ms
         )
+        notice = self._notice(id_, op) if self._query.confirm else b""
         done = settle_held(self._machine, now, self._consumer, request)
         if isinstance(done, Refusal):
             self._fail(done)
         elif isinstance(done, Denied):
             self._deny(done)
         elif self._query.confirm and op != "extend":
-            self._confirm(id_, done.gate)
+            self._confirm(id_, notice, done.gate)
 
-    def _confirm(self, id_: str, gate: int) -> None:
-        message = _encode({"settled": id_})
-        self.answers.after(gate, lambda refusal: _about(id_, refusal) if refusal else message)
+    def _notice(self, id_: str, op: str) -> bytes:
+        """The confirmation of a settle, made before the settle ends the lease that it names."""
+        record = self._consumer.channel.live.get(id_)
+        if record is None:
+            return b""
+        # A late ack settles a record whose lease has ended.
+        lease_id = self._machine.lease_id(record) if record.holder is not None else None
+        return _encode({"settled": id_, "leaseId": lease_id, "op": op, "attempt": record.attempt})
+
+    def _confirm(self, id_: str, notice: bytes, gate: int) -> None:
+        self.answers.after(gate, lambda refusal: _about(id_, refusal) if refusal else notice)
 
     def _deny(self, denied: Denied) -> None:
         message = error_message(denied.refusal)

@@ -203,6 +203,9 @@ def _bad_length(field: str, limit: int) -> Refusal:
 
 
 def _foreign_sender(principal: Principal, sender: str, id_: str) -> Refusal:
+    if principal.agent is None:
+        message = f"`{sender.partition('/')[0]}/` in `from` is reserved for the server"
+        return Refusal("Forbidden", message, ref=id_, hint="name another sender, or leave `from` out")
     message = f"this token speaks for `{principal.agent}`, not for `{sender}`"
     return Refusal("Forbidden", message, ref=id_, hint="leave `from` out to have it filled")
 

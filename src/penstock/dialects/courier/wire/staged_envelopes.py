@@ -114,7 +114,7 @@ def read(line: bytes, source: BatchSource, now: Now, limits: Limits) -> Draft | 
     made.update({name: value for name, value in given.items() if name not in ("id", "ts", "from", "headers")})
     made["headers"] = headers
     body = _encode(made)
-    record = parse(body, to, source.principal, limits)
+    record = parse(body, to, Principal(source.principal.name, source.sender), limits)
     if isinstance(record, Refusal):
         return record
     stamp = (0, 0)
