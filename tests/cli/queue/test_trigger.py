@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -94,3 +95,14 @@ def test_a_missing_or_invalid_rule_file_is_reported_with_a_hint(tmp_path, capsys
     for name in ("absent.yaml", "bad.yaml"):
         assert main(["trigger", "put", str(tmp_path / name)]) == 1
         assert "docs/how-to/triggers.md" in capsys.readouterr().err
+
+
+def test_a_bomb_in_a_rule_file_is_refused_before_it_is_sent(tmp_path, capsys):
+    """Nine levels of nine aliases are 387 million values; a file is bounded as the config is."""
+    levels = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))]
+    deep = "[" * 5_000
+    for number, text in enumerate(("\n".join(levels), deep, "x: " + "y" * 2_000_000)):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text)
+        assert main(["trigger", "put", str(file)]) == 1
+        assert re.search("more than 100000 values|at most 1048576 are read", capsys.readouterr().err)

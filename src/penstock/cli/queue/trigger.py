@@ -22,15 +22,19 @@ def _ask(common: Common, op: str, **fields: Any) -> dict[str, Any]:
 
 
 def _read(file: Path) -> Any:
-    import yaml
+    from penstock.server.files import yaml_tree
 
     hint = "name a file that holds YAML or JSON, as docs/how-to/triggers.md shows"
     try:
-        return yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise PenstockError(Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}", hint=hint)) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise PenstockError(Refusal("InvalidRequest", f"`{file}` is not YAML: {error}", hint=hint)) from None
+        tree = yaml_tree.parse(yaml_tree.read_text(file))
+        problems = [yaml_tree.format_error(*error, tree.lines) for error in tree.errors]
+    except yaml_tree.ConfigError as error:
+        problems = error.errors
+    else:
+        problems = [f"`{file}`: {problem}" for problem in problems]
+    if problems:
+        raise PenstockError(Refusal("InvalidRequest", problems[0], hint=hint))
+    return tree.value
 
 
 @trigger.command

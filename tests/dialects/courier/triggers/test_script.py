@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -685,3 +686,56 @@ def test_what_fits_and_the_words_for_what_does_not_agree(when: Any, tags: list[s
     script = TriggerScript(msgspec.convert(rule(when=when), Trigger), Limits())
     source = TriggerEnvelope("s", msgspec.json.encode(envelope("a", tags=tags, headers=headers)))
     assert script.fits(source) == (list(script.mismatches(source)) == [])
+
+
+# What a hostile rule or envelope costs
+
+
+def test_copies_of_a_large_payload_are_counted_before_they_are_written() -> None:
+    """300 copies of 900 KB would be 270 MB: the rule fails at once, and no such text is made."""
+    do = [{"action": "emit", "to": "told", "type": "copied", "payload": ["${env.payload}"] * 300}]
+    broker = Broker(triggers=[rule(do=do)])
+    enqueue(broker, "notes", envelope("small", type="note", payload="x"))
+    tracemalloc.start()
+    try:
+        enqueue(broker, "notes", envelope("large", type="note", payload={"text": "x" * 900_000}))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [one["payload"] for one in told(broker)] == [["x"] * 300]
+    assert counts(broker)["fail"] == 1 and peak < 50_000_000
+
+
+def test_an_enrichment_with_copies_of_a_large_payload_fails_and_its_envelope_arrives() -> None:
+    do = [{"action": "enrich", "payload": {"copies": ["${env.payload}"] * 300}}]
+    broker = Broker(triggers=[rule(do=do)])
+    tracemalloc.start()
+    try:
+        (answer,) = enqueue(broker, "notes", envelope("large", type="note", payload={"text": "x" * 900_000}))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer["type"] != "error" and counts(broker)["fail"] == 1 and peak < 50_000_000
+    assert "enriched" not in told(broker, "notes")[0]["payload"]
+
+
+def test_a_rule_of_megabytes_is_refused() -> None:
+    broker = Broker()
+    trigger = msgspec.convert(
+        rule(do=[{"action": "emit", "to": "t", "type": "t", "payload": [[]] * 50_000}]), type=Trigger
+    )
+    refusal = config.refusal_of(trigger, broker.machine.limits)
+    assert refusal is not None and "65536 bytes" in refusal.message
+
+
+@pytest.mark.parametrize("field", ["to", "type", "cooldownKey"])
+def test_a_name_of_many_placeholders_is_refused(field: str) -> None:
+    action = {"action": "emit", "to": "t", "type": "t", "payload": 1}
+    name, limits = "${env.payload}" * 17, {}
+    if field == "cooldownKey":
+        limits = {field: name, "cooldownMs": 1}
+    else:
+        action[field] = name
+    trigger = msgspec.convert(rule(do=[action], limits=limits), type=Trigger)
+    refusal = config.refusal_of(trigger, Limits())
+    assert refusal is not None and "more than 16 placeholders" in refusal.message

@@ -107,3 +107,14 @@ def test_any_text_is_read_or_refused_and_an_escaped_one_comes_out_as_it_was(text
     except TemplateError:
         pytest.fail(f"{escaped!r} holds no placeholder")
     assert plain.fill({}, Moment(0, "r")) == text
+
+
+def test_a_step_with_thousands_of_digits_is_missing() -> None:
+    assert fill("${env.payload.list." + "9" * 5_000 + "}") == ""
+    assert fill("${env.payload.list.\u0661.b}") == "", "only ASCII digits number the items of a list"
+
+
+def test_a_template_knows_how_large_its_text_can_become() -> None:
+    env = {"payload": "x" * 1_000, "id": "e"}
+    tree = TemplateTree({"a": ["${env.payload}"] * 50, "b": "${env.payload} and ${env.none} ${env.id}"}, is_strict=True)
+    assert 51_000 < tree.filled_size(env, Moment(0, "r")) < 52_000

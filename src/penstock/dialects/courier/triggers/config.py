@@ -24,6 +24,10 @@ Scalar: TypeAlias = str | int | float | bool
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 RULE_ID = re.compile(r"[^\s,:/?#%]{1,128}")
+RULE_BYTES_MAX = 64 * 1024
+"""Bytes of one rule as JSON: every firing walks all of it."""
+PLACEHOLDERS_MAX = 16
+"""Placeholders in a name (`to`, `type`, `cooldownKey`), each of which may stand for a whole payload."""
 RESERVED_HEADERS = ("x-courier", "x-penstock")
 """Prefixes of headers that only the server sets."""
 
@@ -152,12 +156,16 @@ def problems(trigger: Trigger, limits: Limits) -> Iterator[Problem]:
         yield ("id",), "`try` is what the route to try an envelope is called"
     if not RULE_ID.fullmatch(trigger.id) or not trigger.id.isprintable():
         yield ("id",), f"got `{trigger.id[:80]}`, expected up to 128 characters without spaces and `,:/?#%`"
+    size = len(msgspec.json.encode(trigger))
+    if size > RULE_BYTES_MAX:
+        yield ("do",), f"makes a rule of {size} bytes, and at most {RULE_BYTES_MAX} bytes are accepted"
+        return
     if all(value is UNSET for value in msgspec.structs.astuple(trigger.when)):
         yield ("when",), "is empty and would fire on every envelope; name at least one key"
     if len(trigger.do) > limits.rule_actions_max:
         yield ("do",), f"has {len(trigger.do)} actions, and `limits.rule_actions_max` allows no more"
     if trigger.limits.cooldown_key is not UNSET:
-        for problem in templates.problems(trigger.limits.cooldown_key):
+        for problem in (*templates.problems(trigger.limits.cooldown_key), *_crowded(trigger.limits.cooldown_key)):
             yield ("limits", "cooldownKey"), problem
     if trigger.limits.trailing and not trigger.limits.cooldown_ms:
         yield ("limits", "trailing"), "needs a `cooldownMs` to come after"
@@ -188,6 +196,14 @@ def _action_problems(trigger: Trigger, action: Action, limits: Limits) -> Iterat
         for name in action.headers:
             if name.startswith(RESERVED_HEADERS):
                 yield ("headers", name), "is set by the server itself"
+    for field in ("to", "type"):
+        for problem in _crowded(getattr(action, field, "")):
+            yield (field,), problem
     for field in ("to", "type", "payload", "headers"):
         for problem in templates.problems(getattr(action, field, None)):
             yield (field,), problem
+
+
+def _crowded(name: str) -> Iterator[str]:
+    if name.count("${") > PLACEHOLDERS_MAX:
+        yield f"has more than {PLACEHOLDERS_MAX} placeholders"

@@ -174,6 +174,9 @@ class TriggerScript:
         kept = _object(envelope.get("headers", b"{}")) or {}
         try:
             for headers, payload in self._enrichers:
+                excess = _excess((headers, payload), source, moment, self._limits)
+                if excess is not None:
+                    return excess
                 added = payload.fill(source.env, moment)
                 if added:
                     held = _object(envelope["payload"])
@@ -260,6 +263,9 @@ class _Letter:
         kind = self._type.fill(env, moment)
         if not isinstance(kind, str) or not 0 < len(kind) <= self._limits.type_max:
             return Failure(f"{_excerpt(kind)} is not a type")
+        excess = _excess((self._headers, self._payload), source, moment, self._limits)
+        if excess is not None:
+            return excess
         head = source.head
         payload = self._payload.fill(env, moment)
         if self._is_notice:
@@ -308,6 +314,14 @@ def _excerpt(value: Any) -> str:
     """A value that a template produced, shortened for a message."""
     text = str(value)
     return f"`{text[:EXCERPT_MAX]}`" + ("…" if len(text) > EXCERPT_MAX else "")
+
+
+def _excess(trees: tuple[TemplateTree, ...], source: TriggerEnvelope, moment: Moment, limits: Limits) -> Failure | None:
+    """Why nothing is written: copies of the source's values would exceed `envelope_max`. Few copies are not measured."""
+    if sum(len(tree.paths) for tree in trees) * len(source.body) <= limits.envelope_max:
+        return None
+    size = sum(tree.filled_size(source.env, moment) for tree in trees)
+    return Failure(f"the envelope would have {size} bytes or more") if size > limits.envelope_max else None
 
 
 def _trail(rule: str, source: TriggerEnvelope) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from penstock.core.clock import rfc3339
 from penstock.core.rules.rule_index import Moment
 
 _PLACEHOLDER = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
+_INDEX = re.compile(r"[0-9]{1,9}")
+"""A step into a list: Python refuses to convert thousands of digits."""
 _NAMES = ("now", "rule.id", "suppressed")
 DEPTH_MAX = 32
 """Steps of one path, and nesting of a payload with templates in it."""
@@ -61,11 +63,16 @@ class TemplatePath:
         for step in self.steps:
             if isinstance(env, dict) and step in env:
                 env = env[step]
-            elif isinstance(env, list) and step.isdecimal() and int(step) < len(env):
+            elif isinstance(env, list) and _INDEX.fullmatch(step) and int(step) < len(env):
                 env = env[int(step)]
             else:
                 return MISSING
         return env
+
+    def size(self, env: Any, moment: Moment) -> int:
+        """Bytes of its value as JSON; 0 when there is none."""
+        value = self.value(env, moment)
+        return 0 if value is MISSING else len(value if isinstance(value, str) else msgspec.json.encode(value))
 
 
 class TemplateText:
@@ -89,8 +96,12 @@ class TemplateText:
         self._pieces = [piece for piece in self._pieces if piece != ""]
 
     @property
+    def paths(self) -> list[TemplatePath]:
+        return [piece for piece in self._pieces if isinstance(piece, TemplatePath)]
+
+    @property
     def is_plain(self) -> bool:
-        return not any(isinstance(piece, TemplatePath) for piece in self._pieces)
+        return not self.paths
 
     @property
     def head(self) -> str:
@@ -128,13 +139,22 @@ def _written(value: Any) -> str:
 class TemplateTree:
     """A JSON value whose texts may hold placeholders."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("_value", "paths")
 
     def __init__(self, value: Any, *, is_strict: bool) -> None:
         self._value = _parsed(value, is_strict, 0)
+        self.paths = tuple(_paths(self._value))
 
     def fill(self, env: Any, moment: Moment) -> Any:
         return _filled(self._value, env, moment)
+
+    def filled_size(self, env: Any, moment: Moment) -> int:
+        """Bytes that placeholders add, at least, without writing them: each distinct one is measured once."""
+        sizes: dict[str, int] = {}
+        return sum(
+            sizes[path.name] if path.name in sizes else sizes.setdefault(path.name, path.size(env, moment))
+            for path in self.paths
+        )
 
 
 def _parsed(value: Any, is_strict: bool, depth: int) -> Any:
@@ -158,6 +178,14 @@ def _filled(value: Any, env: Any, moment: Moment) -> Any:
     if isinstance(value, list):
         return [_filled(item, env, moment) for item in value]
     return value
+
+
+def _paths(value: Any) -> Iterator[TemplatePath]:
+    if isinstance(value, TemplateText):
+        yield from value.paths
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _paths(item)
 
 
 def problems(value: Any) -> Iterator[str]:
