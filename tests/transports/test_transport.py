@@ -116,3 +116,26 @@ def test_a_tcp_socket_sends_small_writes_at_once() -> None:
     with socket.socket(socket.AF_UNIX) as unix:
         tune(unix)
     tune(None)
+
+
+def test_large_messages_are_handed_over_as_they_are_and_small_ones_joined() -> None:
+    written: list[bytes] = []
+
+    class Recording(asyncio.Transport):
+        def is_closing(self) -> bool:
+            return False
+
+        def write(self, data: bytes) -> None:  # type: ignore[override]
+            written.append(data)
+
+        def writelines(self, messages: list[bytes]) -> None:  # type: ignore[override]
+            written.extend(messages)
+
+    large = b"x" * 100_000
+    ByteStreamTransport(Recording()).send([large, b"y"])
+    ServerWebSocketTransport(Recording(), merge=True).send([large, b"y"])
+    assert [message is large for message in written] == [True, False, False, True, False]
+    assert b"".join(written[2:]) == frame(TEXT, large + b"y")
+    written.clear()
+    ByteStreamTransport(Recording()).send([b"a"] * 3)
+    assert written == [b"aaa"]

@@ -56,6 +56,8 @@ class Copy(msgspec.Struct, gc=False, eq=False):
 
     tap: Tap
     records: list[Record]
+    shared: dict[tuple[bytes, int], bytes]
+    """What dialects wrote for other taps of this commit: taps that do not read hold the same bytes."""
     lost: int = 0
 
 

@@ -15,6 +15,8 @@ BINARY = 0x82
 CLOSE = 0x88
 PING = 0x89
 PONG = 0x8A
+SHARED_MIN = 4_096
+"""Messages of this mean size are not joined: many connections may hold the same ones until their peers read."""
 CLOSE_TIMEOUT_S = 5.0
 """How long a peer may take to answer a close."""
 
@@ -58,7 +60,11 @@ class ByteStreamTransport:
     def send(self, messages: list[bytes]) -> None:
         """Write the messages of this turn, in order."""
         if not self._transport.is_closing():
-            self._transport.write(messages[0] if len(messages) == 1 else b"".join(messages))
+            data = messages[0] if len(messages) == 1 else b"".join(messages)
+            if len(data) < SHARED_MIN * len(messages):
+                self._transport.write(data)
+            else:
+                self._transport.writelines(messages)
 
     @property
     def buffered(self) -> int:
@@ -82,24 +88,19 @@ class ByteStreamTransport:
 
 def frame(opcode: int, payload: bytes) -> bytes:
     """A WebSocket frame from a server: whole, unmasked, uncompressed."""
-    size = len(payload)
-    if size < 126:
-        return bytes((opcode, size)) + payload
-    if size < 65_536:
-        return bytes((opcode, 126, size >> 8, size & 255)) + payload
-    return bytes((opcode, 127)) + size.to_bytes(8, "big") + payload
+    return frame_head(len(payload), opcode) + payload
 
 
 _SHORT_HEADS = tuple(bytes((BINARY, size)) for size in range(126))
 
 
-def frame_head(size: int) -> bytes:
-    """How a binary frame of so many bytes begins."""
+def frame_head(size: int, opcode: int = BINARY) -> bytes:
+    """How a frame of so many bytes begins."""
     if size < 126:
-        return _SHORT_HEADS[size]
+        return _SHORT_HEADS[size] if opcode == BINARY else bytes((opcode, size))
     if size < 65_536:
-        return bytes((BINARY, 126, size >> 8, size & 255))
-    return bytes((BINARY, 127)) + size.to_bytes(8, "big")
+        return bytes((opcode, 126, size >> 8, size & 255))
+    return bytes((opcode, 127)) + size.to_bytes(8, "big")
 
 
 class EventStreamTransport(ByteStreamTransport):
@@ -139,7 +140,7 @@ class ServerWebSocketTransport(ByteStreamTransport):
         if self.is_framed:
             super().send(messages)
         elif self._merge:
-            super().send([frame(TEXT, b"".join(messages))])
+            super().send([frame_head(sum(map(len, messages)), TEXT), *messages])
         else:
             super().send([frame(TEXT, message) for message in messages])
 

@@ -204,3 +204,12 @@ def test_every_envelope_is_shown_or_counted_in_order(steps: list[int | bool]) ->
             expected += 1
             assert frame["seq"] == expected
     assert expected == sent
+
+
+def test_taps_of_one_commit_hold_the_same_bytes() -> None:
+    broker = Broker()
+    first, second = tap(broker), tap(broker)
+    other = tap(broker, "other")
+    filled(broker, "jobs", "a", "b")
+    assert first.wire.writes[-1][0] is second.wire.writes[-1][0]
+    assert (seen(first), seen(second), seen(other)) == (["a", "b"], ["a", "b"], [])

@@ -74,13 +74,14 @@ def show(state: QueueState, records: list[Record]) -> None:
                 continue
             link.room -= len(record.body) + FRAME_BYTES
             seen.setdefault(watcher, []).append(record)
+    shared: dict[tuple[bytes, int], bytes] = {}
     for watcher, copies in seen.items():
-        state.effects.append(Copy(watcher, copies))
+        state.effects.append(Copy(watcher, copies, shared))
 
 
 def report_missed(state: QueueState, link: Link) -> None:
     """A link has room again: say what it missed."""
     for watcher in link.taps.values():
         if watcher.lost:
-            state.effects.append(Copy(watcher, [], watcher.lost))
+            state.effects.append(Copy(watcher, [], {}, watcher.lost))
             watcher.lost = 0

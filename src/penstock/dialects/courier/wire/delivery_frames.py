@@ -42,14 +42,18 @@ def delivery_lines(prefix: bytes, boot: str, now: Now, consumer: Consumer, recor
 
 
 def tap_lines(copy: Copy) -> bytes:
-    """Copies for a tap: first the number it missed, then one line an envelope."""
+    """Copies for a tap: the number it missed, or one line an envelope."""
     stream = _encode(copy.tap.link.principal.from_channel(copy.tap.name))
-    lines = [
-        b'{"type":"tap","stream":%b,"seq":%d,"env":%b}\n' % (stream, record.seq, record.body) for record in copy.records
-    ]
     if copy.lost:
-        lines.insert(0, b'{"type":"tapped_lost","stream":%b,"n":%d}\n' % (stream, copy.lost))
-    return b"".join(lines)
+        return b'{"type":"tapped_lost","stream":%b,"n":%d}\n' % (stream, copy.lost)
+    # A tap without room leaves out the end, so the channel and the number of records identify the lines.
+    key = (_encode([copy.tap.name, stream.decode()]), len(copy.records))
+    lines = copy.shared.get(key)
+    if lines is None:
+        lines = copy.shared[key] = b"".join(
+            [b'{"type":"tap","stream":%b,"seq":%d,"env":%b}\n' % (stream, one.seq, one.body) for one in copy.records]
+        )
+    return lines
 
 
 def delivery_messages(boot: str, consumer: Consumer, records: list[Record]) -> list[bytes]:
