@@ -226,7 +226,10 @@ def test_a_participant_that_does_not_read_envelopes_is_disconnected_with_a_reaso
 
 
 @pytest.mark.promise("MEW gateway", "confirmed changes survive a restart and a crash")
-def test_a_crash_keeps_what_was_confirmed(start_server: Callable[..., ServerProcess]) -> None:
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_crash_and_a_planned_restart_keep_what_was_confirmed(
+    start_server: Callable[..., ServerProcess], end: str
+) -> None:
     told: dict[str, str] = {}
     server = start_server(config=CONFIG)
 
@@ -244,7 +247,9 @@ def test_a_crash_keeps_what_was_confirmed(start_server: Callable[..., ServerProc
             await owner.say("stream/transfer-ownership", {"stream_id": told["stream"], "new_owner": "p2"})
             await writer.until("stream/ownership-transferred")
             await target.until("stream/ownership-transferred")
-            server.kill()
+            await writer.say("stream/grant-write", {"stream_id": told["stream"], "participant_id": "p0"})
+            await owner.until("stream/write-granted")
+            await asyncio.to_thread(getattr(server, end))  # all three are connected
 
     async def after() -> None:
         async with space(again) as join:
@@ -252,7 +257,9 @@ def test_a_crash_keeps_what_was_confirmed(start_server: Callable[..., ServerProc
                 allowed = await join(name, token)
                 await allowed.say("mcp/request", {"method": "m"})
                 await allowed.until("mcp/request")
-            target, writer = await join("p1"), await join("p2")
+            target, writer, granted = await join("p1"), await join("p2"), await join("p0")
+            await granted.ws.send_str(f"#{told['stream']}#granted")
+            assert await target.frame() == f"#{told['stream']}#granted".encode()
             await writer.ws.send_str(f"#{told['stream']}#x")
             assert await target.frame() == f"#{told['stream']}#x".encode()
             assert await writer.open_stream() == "stream-2"  # numbers are never used again

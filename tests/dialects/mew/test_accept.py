@@ -442,15 +442,27 @@ RELAYED = [
         )
     ),
     "capability/grant-ack",
-    *(
-        "stream/open",
-        "stream/write-granted",
-        "stream/write-revoked",
-        "stream/ownership-transferred",
-        "stream/data",
-    ),
+    *("stream/open", "stream/data"),
     "something/else",
 ]
+
+
+class TestNotices:
+    @pytest.mark.promise("MEW gateway", "notices that only the gateway sends are refused from participants")
+    @pytest.mark.parametrize(
+        "kind",
+        ["stream/write-granted", "stream/write-revoked", "stream/ownership-transferred", "space/invite-ack"],
+    )
+    def test_one_from_a_participant_is_refused(self, driver: GatewayDriver, kind: str) -> None:
+        p1, p2 = driver.joined("p1", "p2")
+        driver.open_stream(p2)
+        p1.received()
+        p2.received()
+        forged = {"stream_id": "stream-1", "participant_id": "p1", "authorized_writers": ["p1"], "new_owner": "p1"}
+        fault = error(p1.say(kind, forged, id="e1"))
+        assert (fault["error"], fault["message"]) == ("invalid_request", f"{kind} is reserved for the gateway")
+        assert p2.heard() == []
+        assert driver.post("p1", {"kind": kind, "payload": forged})[0] == 400
 
 
 class TestRelay:

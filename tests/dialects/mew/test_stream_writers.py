@@ -185,3 +185,28 @@ class TestWriters:
         (owner,) = later.joined("p1")
         told = only(owner.say("stream/revoke-write", PAYLOAD), "stream/write-revoked")
         assert told["authorized_writers"] == ["p1"]
+
+
+@pytest.mark.promise("Invariants", "a planned restart keeps the right to write on streams, as a crash does")
+def test_a_drain_keeps_the_writers_of_streams() -> None:
+    driver = GatewayDriver()
+    p1, _p2 = driver.joined("p1", "p2")
+    driver.open_stream(p1)
+    p1.say("stream/grant-write", {"stream_id": "stream-1", "participant_id": "p2"})
+    driver.runtime.drain(lambda abandoned: None)
+    driver.run()
+    again = driver.again()
+    assert list(again.space.state.streams["stream-1"].route.writers) == ["p1", "p2"]
+    p2 = again.join("p2")
+    p2.put(b"#stream-1#still here")
+    again.run()
+    assert p2.frames() == [b"#stream-1#still here"]
+
+
+def test_a_writer_that_leaves_before_the_drain_loses_its_right() -> None:
+    driver = GatewayDriver()
+    p1, p2 = driver.joined("p1", "p2")
+    driver.open_stream(p1)
+    p1.say("stream/grant-write", {"stream_id": "stream-1", "participant_id": "p2"})
+    p2.gone()
+    assert list(driver.again().space.state.streams["stream-1"].route.writers) == ["p1"]

@@ -284,7 +284,7 @@ class SpaceWitness:
             raise Broken(space_checks.SENDER, f"`{talk.id}` received {data!r}, which nobody sent")
         if envelope["from"] not in (sent.id, sent.party):
             raise Broken(space_checks.SENDER, f"{data!r} is of `{sent.id}`")
-        if kind.startswith("system/") and kind != "system/heartbeat":
+        if (kind.startswith("system/") and kind != "system/heartbeat") or kind in (*ACKS, "space/invite-ack"):
             raise Broken(space_checks.SENDER, f"{data!r} is of `{sent.id}` and not of the gateway")
         model = self.models[talk.space]
         if id_ not in model.done:

@@ -18,7 +18,7 @@ from penstock.dialects.mew import stream_requests, stream_writers
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import MewRefusal
-from penstock.dialects.mew.join import KICKED, is_id, put_out
+from penstock.dialects.mew.join import KICKED, is_id, mistakable, put_out
 from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
 from penstock.dialects.mew.participants import Answer, Done, Participant
 from penstock.dialects.mew.rights import CapabilitySource, Decision
@@ -27,6 +27,8 @@ from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
 HEARTBEAT = "system/heartbeat"
 IMPLICIT: tuple[Capability, CapabilitySource] = ({"kind": HEARTBEAT}, "implicit")
 """What every participant may send."""
+NOTICES = (*stream_writers.ACKNOWLEDGEMENTS, "space/invite-ack")
+"""Kinds that only the gateway sends. `stream/open` and `stream/close` are not among them: upstream's participants send these too."""
 _encode = msgspec.json.encode
 
 Act = Callable[[SpaceMachine, Now, Participant, Envelope, Done | None], MewRefusal | None]
@@ -72,7 +74,7 @@ def _check(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelop
     if watch is not None:
         watch.received(now, envelope.encode(), envelope.id, sender.id, space.id, transport)
     kind = envelope.kind
-    if kind.startswith("system/") and kind != HEARTBEAT:
+    if (kind.startswith("system/") and kind != HEARTBEAT) or kind in NOTICES:
         return MewRefusal("invalid_request", f"{kind} is reserved for the gateway")
     rights = space.rights(sender.party)
     found = IMPLICIT if kind == HEARTBEAT else rights.match(kind, envelope.raw_payload)
@@ -197,6 +199,9 @@ def _invite(
     if (space.is_taken(who) or space.holder(who) is not None) and not is_back:
         _answer_invite(space, now, sender, envelope, done, who)
         return None
+    fault = None if is_back else mistakable(space, who)
+    if fault is not None:
+        return MewRefusal("invalid_request", fault.message)
     invited = len(space.state.invited) + space.undecided("space/invite", channel=space.id)
     if invited >= space.limits.invites_max and who not in space.state.invited:
         message = f"{space.limits.invites_max} are invited and `limits.invites_max` allows no more"

@@ -12,6 +12,7 @@ from penstock.core.records import Entry
 from penstock.dialects.mew import stream_requests, stream_writers
 from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
 from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
+from penstock.dialects.mew.names import has_one_script, lookalike, plain_form
 from penstock.dialects.mew.participants import Participant
 from penstock.dialects.mew.state import DOOR, OpenStream
 
@@ -25,8 +26,21 @@ _encode = msgspec.json.encode
 
 def is_id(text: str, limits: Limits) -> bool:
     """Whether a text is a valid participant id."""
-    is_ours = text in RESERVED_IDS or text.startswith("system:")
-    return len(text) <= limits.id_max and text.isprintable() and not is_ours
+    if len(text) > limits.id_max or not text.isprintable():
+        return False
+    form = plain_form(text)
+    return form not in RESERVED_IDS and not form.startswith("system:")
+
+
+def mistakable(space: SpaceMachine, id_: str) -> MewRefusal | None:
+    """Why an id that the space does not know could be taken for another one."""
+    if not has_one_script(id_):
+        message = f"`{id_[:60]}` mixes letters of several scripts; use one"
+    elif (other := lookalike(id_, space.ids())) is not None:
+        message = f"`{id_[:60]}` looks like `{other[:60]}`, which is another id of the space; choose a different one"
+    else:
+        return None
+    return MewRefusal("invalid_participant", message, status=403)
 
 
 def identify(
@@ -47,6 +61,9 @@ def identify(
             return MewRefusal("invalid_participant", f"the token is not that of `{id_}`", status=403)
         if space.holder(id_) not in (None, party):
             return MewRefusal("invalid_participant", f"`{id_}` is another participant", status=403)
+        fault = mistakable(space, id_)
+        if fault is not None:
+            return fault
     return id_, party
 
 
@@ -65,7 +82,7 @@ def still_welcome(space: SpaceMachine, participant: Participant) -> MewRefusal |
     is_other = id_ != party and (space.is_known(id_) or space.holder(id_) not in (None, party))
     if is_other or (there is not None and there.party != party):
         return MewRefusal("invalid_participant", f"`{id_}` is another participant", status=403)
-    return None
+    return None if id_ == party else mistakable(space, id_)
 
 
 def enter(space: SpaceMachine, now: Now, participant: Participant) -> MewRefusal | None:
@@ -109,7 +126,8 @@ def leave(space: SpaceMachine, now: Now, participant: Participant, reason: str) 
         if id_ in route.targets or participant.party in route.targets:
             _notify_owner(space, now, stream, participant)
     for stream in writable:
-        if stream.route.owner != id_:
+        # A restart keeps the writers, planned or not: they come back under the same ids.
+        if stream.route.owner != id_ and not space.commit_log.draining:
             stream_writers.revoke_disconnected(space, stream, id_)
     _observe(space, "leave", participant, reason=reason)
     space.after(now, lambda now: space.broadcast(now, space.messages.presence(now, "leave", {"id": id_}), ""))

@@ -12,7 +12,7 @@ Cost of an envelope: O(1), and O(participants) when it is announced.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -155,6 +155,13 @@ class SpaceMachine:
             return self.present[name].party
         streams = (*self.state.streams.values(), *self.opening.values())
         return next((stream.aliases[name] for stream in streams if name in stream.aliases), None)
+
+    def ids(self) -> Iterator[str]:
+        """Every id that is in use: of known parties, of invitations that wait, of those present, and of aliases that streams refer to."""
+        yield from (OPERATOR, *self.settings.participants, *self.state.invited, *self.present)
+        yield from (peer for kind, _, peer in self._undecided if kind == "space/invite" and peer)
+        for stream in (*self.state.streams.values(), *self.opening.values()):
+            yield from stream.aliases
 
     # Messages to participants
 

@@ -43,6 +43,7 @@ _VERBS = {
     ),
 }
 KINDS = tuple(_VERBS)
+ACKNOWLEDGEMENTS = tuple(verb.acknowledgement for verb in _VERBS.values())
 
 
 def change(

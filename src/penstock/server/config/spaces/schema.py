@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, inspect
 
+from penstock.dialects.mew.names import has_one_script, plain_form
 from penstock.dialects.mew.settings import Keep, Overflow
 from penstock.server.config.validation import FieldError, shorten
 from penstock.server.files import secret_files
@@ -154,8 +155,12 @@ def errors(section: SpaceSection, path: KeyPath = ()) -> Iterator[FieldError]:
         yield (*path, "space", "id"), f"got {shorten(section.space.id)}, {problem}"
     if section.defaults is not None:
         yield from _capabilities(section.defaults.capabilities, (*path, "defaults", "capabilities"))
+    seen: dict[str, str] = {}
     for name, one in section.known().items():
         yield from _participant(name, one, (*path, "participants", name))
+        other = seen.setdefault(plain_form(name), name)
+        if other != name:
+            yield (*path, "participants", name), f"looks like the participant {shorten(other)}; rename one of them"
     for name in section.streams or {}:
         where = (*path, "streams", name)
         problem = id_error(name)
@@ -169,8 +174,10 @@ def _participant(name: str, one: ParticipantSection, path: KeyPath) -> Iterator[
     problem = id_error(name)
     if problem is not None:
         yield path, problem
-    elif name in RESERVED_IDS or name.startswith("system:"):
+    elif (form := plain_form(name)) in RESERVED_IDS or form.startswith("system:"):
         yield path, f"`{name}` is reserved by the gateway"
+    elif not has_one_script(name):
+        yield path, "mixes letters of several scripts; use one"
     yield from _capabilities(one.capabilities, (*path, "capabilities"))
     for index, token in enumerate(one.tokens or ()):
         problem = secret_files.token_error(token)
