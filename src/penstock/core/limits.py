@@ -76,7 +76,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answers_max: int = 10_000
     """Requests of one connection waiting for their commit: then we stop reading it."""
     strikes_max: int = 20
-    """Unknown operations before a connection is closed."""
+    """Broken lines of a connection, or unknown messages of a subscribe socket, before it is closed."""
+    strike_decay_ms: int = 10_000
+    """One strike is forgotten after each of these."""
     control_rate: int = 1_000_000
     """Frames a second of one connection before it is closed for flooding."""
     hello_ms: int = 10_000

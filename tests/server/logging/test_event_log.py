@@ -89,7 +89,18 @@ def test_the_life_of_an_envelope(watched: Callable[..., Watched]) -> None:
     assert (acked["event"], acked["seq"], acked["peer"], acked["durMs"]) == ("ack", 1, "anonymous", 250)
     assert (closed["event"], closed["delivered"], closed["settled"]) == ("conn.close", 1, 1)
     assert closed["durMs"] == 3_750
+    assert (closed["code"], closed["reason"]) == (1000, "closed by the peer")
     assert closed["link"] == opened["link"] == delivered["link"]
+
+
+def test_a_connection_that_the_server_ends_is_logged_with_the_cause(watched: Callable[..., Watched]) -> None:
+    one = watched()
+    for _ in range(21):
+        one.peer.send(b"{]\n")
+    one.broker.run()
+    closed = one.read()[-1]
+    assert (closed["event"], closed["code"]) == ("conn.close", 1007)
+    assert closed["reason"].startswith("InvalidJSON: 21 strikes, the last: not a JSON object")
 
 
 @pytest.mark.promise(

@@ -38,6 +38,9 @@ SHARD = 0
 EPOCH = 0
 
 
+PEER_CLOSED = (1000, "closed by the peer")
+"""The code and the reason in the log where the server did not end the connection."""
+
 Log = Callable[..., None]
 """`log(event, **fields)`."""
 
@@ -150,8 +153,8 @@ class Runtime:
                 self._log("session.failed", link=connection.link.no, error=format_exc(), what=str(error))
         self.touch(connection)
 
-    def lost(self, connection: Connection) -> None:
-        """A connection is lost or was closed."""
+    def lost(self, connection: Connection, why: tuple[int, str] = PEER_CLOSED) -> None:
+        """A connection is lost or was closed, for this reason unless its session gave one."""
         link = connection.link
         if self._connections.pop(link.no, None) is None:
             return
@@ -170,8 +173,9 @@ class Runtime:
         connection.gone(now)
         self.apply(now)
         self.schedule_turn()
+        code, reason = connection.session.closing or why
         if self.events is not None and not connection.is_brief:
-            self.events.closed(now, link, connection.peer, connection.opened_us)
+            self.events.closed(now, link, connection.peer, connection.opened_us, code, reason)
         if self._log is not None and not connection.is_brief:
             self._log(
                 "conn.close",
@@ -179,6 +183,8 @@ class Runtime:
                 peer=connection.peer,
                 who=link.principal.name,
                 durMs=(now.us - connection.opened_us) // 1000,
+                code=code,
+                reason=reason,
             )
 
     def congested(self, connection: Connection, on: bool) -> None:
@@ -326,7 +332,7 @@ class Runtime:
             if backlog > limits.outbox_hard_max:
                 self.slow_cut += 1
                 wire.abort()
-                self.lost(connection)
+                self.lost(connection, (1008, f"SlowReader: {backlog} bytes unread"))
                 if self._log is not None:
                     self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=backlog)
                 continue

@@ -89,8 +89,8 @@ class EventLog(LineWriter[Event]):
         self._links[link.no] = [0, 0]
         self.write("conn.open", now=now, link=link.no, peer=peer, who=link.principal.name)
 
-    def closed(self, now: Now, link: Link, peer: str, opened_us: int) -> None:
-        """A connection was closed."""
+    def closed(self, now: Now, link: Link, peer: str, opened_us: int, code: int, reason: str) -> None:
+        """A connection was closed, with a WebSocket close code and a reason."""
         delivered, settled = self._links.pop(link.no, (0, 0))
         self.write(
             "conn.close",
@@ -101,6 +101,8 @@ class EventLog(LineWriter[Event]):
             delivered=delivered,
             settled=settled,
             durMs=_ms(now.us - opened_us),
+            code=code,
+            reason=reason,
         )
 
     def delivered(self, now: Now, consumer: Consumer, records: list[Record]) -> None:

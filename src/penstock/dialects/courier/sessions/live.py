@@ -60,7 +60,7 @@ class LiveSession(MessageSession[_Message]):
 
     def _message(self, now: Now, message: _Message) -> None:
         if message.credit is msgspec.UNSET:
-            self._strike(_UNKNOWN)
+            self._strike(now, _UNKNOWN)
             return
         refusal = self._watcher.grant(self._machine.limits.credit_max, message.credit)
         if refusal is not None:

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.limits import Limits
 from penstock.core.links import Link
 from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.wire.envelopes import json_problem, path_of, to_refusal
@@ -45,6 +46,30 @@ class FloodLimiter:
         return Refusal("RateLimited", f"more than {self._limit} messages a second")
 
 
+class StrikeCounter:
+    """Counts what a peer sends that is no request. Strikes decay, so that a long connection does not collect them."""
+
+    __slots__ = ("_count", "_limits", "_since_us")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._count = 0
+        self._since_us = 0
+
+    def strike(self, now: Now, code: int, refusal: Refusal) -> tuple[int, str] | None:
+        """Count one; the code and the reason to close with if there were too many."""
+        decay_us = self._limits.strike_decay_ms * 1000
+        self._count = max(self._count - (now.us - self._since_us) // decay_us, 0)
+        if self._count == 0:
+            self._since_us = now.us
+        else:
+            self._since_us += (now.us - self._since_us) // decay_us * decay_us
+        self._count += 1
+        if self._count <= self._limits.strikes_max:
+            return None
+        return code, f"{refusal.code}: {self._count} strikes, the last: {refusal.message}"[:120]
+
+
 class MessageSession(ABC, Generic[Message]):
     """One connection whose messages are decoded to one struct."""
 
@@ -59,7 +84,7 @@ class MessageSession(ABC, Generic[Message]):
         self._runtime = runtime
         self._machine = runtime.machine
         self._decode = decode
-        self._strikes = 0
+        self._strikes = StrikeCounter(runtime.machine.limits)
         self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
 
     @property
@@ -77,11 +102,9 @@ class MessageSession(ABC, Generic[Message]):
         if close is not None and self.closing is None:
             self.closing = (close, refusal.code)
 
-    def _strike(self, refusal: Refusal) -> None:
+    def _strike(self, now: Now, refusal: Refusal) -> None:
         self._fail(refusal)
-        self._strikes += 1
-        if self._strikes > self._machine.limits.strikes_max:
-            self.closing = (1003, "UnknownOp")
+        self.closing = self._strikes.strike(now, 1003, refusal)
 
     def receive(self, now: Now, data: bytes) -> None:
         if self.closing is not None:

@@ -121,7 +121,7 @@ class SubscribeSession(MessageSession[_Message]):
                 known = True
                 self._settle(now, id_, op, message)
         if not known:
-            self._strike(_UNKNOWN)
+            self._strike(now, _UNKNOWN)
         if self._machine.effects:
             self._runtime.apply(now)
 

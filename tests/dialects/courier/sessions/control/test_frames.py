@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.dialects.courier.operations.send import SendRequest
 from penstock.dialects.courier.operations.settle import SettleRequest
@@ -48,5 +50,46 @@ def test_unknown_fields_are_ignored_in_frames_and_rejected_over_http() -> None:
 def test_a_bad_line_names_its_request(line: bytes, req_id: object, code: str) -> None:
     with pytest.raises(msgspec.DecodeError) as caught:
         frames.decode_frame(line)
-    found, refusal = frames.refusal_of(line, caught.value)
+    found, refusal, _ = frames.refusal_of(line, caught.value)
     assert (found, refusal.code) == (req_id, code)
+
+
+DEEP = b"[" * 3000 + b"]" * 3000
+
+
+@pytest.mark.parametrize(
+    ("line", "req_id", "is_request"),
+    [
+        (rb'{"type":"enqueue","to":"a","env":{"payload":"\ud800"},"reqId":7}', 7, True),
+        (rb'{"type":"enqueue","to":"a","env":{"payload":"\\\udc00"},"reqId":"r"}', "r", True),
+        (rb'{"type":"enqueue","to":"a","env":{"payload":"\ud800"}}', "enqueue", True),
+        (rb'{"type":"subscribe","stream":"\ud800"}', None, True),
+        (b'{"type":"stats","stream":"x\xff","reqId":7}', 7, True),
+        (b'{"type":"enqueue","to":"a","reqId":7,"env":%b}' % DEEP, 7, True),
+        (b'{"type":"enqueue","to":"a","env":%b,"reqId":7}' % DEEP, 7, True),
+        (b'{"type":"enqueue","to":"a","env":{"n":NaN},"reqId":7}', 7, True),
+        (b'{"type":"enqueue","to":"a","env":{"reqId":"of another"', "enqueue", True),
+        (b'{"to":"a","env":{"n":NaN,"reqId":"of another"}}', None, False),
+        (b'{"to":"a","env":"{\\"reqId\\":7}', None, False),
+        (b'{"env":NaN,"reqId":"\xff"}', None, False),
+        (b"GET / HTTP/1.1", None, False),
+        (b'["reqId"]', None, False),
+        (b'{"reqId"', None, False),
+    ],
+)  # fmt: skip
+def test_what_can_be_read_of_a_broken_line(line: bytes, req_id: object, is_request: bool) -> None:
+    with pytest.raises((msgspec.DecodeError, UnicodeDecodeError, RecursionError)) as caught:
+        frames.decode_frame(line)
+    found, _, was_request = frames.refusal_of(line, caught.value)
+    assert (found, was_request) == (req_id, is_request)
+
+
+@given(st.dictionaries(st.text(), st.text() | st.lists(st.text())), st.text() | st.integers(-(2**50), 2**50))
+def test_a_payload_never_names_the_request(payload: dict[str, object], req_id: str | int) -> None:
+    """An error must not reach another user of a gateway, whatever one of them sends."""
+    env = msgspec.json.encode({**payload, "reqId": "victim", "inner": {"reqId": "victim"}, "type": "hello"})
+    for members in ([b'"env":' + env, b'"reqId":' + msgspec.json.encode(req_id)], [b'"env":' + env]):
+        line = b"{" + b",".join([b'"bad":NaN', *members]) + b"}"
+        for cut in (len(line), *range(1, len(line), 7)):
+            found = frames.name_of(frames.scan_reference(line[:cut], is_whole=cut == len(line)))
+            assert found in ((req_id, None) if len(members) == 2 else (None,))

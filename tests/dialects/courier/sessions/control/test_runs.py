@@ -72,30 +72,73 @@ class TestLines:
         peer.broker.run()
         assert [error["reqId"] for error in peer.heard()] == ["enqueue"]
 
-    def test_too_many_of_them_close_the_connection(self) -> None:
+    def test_unknown_operations_and_bad_envelopes_leave_the_connection_open(self) -> None:
+        """A gateway sends what its users wrote, and one of them must not end it for all."""
         peer = Broker(limits=Limits(strikes_max=3)).control()
-        for _ in range(3):
+        half = msgspec.json.encode({"type": "enqueue", "to": "a", "env": envelope("1"), "reqId": 7})
+        half = half.replace(b'{"n":1}', rb'"\ud800"')
+        for _ in range(21):
             assert codes(peer.say(type_="fly")) == [("req", "UnknownOp")]
+            peer.send(half + b"\n")
+            peer.broker.run()
+            assert codes(peer.heard()) == [(7, "InvalidJSON")]
         assert peer.wire.closed is None
-        assert codes(peer.say(type_="fly")) == [("req", "UnknownOp")]
-        assert peer.wire.closed == (1003, "UnknownOp")
+        assert len(peer.say(type_="ping", reqId=1)) == 1
+
+    def test_too_many_lines_without_a_request_close_it(self) -> None:
+        peer = Broker(limits=Limits(strikes_max=3)).control()
+        for number in range(4):
+            assert peer.wire.closed is None, number
+            peer.send(b"GET / HTTP/1.1\n")
+            peer.broker.run()
+            assert codes(peer.heard()) == [("req", "InvalidJSON")]
+        assert peer.wire.closed is not None
+        code, reason = peer.wire.closed
+        assert code == 1007 and reason.startswith("InvalidJSON: 4 strikes, the last: not a JSON object")
         assert peer.say(type_="ping", reqId=1) == []
 
-    @pytest.mark.parametrize("cut", [False, True])
-    def test_a_line_over_the_bound_is_refused_and_ends_the_connection(self, cut: bool) -> None:
+    def test_strikes_decay(self) -> None:
+        broker = Broker(limits=Limits(strikes_max=3, strike_decay_ms=1_000))
+        peer = broker.control()
+        for _ in range(3):
+            peer.send(b"x\n")
+        for _ in range(20):
+            broker.advance(1_000)
+            peer.send(b"x\n")
+        broker.run()
+        assert peer.wire.closed is None
+        peer.send(b"x\n")
+        broker.run()
+        assert peer.wire.closed is not None
+
+    @pytest.mark.promise("Queue protocols", "A line that is too long is refused, and the connection stays open")
+    @pytest.mark.parametrize("size", [1, 7, 1000])
+    def test_a_line_over_the_bound_is_dropped_up_to_its_end(self, size: int) -> None:
         peer = Broker(limits=Limits(frame_max=100)).control()
-        peer.send(b'{"type":"ping","reqId":"%b"}' % (b"x" * 100) + (b"" if cut else b"\n"))
+        long = line(type_="ping", reqId="long", pad="x" * 300)
+        data = long + line(type_="ping", reqId=1) + long + b"\n" + line(type_="ping", reqId=2)
+        for start in range(0, len(data), size):
+            peer.send(data[start : start + size])
+        peer.broker.run()
+        assert [(frame["reqId"], frame.get("code")) for frame in peer.heard()] == [
+            ("long", "TooLarge"), (1, None), ("long", "TooLarge"), (2, None),
+        ]  # fmt: skip
+        assert peer.wire.closed is None
+
+    def test_a_line_that_never_ends_costs_no_memory(self) -> None:
+        peer = Broker(limits=Limits(frame_max=100)).control()
+        for _ in range(50):
+            peer.send(b"{" * 99)
         peer.broker.run()
         assert codes(peer.heard()) == [("req", "TooLarge")]
-        assert peer.wire.closed == (1009, "TooLarge")
+        assert peer.session._parts == []
 
-    def test_what_came_before_a_fatal_line_is_answered_first(self) -> None:
+    def test_what_came_before_a_line_that_is_too_long_is_answered_first(self) -> None:
         peer = Broker(limits=Limits(frame_max=300)).control()
         peer.send(line(type_="enqueue", to="a", env=envelope("1")) + b"x" * 301 + b"\n")
         peer.broker.run()
         heard = peer.heard()
         assert [(frame["type"], frame["reqId"]) for frame in heard] == [("ok", "enqueue"), ("error", "req")]
-        assert peer.wire.closed == (1009, "TooLarge")
 
     def test_a_line_may_come_in_pieces_up_to_the_bound(self) -> None:
         peer = Broker(limits=Limits(frame_max=100)).control()

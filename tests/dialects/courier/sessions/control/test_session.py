@@ -64,7 +64,7 @@ class TestTokens:
         peer = self.peer()
         peer.send(b'{"type":"hello","token":"' + b"x" * HELLO_MAX + end)
         peer.broker.run()
-        assert codes(peer.heard()) == [("req", "TooLarge")]
+        assert codes(peer.heard()) == [("hello", "TooLarge")]
         assert peer.wire.closed == (1009, "TooLarge")
 
     @pytest.mark.parametrize("frame", [{"type_": "hello"}, {"type_": "hello", "token": "wrong"}])

@@ -6,6 +6,7 @@ HTTP request struct, so an operation takes the frame itself. Unknown fields are 
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -215,20 +216,68 @@ def req_id_of(frame: ControlFrame) -> str | int | None:
 decode_reference = msgspec.json.Decoder(Reference).decode
 
 
-def refusal_of(line: bytes, error: Exception) -> tuple[str | int | None, Refusal]:
-    """What is wrong with a line that could not be read as a frame, and the request it belongs to."""
+HEAD_MAX = 1024
+"""Bytes at each end of a broken line in which its `reqId` is looked for."""
+
+_LONE = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+"""The escape of a surrogate. Half of a pair is grammatical JSON, and no text."""
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]{1,18})(?=[\s,}])')
+_LAST = re.compile(rb'[,{]\s*"reqId"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]{1,18})\s*}\s*\Z')
+
+
+def reference_of(line: bytes) -> Reference | None:
+    """What can be read of the request in a line that is no frame: leniently as a whole, else from its ends."""
     try:
-        reference = decode_reference(line)
+        return decode_reference(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None, Refusal("InvalidJSON", f"not a JSON object: {error}")
-    req_id = reference.req_id if isinstance(reference.req_id, str | int) else None
-    if req_id is None:
-        req_id = next((name for name in NAMED if bytes(reference.type) == b'"%b"' % name.encode()), None)
+        pass
+    try:
+        return decode_reference(_LONE.sub(rb"\1\\ufffd", line))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return scan_reference(line, is_whole=True)
+
+
+def scan_reference(line: bytes, *, is_whole: bool) -> Reference | None:
+    """Find the members `reqId` and `type` of the object itself, never of one inside it: that is a user's payload."""
+    found = {b'"reqId"': b"null", b'"type"': b"null"}
+    depth = 0
+    head = line[:HEAD_MAX]
+    for token in _TOKEN.finditer(head):
+        text = token.group()
+        depth += (text in b"{[") - (text in b"}]")
+        if depth == 1 and text in found and (value := _VALUE.match(head, token.end())):
+            found[text] = value.group(1)
+    if is_whole and found[b'"reqId"'] == b"null" and (last := _LAST.search(line[-HEAD_MAX:])):
+        found[b'"reqId"'] = last.group(1)
+    if not any(value != b"null" for value in found.values()):
+        return None
+    try:
+        return decode_reference(b'{"reqId":%b,"type":%b}' % (found[b'"reqId"'], found[b'"type"']))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def name_of(reference: Reference | None) -> str | int | None:
+    """What an answer to a refused frame is called."""
+    if reference is None:
+        return None
+    if isinstance(reference.req_id, str | int):
+        return reference.req_id
+    return next((name for name in NAMED if bytes(reference.type) == b'"%b"' % name.encode()), None)
+
+
+def refusal_of(line: bytes, error: Exception) -> tuple[str | int | None, Refusal, bool]:
+    """What is wrong with a line that could not be read as a frame, the request it belongs to, and whether there is one."""
+    reference = reference_of(line)
+    req_id = name_of(reference)
+    if reference is None or not isinstance(error, msgspec.ValidationError):
+        return req_id, Refusal("InvalidJSON", f"not a JSON object: {error}"), reference is not None
     path = path_of(error)
     if path == "type" or bytes(reference.type) == b"null":
         name = bytes(reference.type).decode(errors="replace")[:64]
         known = ", ".join(map(str, FRAME_NAMES))
-        return req_id, Refusal("UnknownOp", f"no operation {name}", hint=f"operations: {known}")
+        return req_id, Refusal("UnknownOp", f"no operation {name}", hint=f"operations: {known}"), True
     message = str(error)
     code = "InvalidCredit" if path in ("n", "credit") else "InvalidRequest"
-    return req_id, Refusal(code, message[:1].lower() + message[1:])
+    return req_id, Refusal(code, message[:1].lower() + message[1:]), True

@@ -26,7 +26,7 @@ from penstock.dialects.courier.sessions.control import frames
 from penstock.dialects.courier.sessions.control.runs import Runs, deny, error_line, ok_line
 from penstock.dialects.courier.sessions.control.subscriptions import Subscriptions
 from penstock.dialects.courier.sessions.live import Followers
-from penstock.dialects.courier.sessions.message_session import FloodLimiter
+from penstock.dialects.courier.sessions.message_session import FloodLimiter, StrikeCounter
 from penstock.dialects.courier.sessions.pull import check_pull, to_pull_body
 from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.wire.delivery_frames import delivery_lines, tap_lines
@@ -55,8 +55,10 @@ class ControlSession:
         """Only a `hello` with a token is accepted."""
         self._parts: list[bytes] = []
         self._parts_size = 0
+        self._is_discarding = False
+        """The rest of a line that is too long is dropped, up to its end."""
         self._subs = Subscriptions(runtime.machine)
-        self._strikes = 0
+        self._strikes = StrikeCounter(runtime.machine.limits)
         self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
         self._runs = Runs(runtime, self.answers)
         self._followers = Followers(runtime, self)
@@ -67,7 +69,13 @@ class ControlSession:
         if self.closing is not None:
             return
         cut = data.rfind(b"\n")
-        if cut < 0:
+        if self._is_discarding:
+            if cut < 0:
+                return
+            self._is_discarding = False
+            data = data[data.index(b"\n") :]
+            cut = data.rfind(b"\n")
+        elif cut < 0:
             self._keep(data)
             return
         whole = b"".join([*self._parts, data[:cut]]) if self._parts else data[:cut]
@@ -76,7 +84,7 @@ class ControlSession:
         for line in whole.split(b"\n"):
             if len(line) > self._line_max:
                 self._runs.close(now)
-                self._too_large()
+                self._too_large(line)
             elif line and line != b"\r":
                 self._line(now, line)
             if self.closing is not None:
@@ -89,16 +97,21 @@ class ControlSession:
         self._parts.append(data)
         self._parts_size += len(data)
         if self._parts_size > self._line_max:
-            self._too_large()
+            self._is_discarding = True
+            self._too_large(b"".join(self._parts)[: frames.HEAD_MAX])
+            self._parts = []
+            self._parts_size = 0
 
     @property
     def _line_max(self) -> int:
         limit = self._machine.limits.frame_max
         return min(limit, HELLO_MAX) if self.token_needed else limit
 
-    def _too_large(self) -> None:
-        self._parts = []
-        self._fail(None, Refusal("TooLarge", f"a line has at most {self._line_max} bytes"), close=1009)
+    def _too_large(self, line: bytes) -> None:
+        """Refuse a line by its first bytes. A peer that has not said who it is also loses its connection."""
+        refusal = Refusal("TooLarge", f"a line has at most {self._line_max} bytes")
+        req_id = frames.name_of(frames.scan_reference(line, is_whole=False))
+        self._fail(req_id, refusal, close=1009 if self.token_needed else None)
 
     def _fail(self, req_id: str | int | None, refusal: Refusal, close: int | None = None) -> None:
         self.answers.add(error_line(req_id, refusal))
@@ -120,7 +133,7 @@ class ControlSession:
             frame = frames.decode_frame(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._runs.close(now)
-            self._bad_line(line, error)
+            self._bad_line(now, line, error)
             return
         problem = json_problem(line)
         if problem is not None:
@@ -142,16 +155,12 @@ class ControlSession:
             return self._runs.join_ack(now, self._subs.only, frame)
         return False
 
-    def _bad_line(self, line: bytes, error: Exception) -> None:
-        req_id, refusal = frames.refusal_of(line, error)
+    def _bad_line(self, now: Now, line: bytes, error: Exception) -> None:
+        """Refuse a line. Only one in which no request can be recognised is a strike: a gateway sends what its users wrote."""
+        req_id, refusal, is_request = frames.refusal_of(line, error)
         self._fail(req_id, refusal)
-        if refusal.code in ("InvalidJSON", "UnknownOp"):
-            self._strike()
-
-    def _strike(self) -> None:
-        self._strikes += 1
-        if self._strikes > self._machine.limits.strikes_max and self.closing is None:
-            self.closing = (1003, "UnknownOp")
+        if not is_request and self.closing is None:
+            self.closing = self._strikes.strike(now, 1007, refusal)
 
     # Frames
 
