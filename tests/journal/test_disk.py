@@ -78,3 +78,15 @@ def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     disk.open("log").close()
     assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "journal" / "log").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("way", ["open", "lock", "overwrite", "reserve"])
+def test_a_planted_link_is_not_written_through(way: str, tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path / "journal")
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    (disk.directory / "name").symlink_to(victim)
+    write = {"overwrite": lambda: disk.overwrite("name", b"theirs"), "reserve": lambda: disk.reserve("name", 4096)}
+    with pytest.raises(OSError, match="symbolic links"):
+        write.get(way, lambda: getattr(disk, way)("name"))()
+    assert victim.read_bytes() == b"mine"

@@ -54,11 +54,15 @@ class Disk(Protocol):
         """Allocate a file of `size` bytes; raises if there is no space."""
 
 
+WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+"""How files are opened for writing. A symbolic link is refused: it could lead to a file of another owner."""
+
+
 class RealFile:
     """A file on a real disk."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, WRITE | os.O_APPEND, 0o600)
 
     def append(self, data: bytes) -> None:
         view = memoryview(data)
@@ -86,7 +90,7 @@ class RealDisk:
 
     def lock(self, name: str = "lock", *, waits: bool = False) -> bool:
         """Take a lock file; False if another process holds it."""
-        fd = os.open(self.directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.directory / name, WRITE, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -126,7 +130,7 @@ class RealDisk:
     def overwrite(self, name: str, data: bytes) -> None:
         fd = self._overwritten.get(name)
         if fd is None:
-            fd = os.open(self.directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.directory / name, WRITE, 0o600)
             self._overwritten[name] = fd
         os.pwrite(fd, data, 0)
 
@@ -142,7 +146,7 @@ class RealDisk:
         return stats.f_bavail * stats.f_frsize
 
     def reserve(self, name: str, size: int) -> None:
-        fd = os.open(self.directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.directory / name, WRITE, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
         finally:

@@ -34,7 +34,7 @@ from penstock.server.engine.connections import Connection
 from penstock.server.engine.machines import install_rules
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
-from penstock.server.files.secret_files import write_private
+from penstock.server.files.secret_files import make_private_folder, write_private
 from penstock.server.http.console import Console
 from penstock.server.http.console_sessions import Sessions
 from penstock.server.http.idempotency import Replays
@@ -92,7 +92,7 @@ class Service:
         if data is not None:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.run_dir = (data / "run") if data is not None else Path(tempfile.mkdtemp(prefix="penstock-"))
-        self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self.run_dir)
         self.tokens = TokenStore(config.auth)
         self.guard = Guard(config)
         self.archive = None if data is None else JournalLifecycle(data, config)

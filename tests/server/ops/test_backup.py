@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,11 +14,13 @@ from deltalake import DeltaTable
 
 from penstock.cli import main
 from penstock.core.errors import PenstockError
+from penstock.journal.audit import audit
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import read_watermark
 from penstock.journal.reader import JournalReader
 from penstock.server.ops import backup
 from penstock.server.ops.backup_format import MANIFEST, BackupManifest
+from tests.tiers import first_of
 
 
 def ids(data: Path) -> set[str]:
@@ -201,3 +204,72 @@ def test_a_segment_without_a_committed_row_is_reported_as_damage(written, tmp_pa
         backup.backup(written, tmp_path / "copy", "t")
     assert caught.value.code == "JournalDamaged"
     assert not list(tmp_path.glob("copy*"))
+
+
+# A damaged or hostile directory
+
+
+def _put(data: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(data)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": _put(b""),
+    "half": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "flipped": lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 0x20]) + path.read_bytes()[1:]),
+    "gone": Path.unlink,
+    "directory": lambda path: (path.unlink(), path.mkdir()),
+    "link": lambda path: (path.unlink(), path.symlink_to("/etc/passwd")),
+    "pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+}
+PLACES = ("journal/*", "lake/events/_delta_log/*", "lake/events/*/*.parquet", "lake/mine/_delta_log/*", "lake/mine/*/*")
+
+
+@pytest.mark.promise("Operations", "a backup or restore of a damaged directory succeeds or says why, and never hangs")
+@pytest.mark.parametrize("how", first_of(("all", *DAMAGES), 1))
+def test_a_damaged_directory_is_copied_and_restored_or_refused(how, quiet, tmp_path, capsys):
+    files = [path for place in PLACES for path in sorted(quiet.glob(place)) if path.is_file()]
+    assert len(files) > 10
+    cases = zip(files, [how] * len(files), strict=True) if how in DAMAGES else zip(files, DAMAGES, strict=False)
+    results = set()
+    for number, (file, damage) in enumerate(cases):
+        case = tmp_path / str(number)
+        shutil.copytree(quiet, case / "data")
+        DAMAGES[damage](case / "data" / file.relative_to(quiet))
+        codes = [main(["backup", str(case / "copy"), "--data", str(case / "data")])]
+        if codes == [0]:
+            codes.append(main(["restore", str(case / "copy"), "--data", str(case / "new")]))
+        shown = capsys.readouterr().err
+        results.add(tuple(codes))
+        if codes[-1] != 0:
+            assert shown.startswith("error: ") and "hint: " in shown, (file, shown)
+        # What fails leaves nothing behind, and what was restored is sound.
+        expected = {(1,): ["data"], (0, 1): ["copy", "data"], (0, 0): ["copy", "data", "new"]}[tuple(codes)]
+        assert sorted(path.name for path in case.iterdir()) == expected
+        assert codes != [0, 0] or audit(case / "new").is_sound
+    assert (1,) in results and (0, 0) in results
+
+
+def test_a_table_whose_file_was_cut_is_refused(quiet, tmp_path, capsys):
+    data = shutil.copytree(quiet, tmp_path / "data")
+    DAMAGES["half"](next(data.glob("lake/mine/*/*.parquet")))
+    assert main(["backup", str(tmp_path / "copy"), "--data", str(data)]) == 1
+    assert "changed during the copy, or it is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["journal/log-*.seg", "lake/mine/_delta_log", "lake/theirs", "spaces/workshop"])
+def test_no_file_is_copied_through_a_planted_link(place, quiet, tmp_path, capsys):
+    """Backups may run as root, and a link in the directory of a server must not fetch what only root reads."""
+    data = shutil.copytree(quiet, tmp_path / "data")
+    secret = tmp_path / "secret"
+    (secret / "_delta_log").mkdir(parents=True)
+    for name in ("_delta_log/00000000000000000000.json", "shadow"):
+        (secret / name).write_text("root only")
+    planted = next(data.glob(place), data / place)
+    shutil.rmtree(planted) if planted.is_dir() else planted.unlink(missing_ok=True)
+    planted.symlink_to(secret / "shadow" if planted.suffix == ".seg" else secret)
+    code = main(["backup", str(tmp_path / "copy"), "--data", str(data)])
+    assert code == 0 or "symbolic links" in capsys.readouterr().err
+    copied = [path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert not any(b"root only" in content for content in copied)

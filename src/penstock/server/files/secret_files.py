@@ -8,7 +8,10 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from pathlib import Path
+
+from penstock.server.files.yaml_tree import ConfigError
 
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 """A token in the form of its digest."""
@@ -30,6 +33,16 @@ def token_error(token: str) -> str | None:
     if not PLAIN.fullmatch(token) or not token.strip("*"):
         return "expected printable ASCII without spaces, and more than asterisks"
     return None
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a directory for secrets. Raises ConfigError if another user could have planted or could replace its files."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        raise ConfigError([f"`{folder}` belongs to another user; hint: remove it, or start the server as its owner"])
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError([f"other users may write to `{folder}`; hint: remove it, or run `chmod 700` on it"])
 
 
 def write_private(path: Path, data: bytes, *, sync: bool = False) -> None:

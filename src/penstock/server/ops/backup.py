@@ -112,7 +112,9 @@ class _Backup:
     def _tables(self) -> list[Path]:
         lake = self._data / "lake"
         entries = sorted(lake.iterdir()) if lake.is_dir() else []
-        return [path for path in entries if path.name != EVENTS and (path / "_delta_log").is_dir()]
+        return [
+            path for path in entries if path.name != EVENTS and _is_folder(path) and _is_folder(path / "_delta_log")
+        ]
 
     def _log_files(self, table: Path) -> list[Path]:
         """The files of a table's log; the pointer to a checkpoint first, because its checkpoint already exists."""
@@ -132,15 +134,18 @@ class _Backup:
             self._file(path)
         try:
             read = DeltaTable(str(table), version=max(numbers))
-            needed = read.get_add_actions(flatten=True).column("path").to_pylist()
+            added = read.get_add_actions(flatten=True)
+            needed = dict(zip(added.column("path").to_pylist(), added.column("size_bytes").to_pylist(), strict=True))
         except Exception as error:  # any error of the Delta library: the table does not match its log
             raise self._changed(table) from error
-        if any(f"{self._name(table)}/{unquote(path)}" not in self._copy.files for path in needed):
-            raise self._changed(table)
+        for path, size in needed.items():
+            copied_file = self._copy.files.get(f"{self._name(table)}/{unquote(path)}")
+            if copied_file is None or copied_file.bytes != size:
+                raise self._changed(table)
 
     def _changed(self, table: Path) -> PenstockError:
-        hint = "run the backup again when no rebuild or vacuum is running; `penstock lake ls` lists the tables"
-        return refused(f"the table `{table.name}` changed during the copy", hint)
+        hint = "run the backup again when no rebuild or vacuum is running; if it fails again, rebuild the table"
+        return refused(f"the table `{table.name}` changed during the copy, or it is damaged", hint)
 
     def _sealed_files(self) -> list[Path]:
         events = self._data / "lake" / EVENTS
@@ -253,6 +258,11 @@ def _is_whole(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:
         return False
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a directory is copied: not through a link, which could lead anywhere."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def _walk(folder: Path, without: tuple[str, ...]) -> Iterator[Path]:

@@ -184,11 +184,12 @@ class BackupWriter:
     def file(self, name: str, path: Path) -> bool:
         """Add a file at its present size; False when it no longer exists."""
         try:
-            source = path.open("rb")
+            # A link could lead to a file that only the user of this command can read.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return False
-        with source:
-            self._add(name, source, os.fstat(source.fileno()).st_size)
+        with os.fdopen(descriptor, "rb") as source:
+            self._add(name, source, os.fstat(descriptor).st_size)
         return True
 
     def data(self, name: str, data: bytes | memoryview) -> None:
@@ -244,7 +245,7 @@ class BackupReader:
         """The files of the manifest, in the order in which they were written."""
         for name, entry in self.manifest.files.items():
             place = PurePosixPath(name)
-            if place.is_absolute() or ".." in place.parts or place.as_posix() != name:
+            if place.is_absolute() or ".." in place.parts or place.as_posix() != name or "\0" in name:
                 raise refused(f"the backup names `{name}`", "`penstock backup` did not write this backup")
             try:
                 file = self._open(name)
