@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.integration.serving import Http, connected, envelope
+from tests.integration.serving import Http, connected, envelope, until
 
 MIB = 1024 * 1024
 
@@ -39,3 +40,31 @@ def test_paused_taps_share_their_bytes(start_server):
         push(http, "watched", 6 * MIB)
         grown = resident(server.process.pid) - before
     assert grown < 40 * MIB, f"{grown / MIB:.0f} MiB for 40 taps"
+
+
+CONFIG = f"limits: {{outbox_total_max: {20 * MIB}}}"
+
+
+def figure(http: Http, name: str) -> float:
+    """A metric of the server."""
+    lines = http.get("/metrics").body.decode().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(f"penstock_{name} ")))
+
+
+def test_a_paused_download_of_the_journal_counts_and_is_cut(start_server):
+    server = start_server(config=CONFIG)
+    http = Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
+    push(http, "history", 16 * MIB)
+    assert http.get("/v1/journal/rows").status == 200
+    auth = http.headers["Authorization"]
+    ask = f"GET /v1/journal/rows HTTP/1.1\r\nHost: {http.host}\r\nAuthorization: {auth}\r\n\r\n".encode()
+    with ExitStack() as peers:
+        for _ in range(2):
+            paused = peers.enter_context(connected(server.http.replace("http:", "tcp:")))
+            paused.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            paused.write(ask)
+        until(lambda: figure(http, "readers_cut_total") == 1, "the cut")
+        assert 8 * MIB < figure(http, "outbox_bytes") < 20 * MIB
+    until(lambda: figure(http, "outbox_bytes") == 0, "the end of both")
+    (line,) = [line for line in server.log().splitlines() if "reader.cut" in line]
+    assert "GET /v1/journal/rows" in line and auth.split()[1] not in line

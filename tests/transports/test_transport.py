@@ -139,3 +139,28 @@ def test_large_messages_are_handed_over_as_they_are_and_small_ones_joined() -> N
     written.clear()
     ByteStreamTransport(Recording()).send([b"a"] * 3)
     assert written == [b"aaa"]
+
+
+def test_a_peer_that_takes_nothing_holds_no_buffer_after_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.transports.transport.CLOSE_TIMEOUT_S", 0.01)
+
+    async def go() -> None:
+        ours, theirs = socket.socketpair()
+        lost = asyncio.Event()
+
+        class Watched(asyncio.Protocol):
+            def connection_lost(self, exc: Exception | None) -> None:
+                lost.set()
+
+        transport, _ = await asyncio.get_running_loop().create_connection(Watched, sock=ours)
+        wire = ByteStreamTransport(transport)
+        wire.send([b"x" * 8_000_000])
+        wire.close(1000, "")
+        async with asyncio.timeout(5):
+            await lost.wait()
+        assert wire.buffered == 0
+        theirs.close()
+
+    asyncio.run(go())
+    uvloop = pytest.importorskip("uvloop")
+    uvloop.run(go())

@@ -73,6 +73,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes handed to a connection that its peer has not read: then deliveries pause."""
     outbox_hard_max: int = 16 * MIB
     """Bytes at which a peer that reads no answers is cut off."""
+    outbox_total_max: int = 256 * MIB
+    """Bytes that all peers together have not read: then the one that holds most is cut off. Shared bytes count for each."""
     answers_max: int = 10_000
     """Requests of one connection waiting for their commit: then we stop reading it."""
     strikes_max: int = 20

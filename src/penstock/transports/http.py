@@ -20,6 +20,7 @@ from penstock.transports.transport import (
     EventStreamTransport,
     PongListener,
     ServerWebSocketTransport,
+    UnreadBytes,
     tune,
 )
 
@@ -28,6 +29,8 @@ BODY_TIMEOUT_S = 30.0
 HEAD_TIMEOUT_S = 30.0
 """A peer that connects has this long to ask for something."""
 KEEPALIVE_S = 75.0
+DOWNLOAD_MIN = 256 * 1024
+"""Bytes of an answer that counts among the unread bytes of the process until its peer has read it."""
 
 
 class Upgrade(ABC):
@@ -127,6 +130,9 @@ class HttpHandler(Protocol):
     def body_max(self) -> int:
         """Bytes of the largest body."""
 
+    def note_unread(self, reader: UnreadBytes, size: int) -> None:
+        """A large answer is on its way; 0 when it has left."""
+
     async def handle(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
         """Answer a request; the handler decides when to read its body."""
 
@@ -175,6 +181,21 @@ class _Handler(RequestHandler):
         super().resume_writing()
         if self.endpoint is not None:
             self.endpoint.congested(False)
+
+
+class _Download:
+    """A large answer that its peer may not read."""
+
+    def __init__(self, transport: asyncio.WriteTransport, exchange: Exchange) -> None:
+        self._transport = transport
+        self.unread_bytes = 0
+        self.reader_name = f"{exchange.method} {exchange.path[:200]} ({exchange.peer})"
+
+    def unread(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def cut(self, size: int) -> None:
+        self._transport.abort()
 
 
 class _Server(web.Server):
@@ -240,7 +261,11 @@ class HttpListener:
         try:
             answer = await self._handler.handle(exchange)
             if isinstance(answer, Reply):
-                return _response(answer, closes=exchange.is_unread)
+                response = _response(answer, closes=exchange.is_unread)
+                if len(answer.body) >= DOWNLOAD_MIN and request.transport is not None:
+                    reader = _Download(request.transport, exchange)
+                    await self._send_large(request, response, reader, len(answer.body))
+                return response
             if isinstance(answer, Upgrade):
                 return await self._upgrade(request, answer)
             return await self._stream(request, answer)
@@ -250,6 +275,15 @@ class HttpListener:
             is_unread = isinstance(error, BodyTooLargeError) and exchange.is_unread
             closes = is_unread or isinstance(error, BodyMalformedError)
             return _response(self._handler.failed(exchange, error), closes=closes)
+
+    async def _send_large(self, request: web.BaseRequest, response: web.Response, reader: _Download, size: int) -> None:
+        """Write an answer and wait until the peer has read it, or is cut off because it does not."""
+        await response.prepare(request)
+        self._handler.note_unread(reader, size)
+        try:
+            await response.write_eof()
+        finally:
+            self._handler.note_unread(reader, 0)
 
     async def _stream(self, request: web.BaseRequest, stream: StreamingReply) -> web.StreamResponse:
         """Write until the connection ends; this task is cancelled then."""
@@ -269,7 +303,6 @@ class HttpListener:
             protocol.endpoint = None
             if endpoint is not None:
                 endpoint.lost()
-            wire.end()
             transport.abort()
         raise AssertionError("the future above has no result")
 

@@ -42,6 +42,23 @@ class ConnectionPort(Protocol):
     def congested(self, on: bool) -> None: ...
 
 
+class UnreadBytes(Protocol):
+    """What holds bytes that its peer has not read."""
+
+    unread_bytes: int
+    """What it held when that was last noted."""
+
+    @property
+    def reader_name(self) -> str:
+        """Who does not read, for the log."""
+
+    def unread(self) -> int:
+        """What it holds now."""
+
+    def cut(self, size: int) -> None:
+        """Release everything at once: it held `size` bytes, the most of all."""
+
+
 @runtime_checkable
 class PongListener(Protocol):
     """A connection that is notified of pongs."""
@@ -78,8 +95,17 @@ class ByteStreamTransport:
             change()
 
     def close(self, code: int, reason: str) -> None:
-        """Close when everything written has left."""
+        """Close when everything written has left; a peer that takes nothing for some seconds loses the rest."""
         self._transport.close()
+        if self.buffered and self._transport.get_extra_info("socket") is not None:  # a pipe may wait for its reader
+            asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._expect_progress, self.buffered)
+
+    def _expect_progress(self, before: int) -> None:
+        left = self.buffered
+        if left and left < before:
+            asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._expect_progress, left)
+        else:
+            self.abort()
 
     def abort(self) -> None:
         """Close without flushing: the peer does not read."""
@@ -105,19 +131,6 @@ def frame_head(size: int, opcode: int = BINARY) -> bytes:
 
 class EventStreamTransport(ByteStreamTransport):
     """The body of an HTTP answer that lasts until either side closes the connection."""
-
-    _patience: asyncio.TimerHandle | None = None
-
-    def close(self, code: int, reason: str) -> None:
-        """Close when everything written has left, or when the peer took too long to read it."""
-        super().close(code, reason)
-        if self._patience is None:
-            self._patience = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
-
-    def end(self) -> None:
-        """The peer is gone."""
-        if self._patience is not None:
-            self._patience.cancel()
 
 
 class ServerWebSocketTransport(ByteStreamTransport):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.limits import Limits
 from tests.dialects.mew.driving import (
     PING,
     GatewayDriver,
@@ -40,6 +41,25 @@ class TestSigns:
             if PING in p1.received():
                 p1.connection.pong_received()
         assert p1.is_open
+
+
+class TestOutboxes:
+    def test_a_paused_participant_counts_among_all_outboxes(self) -> None:
+        driver = GatewayDriver(settings("p1", "p2", "p3"), limits=Limits(outbox_total_max=20_000))
+        p1, p2, p3 = driver.joined("p1", "p2", "p3")
+        p1.connection.congested(True)
+        p2.say("chat", {"text": "x" * 9_000})
+        p3.connection.congested(True)
+        p2.say("chat", {"text": "x" * 4_000})
+        outboxes = driver.runtime.outboxes
+        assert outboxes.total > 17_000 and p1.is_open
+        p2.say("chat", {"text": "x" * 4_000})
+        assert (p1.is_open, p3.is_open) == (False, True)
+        assert (outboxes.cut, driver.space.slow_cut) == (1, 1)
+        assert "p1" not in driver.space.present
+        p3.connection.congested(False)
+        driver.run()
+        assert outboxes.total == 0
 
 
 class TestIsolation:

@@ -83,6 +83,20 @@ class TestPolling:
         p2.say("chat", {"text": "kept"})
         assert kinds(self.poll(driver)["messages"]) == ["chat"]
 
+    def test_it_counts_among_all_outboxes(self) -> None:
+        driver = GatewayDriver(limits=Limits(outbox_total_max=20_000))
+        (p2,) = driver.joined("p2")
+        self.poll(driver)
+        p2.say("chat", {"text": "x" * 9_000})
+        outboxes = driver.runtime.outboxes
+        assert outboxes.total > 9_000
+        self.poll(driver)
+        assert outboxes.total == 0
+        for _ in range(3):
+            p2.say("chat", {"text": "x" * 9_000})
+        assert "p1" not in driver.space.present
+        assert (outboxes.total, outboxes.cut, driver.space.slow_cut) == (0, 1, 1)
+
     def test_dropped_frames_are_reported(self) -> None:
         driver = GatewayDriver(limits=Limits(space_telemetry_max=3_000))
         (p2,) = driver.joined("p2")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.clock import Now
+from penstock.core.links import Link
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.counters import Counters
 from penstock.core.queue.ready_order import KeyedOrder
@@ -19,6 +20,8 @@ from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, R
 from penstock.core.tenants import dead_name
 
 Row = dict[str, Any]
+CUTS_MAX = 1_000
+"""Streams that remember a reader that was disconnected."""
 
 
 def _ms(us: int) -> float:
@@ -142,6 +145,18 @@ def where(state: QueueState, now: Now, id_: str, names: Iterable[str] | None = N
     return rows
 
 
+def note_cut(state: QueueState, now: Now, link: Link, size: int, bound: str) -> None:
+    """A peer was disconnected because it did not read: say so to those who look at its channels."""
+    who = f"`{link.principal.agent or link.principal.name}` (link {link.no})"
+    why = f"{who} was disconnected: {size} bytes were unread, and `limits.{bound}` allows no more"
+    row = {"code": "reader_cut", "message": why, "at": now.wall_us // 1000, "bytes": size}
+    for name in [*(consumer.channel.name for consumer in link.consumers), *link.taps]:
+        state.cuts.pop(name, None)
+        state.cuts[name] = row
+    for name in list(state.cuts)[:-CUTS_MAX]:
+        del state.cuts[name]
+
+
 def explain(state: QueueState, now: Now, channel: Channel) -> Row:
     """Why nothing flows, or that it does, in words that say what to do."""
     reasons: list[Row] = []
@@ -190,6 +205,8 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
         because("dead_letters_full", why, count=channel.held)
     if len(channel.live) >= policy.max_depth or channel.bytes >= policy.max_bytes:
         because("full", "the stream is at its bound and refuses new envelopes")
+    if channel.name in state.cuts:
+        reasons.append(state.cuts[channel.name])
     return {
         "stream": channel.name,
         "flowing": bool(channel.leasable and able) and not state.commit_log.draining,

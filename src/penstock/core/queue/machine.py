@@ -60,6 +60,7 @@ class QueueMachine(QueueState):
     peek = inspect.peek
     where = inspect.where
     explain = inspect.explain
+    note_cut = inspect.note_cut
 
     change_rule = rule_set.change
 

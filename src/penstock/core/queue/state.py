@@ -123,6 +123,8 @@ class QueueState:
         self.timers: Timers[Record | Consumer | Channel | Dormant | Cooling] = Timers()
         self.effects: list[Effect] = []
         self.commit_log = CommitLog(limits)
+        self.cuts: dict[str, dict[str, Any]] = {}
+        """By channel: the last reader that was disconnected because it did not read."""
         self.pending_bytes = 0
         self.bytes = 0
         """Bodies held in all channels."""

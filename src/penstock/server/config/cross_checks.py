@@ -35,7 +35,12 @@ GIT_OUTPUT_MAX = 512 * 1024
 """Bytes of a diff that fit into an envelope as JSON."""
 
 # The first of each pair must not exceed the second.
-_NESTED_LIMITS = (("lease_min_ms", "lease_max_ms"), ("envelope_max", "frame_max"), ("outbox_max", "outbox_hard_max"))
+_NESTED_LIMITS = (
+    ("lease_min_ms", "lease_max_ms"),
+    ("envelope_max", "frame_max"),
+    ("outbox_max", "outbox_hard_max"),
+    ("outbox_hard_max", "outbox_total_max"),
+)
 
 
 def cross_check(config: Sections, unread: Container[str] = ()) -> Iterator[FieldError]:

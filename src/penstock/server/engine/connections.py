@@ -63,7 +63,8 @@ class Wire(Protocol):
 class Connection:
     """One peer: its session, its link in the machine, and its wire."""
 
-    __slots__ = ("_runtime", "closed", "held", "is_brief", "link", "opened_us", "peer", "session", "stuck", "wire")
+    __slots__ = ("_runtime", "closed", "held", "is_brief", "link", "opened_us", "peer", "session", "stuck",
+                 "unread_bytes", "wire")  # fmt: skip
 
     def __init__(self, runtime: Runtime, session: Session, link: Link, wire: Wire, peer: str) -> None:
         self._runtime = runtime
@@ -78,6 +79,19 @@ class Connection:
         self.held = False
         """We do not read from the peer."""
         self.closed = False
+        self.unread_bytes = 0
+
+    @property
+    def reader_name(self) -> str:
+        return f"{self.link.principal.name} (link {self.link.no}, {self.peer})"
+
+    def unread(self) -> int:
+        """Bytes that the peer has not read."""
+        return self.wire.buffered if self.stuck and not self.closed else 0
+
+    def cut(self, size: int) -> None:
+        """All peers together hold too much, and this one holds most."""
+        self._runtime.cut(self, size, "outbox_total_max")
 
     def received(self, data: bytes) -> None:
         self._runtime.received(self, data)

@@ -26,6 +26,7 @@ from penstock.core.scopes import Principal
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.engine.connections import Connection, Scheduler, Timer, TurnListener, Wire
 from penstock.server.engine.minute_ticker import MinuteTicker
+from penstock.server.engine.outboxes import Outboxes
 from penstock.server.engine.schedulers import SteppedWork, SurveyQueue
 from penstock.server.engine.view_followers import ViewFollowers
 from penstock.server.files.addresses import is_ip, payer_address
@@ -99,6 +100,9 @@ class Runtime:
         """Writes ticks and gauges into the history, if one is kept."""
         self.trouble: str | None = None
         """Why the journal refuses new records, while it does."""
+        self.outboxes = Outboxes(lambda: machine.limits.outbox_total_max, scheduler.soon)
+        if log is not None:
+            self.outboxes.log = log
         self.slow_cut = 0
         """Peers cut off because they did not read."""
 
@@ -164,6 +168,8 @@ class Runtime:
             self._connections_by_ip[link.address] = here
         else:
             del self._connections_by_ip[link.address]
+        if connection.unread_bytes:
+            self.outboxes.note(connection, 0)
         self._waiting.pop(connection.session.answers, None)
         self._dirty.pop(connection, None)
         self._held.pop(connection, None)
@@ -329,12 +335,10 @@ class Runtime:
                     self.lost(connection)
                 continue
             backlog = wire.buffered if connection.stuck else 0
+            if backlog or connection.unread_bytes:
+                self.outboxes.note(connection, connection.unread())
             if backlog > limits.outbox_hard_max:
-                self.slow_cut += 1
-                wire.abort()
-                self.lost(connection, (1008, f"SlowReader: {backlog} bytes unread"))
-                if self._log is not None:
-                    self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=backlog)
+                self.cut(connection, backlog, "outbox_hard_max")
                 continue
             hold = (
                 backlog > limits.outbox_max
@@ -355,6 +359,15 @@ class Runtime:
                     now = self.scheduler.now()
                     self.machine.writable(now, link)
                     self.apply(now)
+
+    def cut(self, connection: Connection, size: int, bound: str) -> None:
+        """Disconnect a peer that does not read; nothing that it holds is kept."""
+        self.slow_cut += 1
+        self.machine.note_cut(self.scheduler.now(), connection.link, size, bound)
+        connection.wire.abort()
+        self.lost(connection, (1008, f"SlowReader: {size} bytes unread"))
+        if self._log is not None:
+            self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=size, bound=f"limits.{bound}")
 
     def _hang_up(self, connection: Connection) -> None:
         """A connection is about to close: stop its deliveries and end its pulls."""

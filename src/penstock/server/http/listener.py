@@ -31,6 +31,7 @@ from penstock.transports.http import (
     Upgrade,
     json_reply,
 )
+from penstock.transports.transport import UnreadBytes
 
 SMALL_BODY = 64 * 1024
 """Bound on bodies of routes that take no envelopes."""
@@ -52,6 +53,9 @@ class HttpEndpoint:
     @property
     def body_max(self) -> int:
         return max(self._runtime.machine.limits.frame_max, self._spaces.body_max)
+
+    def note_unread(self, reader: UnreadBytes, size: int) -> None:
+        self._runtime.outboxes.note(reader, size)
 
     async def handle(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
         """Answer one request."""

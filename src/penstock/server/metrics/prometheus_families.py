@@ -74,6 +74,8 @@ class Exporter(msgspec.Struct, eq=False):
             "penstock_links": len(machine.links),
             "penstock_bytes": machine.bytes,
             "penstock_pending_bytes": machine.pending_bytes,
+            "penstock_outbox_bytes": runtime.outboxes.total,
+            "penstock_readers_cut": runtime.outboxes.cut,
             "penstock_dedup_ids": machine.ids,
             "penstock_rate_buckets": 0 if meter is None else len(meter),
             "penstock_idempotency_keys": len(replays),

@@ -54,6 +54,14 @@ class SpaceConnection(Connection):
             self.spaces.schedule_turn()
         super().congested(on)
 
+    def unread(self) -> int:
+        return super().unread() + self.session.outbox.size
+
+    def cut(self, size: int) -> None:
+        if self.session.space is not None:
+            self.session.space.slow_cut += 1
+        super().cut(size)
+
     def gone(self, now: Now) -> None:
         self.session.left(now, "disconnected")
         self.spaces.sessions.pop(self.session, None)

@@ -217,6 +217,9 @@ class Spaces:
             session.evict(now, MewRefusal("slow_consumer", message, status=429), SLOW)
             self.schedule_turn()  # the others are notified
         elif outbox.stuck and session.closing is None:
+            connection = self.runtime.connection(session)
+            if connection is not None:
+                self.runtime.outboxes.note(connection, connection.unread())
             return
         else:
             session.out.extend(outbox.take())

@@ -37,18 +37,43 @@ class FileSink:
 class Poller:
     """A participant that polls over HTTP."""
 
-    def __init__(self, space: SpaceMachine, party: str, id_: str, outbox_max: int, telemetry_max: int) -> None:
+    def __init__(self, spaces: Spaces, space: SpaceMachine, party: str, id_: str) -> None:
+        self._spaces = spaces
         self.space = space
-        outbox = Outbox(self, firm_max=outbox_max, telemetry_max=telemetry_max)
-        outbox.stuck = True  # so that the bounds count from the first byte
-        self.participant = Participant(id_, party, outbox, "polling")
+        limits = spaces.limits
+        self.outbox = Outbox(self, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
+        self.outbox.stuck = True  # so that the bounds count from the first byte
+        self.participant = Participant(id_, party, self.outbox, "polling")
         self.seen_us = 0
+        self.unread_bytes = 0
+        self.reader_name = f"{id_} (polls space {space.id})"
 
     def taken(self, now: Now, outbox: Outbox) -> None:
         if outbox.is_over:
             self.space.slow_cut += 1
+            self.leave(now, "slow_consumer")
+        elif self.space.present.get(self.participant.id) is self.participant:
+            self._spaces.runtime.outboxes.note(self, outbox.size)
+        else:
             outbox.take()
-            join.leave(self.space, now, self.participant, "slow_consumer")
+
+    def take(self) -> list[bytes]:
+        """The messages since the last poll."""
+        messages = self.outbox.take()
+        self._spaces.runtime.outboxes.note(self, 0)
+        return messages
+
+    def leave(self, now: Now, reason: str) -> None:
+        self.take()
+        join.leave(self.space, now, self.participant, reason)
+        self._spaces.schedule_turn()
+
+    def unread(self) -> int:
+        return self.outbox.size
+
+    def cut(self, size: int) -> None:
+        self.space.slow_cut += 1
+        self.leave(self._spaces.runtime.scheduler.now(), "slow_consumer")
 
 
 class Pollers:
@@ -66,8 +91,7 @@ class Pollers:
             return json_reply(409, {"error": "already_connected", "message": message})
         poller = self._pollers.get((space.id, id_))
         if poller is None or there is not poller.participant:
-            limits = self._spaces.limits
-            poller = Poller(space, party, id_, limits.space_outbox_max, limits.space_telemetry_max)
+            poller = Poller(self._spaces, space, party, id_)
             fault = join.enter(space, now, poller.participant)
             if fault is not None:
                 return json_reply(fault.status, fault.payload)
@@ -76,10 +100,8 @@ class Pollers:
             self._spaces.schedule_turn()
         poller.seen_us = now.us
         space.router.flush()
-        outbox = poller.participant.outbox
-        assert outbox is not None
-        answer = polled(outbox.take())
-        lost = sum(outbox.take_lost().values())
+        answer = polled(poller.take())
+        lost = sum(poller.outbox.take_lost().values())
         return json_reply(200, answer if not lost else answer | {"frames_dropped": lost})
 
     def _expect(self, now: Now, poller: Poller) -> None:
@@ -97,8 +119,7 @@ class Pollers:
         key = (poller.space.id, participant.id)
         if self._pollers.get(key) is poller:  # it may have joined again since
             del self._pollers[key]
-        join.leave(poller.space, now, participant, "stopped polling")
-        self._spaces.schedule_turn()
+        poller.leave(now, "stopped polling")
 
 
 def data_of(messages: list[bytes]) -> list[tuple[bool, bytes]]:

@@ -1,0 +1,52 @@
+"""One bound over what all readers of a process have not read: beyond it, the reader that holds most is cut off.
+
+Readers are connections that do not read, participants that poll, and large HTTP answers. Their sizes are noted at the end of a
+turn. A peer may read without an event, so a size is an estimate from above: all are measured again before a reader is cut off.
+Bytes that readers share count for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.transports.transport import UnreadBytes
+
+
+class Outboxes:
+    """The readers that hold something."""
+
+    def __init__(self, limit: Callable[[], int], soon: Callable[[Callable[[], None]], object]) -> None:
+        self._limit = limit
+        self._soon = soon
+        self._readers: dict[UnreadBytes, None] = {}
+        self._is_due = False
+        self.log: Callable[..., None] = lambda event, **fields: None
+        self.total = 0
+        """Bytes that all of them hold."""
+        self.cut = 0
+        """Readers cut off."""
+
+    def note(self, reader: UnreadBytes, size: int) -> None:
+        """A reader holds this much now; 0 when it is gone."""
+        self.total += size - reader.unread_bytes
+        reader.unread_bytes = size
+        if size:
+            self._readers[reader] = None
+        else:
+            self._readers.pop(reader, None)
+        if self.total > self._limit() and not self._is_due:
+            self._is_due = True
+            self._soon(self._enforce)
+
+    def _enforce(self) -> None:
+        for reader in list(self._readers):
+            self.note(reader, reader.unread())
+        limit = self._limit()
+        while self.total > limit:
+            largest = max(self._readers, key=lambda reader: reader.unread_bytes)
+            size = largest.unread_bytes
+            self.cut += 1
+            self.log("reader.cut", reader=largest.reader_name, bytes=size, total=self.total, limit=limit)
+            self.note(largest, 0)
+            largest.cut(size)
+        self._is_due = False

@@ -1,0 +1,121 @@
+"""One bound over the unread bytes of all readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.limits import Limits
+from penstock.server.engine.outboxes import Outboxes
+from tests.dialects.courier.talking import Broker, filled
+
+LIMIT = 100
+
+
+class Held:
+    """A reader with a size that a test sets."""
+
+    def __init__(self, name: str = "r") -> None:
+        self.reader_name = name
+        self.unread_bytes = 0
+        self.now = 0
+        self.cuts: list[int] = []
+
+    def unread(self) -> int:
+        return self.now
+
+    def cut(self, size: int) -> None:
+        self.cuts.append(size)
+
+
+def ledger() -> tuple[Outboxes, Callable[[], None]]:
+    due: list[Callable[[], None]] = []
+    logged: list[str] = []
+
+    def run() -> None:
+        while due:
+            due.pop(0)()
+
+    outboxes = Outboxes(lambda: LIMIT, due.append)
+    outboxes.log = lambda event, **fields: logged.append(fields["reader"])
+    return outboxes, run
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60), st.booleans())))
+def test_the_total_fits_after_every_turn_and_the_largest_go(steps: list[tuple[int, int, bool]]) -> None:
+    outboxes, run = ledger()
+    readers = [Held(str(number)) for number in range(5)]
+    for number, size, has_read in steps:
+        reader = readers[number]
+        outboxes.note(reader, size)
+        reader.now = size // 2 if has_read else size
+        before = {each: each.now for each in readers if each.unread_bytes}
+        was_over, cut = outboxes.total > LIMIT, outboxes.cut
+        run()
+        assert outboxes.total == sum(each.unread_bytes for each in readers) <= LIMIT
+        gone = [each for each in before if not each.unread_bytes and before[each]]
+        assert len(gone) == outboxes.cut - cut
+        assert not gone or (was_over and sum(before.values()) > LIMIT)
+        stayed = [before[each] for each in before if each not in gone]
+        assert all(before[each] >= max(stayed, default=0) for each in gone)
+        for each in gone:
+            assert each.cuts.pop() == before[each]
+
+
+def test_a_reader_that_has_read_meanwhile_stays() -> None:
+    outboxes, run = ledger()
+    quick, slow = Held(), Held()
+    outboxes.note(quick, 90)
+    outboxes.note(slow, slow.__setattr__("now", 20) or 20)
+    run()
+    assert (quick.cuts, slow.cuts, outboxes.total) == ([], [], 20)
+
+
+class TestConnections:
+    LIMITS = Limits(outbox_max=1_000, outbox_hard_max=5_000, outbox_total_max=6_000)
+
+    @pytest.mark.promise(
+        "Hold under hostile conditions",
+        "all outboxes together are bounded: the reader that holds most is cut off, counted and named",
+    )
+    def test_the_one_that_holds_most_is_cut_and_explain_names_it(self) -> None:
+        broker = Broker(limits=self.LIMITS)
+        taps = []
+        for name, size in (("a", 2_500), ("b", 3_000), ("c", 0)):
+            peer = broker.control()
+            peer.say(type_="tap", stream="jobs", reqId=name)
+            peer.connection.congested(size > 0)
+            peer.wire.buffered = size
+            taps.append(peer)
+        filled(broker, "jobs", "1")
+        assert [peer.wire.aborted for peer in taps] == [False, False, False]
+        taps[0].wire.buffered = 3_500
+        filled(broker, "jobs", "2")
+        assert [peer.wire.aborted for peer in taps] == [True, False, False]
+        outboxes = broker.runtime.outboxes
+        assert (outboxes.cut, outboxes.total, broker.runtime.slow_cut) == (1, 3_000, 1)
+        (reason,) = [one for one in self.reasons(broker) if one["code"] == "reader_cut"]
+        assert reason["bytes"] == 3_500 and "limits.outbox_total_max" in reason["message"]
+        assert f"link {taps[0].session.link.no}" in reason["message"]
+
+    def test_one_that_reads_again_or_leaves_holds_nothing(self) -> None:
+        broker = Broker(limits=self.LIMITS)
+        first, second = broker.control(), broker.control()
+        for peer in (first, second):
+            peer.connection.congested(True)
+            peer.wire.buffered = 2_000
+            peer.say(type_="ping", reqId=1)
+        assert broker.runtime.outboxes.total == 4_000
+        first.connection.congested(False)
+        broker.run()
+        assert broker.runtime.outboxes.total == 2_000
+        second.connection.lost()
+        assert broker.runtime.outboxes.total == 0
+
+    def reasons(self, broker: Broker) -> list[dict[str, object]]:
+        (answer,) = broker.control().say(type_="explain", stream="jobs", reqId=1)
+        reasons: list[dict[str, object]] = answer["result"]["reasons"]
+        return reasons
