@@ -15,7 +15,15 @@ from msgspec.structs import replace
 from penstock.core.rows import Row
 from penstock.journal.columns import SCHEMA, decode_rows, encode_facts, encode_rows
 from penstock.journal.log import segment_name
-from penstock.journal.open_and_repair import IDENTITY, LIVE_PREFIX, Opened, live_name, read_live
+from penstock.journal.open_and_repair import (
+    IDENTITY,
+    LIVE_PREFIX,
+    WATERMARK,
+    Opened,
+    encode_watermark,
+    live_name,
+    read_live,
+)
 from penstock.journal.segments import (
     FRAME_MAX,
     KIND_LIVE,
@@ -47,10 +55,10 @@ SEGMENT, ENDS, IDS = written()
 
 
 def directory(*files: tuple[str, bytes]) -> LyingDisk:
-    """A disk with these files and a sound identity."""
+    """A disk with these files, a sound identity, and a watermark that promises nothing."""
     disk = LyingDisk(0)
     identity = b'{"id":"%b","format":1,"epoch":0,"sync":"commit","is_clean":false}' % JOURNAL.encode()
-    for name, data in (*files, (IDENTITY, identity)):
+    for name, data in (*files, (IDENTITY, identity), (WATERMARK, encode_watermark(0, 0))):
         disk.open(name).append(data)
     return disk
 

@@ -123,6 +123,8 @@ class RealDisk:
 
     def replace(self, old: str, new: str) -> None:
         os.replace(self.directory / old, self.directory / new)
+        if (fd := self._overwritten.pop(new, None)) is not None:
+            os.close(fd)
 
     def remove(self, name: str) -> None:
         (self.directory / name).unlink(missing_ok=True)

@@ -6,10 +6,12 @@
     watermark               the offset up to which rows are committed, for readers in other processes
     readers.json            named readers and how far they have read
     reserve, lock
+    lost-<epoch>-<name>     bytes that `penstock log repair --accept-loss` took out of the journal
 
 Opening finds the newest valid live file and the segments after it. An incomplete write at the end of the newest segment is a torn tail: it was
 never acknowledged, so it is cut off. Anything else that cannot be read is damage: it is reported with file and position, and never
-skipped.
+skipped. Under `sync: commit` the watermark proves that a tail was never acknowledged. Without it a torn tail is damage, and an end that looks
+whole starts a new epoch.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Annotated
 import msgspec
 import pyarrow as pa
 
+from penstock.core.records import Entry
 from penstock.core.rows import Row
 from penstock.journal.columns import SCHEMA, decode_rows
 from penstock.journal.disk import Disk
@@ -39,6 +42,7 @@ from penstock.journal.segments import (
 IDENTITY = "journal.json"
 WATERMARK = "watermark"
 LOG_PREFIX, LIVE_PREFIX, SUFFIX = "log-", "live-", ".seg"
+LOST_PREFIX = "lost-"
 FORMAT = 1
 
 
@@ -163,9 +167,12 @@ def _is_unbegun(data: bytes | memoryview) -> bool:
 
 
 class Opened:
-    """A directory that was opened for writing: rows to rebuild from, then a log to append to."""
+    """A directory that was opened for writing: rows to rebuild from, then a log to append to.
 
-    def __init__(self, disk: Disk, *, fresh_id: str, sync: Sync, shard: int = 0) -> None:
+    With `loss_floor`, damage is accepted: the journal is cut where it begins, but not before this offset.
+    """
+
+    def __init__(self, disk: Disk, *, fresh_id: str, sync: Sync, shard: int = 0, loss_floor: int | None = None) -> None:
         self.disk = disk
         self.sync = sync
         self.shard = shard
@@ -173,14 +180,27 @@ class Opened:
         if found is None and named(disk, LOG_PREFIX):
             raise DamageError(IDENTITY, 0, "segments are here, but the journal's identity is missing")
         self.identity = found or Identity(fresh_id)
+        self._loss_floor = loss_floor
+        self.news: Entry | None = None
+        """The row that begins a new epoch, and says why."""
+        self.position = Position(self.identity.id, shard, self.identity.epoch, 0)
+        self._mark = read_watermark(disk)
         self._may_have_lost = not self.identity.is_clean and self.identity.sync != "commit"
         if self._may_have_lost:
-            # Rows that readers have seen may be lost: the new epoch makes them notice.
-            self.identity.epoch += 1
-        self.position = Position(self.identity.id, shard, self.identity.epoch, 0)
+            self._begin_epoch("epoch", f"the last run crashed under `sync: {self.identity.sync}`")
+        elif self._mark is None and (named(disk, LOG_PREFIX) or named(disk, LIVE_PREFIX)):
+            self._begin_epoch("epoch", f"the file `{WATERMARK}` is missing or damaged")
         self.torn_bytes = 0
         self._tail: tuple[str, int] | None = None
         self.live_offset = 0
+
+    def _begin_epoch(self, event: str, cause: str, **more: object) -> None:
+        """Rows that readers have seen may be lost: the new epoch makes them notice."""
+        if self.news is None:
+            self.identity.epoch += 1
+            self.position.epoch = self.identity.epoch
+        meta = msgspec.json.encode({"epoch": self.identity.epoch, **more}).decode()
+        self.news = Entry("server", event, "", reason=cause, meta=meta, fresh=False)
 
     def live_rows(self) -> Iterator[Row]:
         """The rows of the newest sound live file: state, not history."""
@@ -207,6 +227,37 @@ class Opened:
 
     def tail_rows(self, progress: Progress | None = None) -> Iterator[Row]:
         """The rows after the live file, in order; cuts a torn tail at the end."""
+        try:
+            yield from self._tail_rows(progress)
+        except DamageError as error:
+            if self._loss_floor is None:
+                raise
+            if self.position.offset < self._loss_floor:
+                what = f"{error.what}; the table has rows up to {self._loss_floor - 1}, so only a backup helps"
+                raise DamageError(error.name, error.position, what) from error
+            self._accept_loss(error)
+
+    def _accept_loss(self, error: DamageError) -> None:
+        """End the journal before the damage. What is taken out stays in files, and a row says what it was."""
+        offset = self.position.offset
+        name, end = self._tail or ("", 0)
+        later = [segment for segment in segments(self.disk) if segment.first >= offset and segment.name != name]
+        known = [segment.first for segment in later if segment.first > offset]
+        if self._mark is not None and self._mark[1] == self.identity.epoch:
+            known.append(max(self._mark[0], offset + 1))
+        to = max(known) - 1 if known else None
+        rest = bytes(self.disk.read(name)[end:]) if name else b""
+        size = len(rest) + sum(self.disk.size(segment.name) for segment in later)
+        self._begin_epoch("repair", str(error), **{"from": offset, "to": to, "bytes": size})
+        prefix = f"{LOST_PREFIX}{self.identity.epoch}-"
+        if rest:
+            replace_file(self.disk, prefix + name, [rest])
+            self._cut(name, end, end + len(rest))
+        for segment in later:
+            self.disk.replace(segment.name, prefix + segment.name)
+        self.disk.sync_names()
+
+    def _tail_rows(self, progress: Progress | None) -> Iterator[Row]:
         found = segments(self.disk)
         sizes = {segment.name: self.disk.size(segment.name) for segment in found}
         total, done = sum(sizes.values()), 0
@@ -239,7 +290,8 @@ class Opened:
                 raise
             # The segment was being created: nothing in it was ever acknowledged.
             self.position.offset = segment.first
-            self._check_watermark(segment.name, 0)
+            self._check_watermark(segment.name, 0, len(data))
+            self._tail = None
             self.torn_bytes += len(data)
             self.disk.remove(segment.name)
             self.disk.sync_names()
@@ -249,6 +301,7 @@ class Opened:
             raise DamageError(segment.name, 0, "the header is of another journal or another place")
         self.position.offset = max(self.position.offset, segment.first)
         end = scan.start
+        self._tail = (segment.name, end)
         for frame in scan.frames():
             first = frame.batch.column(0)[0].as_py()
             if first != self.position.offset and first >= self.live_offset:
@@ -258,32 +311,32 @@ class Opened:
                 self.position.recorded_us = max(self.position.recorded_us, row.recorded_at)
                 yield row
             end = frame.end
+            self._tail = (segment.name, end)
             if segment.limit is not None and self.position.offset >= segment.limit:
                 # Rows after this were refused. Cut them off, because the next segment, which proves it, may be removed later.
                 self._cut(segment.name, end, len(data))
                 return
         if is_last:
-            self._tail = (segment.name, end)
-            self._check_watermark(segment.name, end)
+            self._check_watermark(segment.name, end, len(data) - end)
             self._cut(segment.name, end, len(data))
         elif self.position.offset < (segment.limit or 0):
             raise DamageError(
                 segment.name, end, f"rows {self.position.offset} to {(segment.limit or 0) - 1} are missing"
             )
 
-    def _check_watermark(self, name: str, end: int) -> None:
+    def _check_watermark(self, name: str, end: int, torn: int = 0) -> None:
         """Committed rows that cannot be read are damage, never cut off. The watermark is never ahead of what is durable."""
-        mark = read_watermark(self.disk) if self.identity.sync == "commit" else None
-        if mark is None or self._may_have_lost:
+        if self.identity.sync != "commit" or self._may_have_lost:
             return
-        committed, epoch = mark
-        if epoch == self.identity.epoch and committed > self.position.offset:
-            raise DamageError(
-                name,
-                end,
-                f"rows {self.position.offset} to {committed - 1} were committed and cannot be read"
-                f" (of a copy made while a server wrote it, remove the file `{WATERMARK}`)",
-            )
+        offset = self.position.offset
+        if self._mark is None:
+            if torn:
+                what = f"without the file `{WATERMARK}` it is unknown whether the {torn} bytes from here were committed"
+                raise DamageError(name, end, what)
+            return
+        committed, epoch = self._mark
+        if epoch == self.identity.epoch and committed > offset:
+            raise DamageError(name, end, f"rows {offset} to {committed - 1} were committed and cannot be read")
 
     def _cut(self, name: str, end: int, size: int) -> None:
         if size == end:
@@ -301,18 +354,22 @@ class Opened:
         self.identity.is_clean = False
         self.identity.sync = self.sync
         try:
-            replace_file(self.disk, IDENTITY, [msgspec.json.encode(self.identity)])
+            self._save()
         except OSError:
             # The disk is full: use the reserve of the crashed run.
             self.disk.remove(RESERVE)
-            replace_file(self.disk, IDENTITY, [msgspec.json.encode(self.identity)])
+            self._save()
         log = Log(self.disk, self.position, sync=self.sync)
         # A segment of another epoch is not continued: its header holds the epoch of all its rows.
         if self._tail is not None and self._is_of_this_epoch(self._tail[0]):
             log.resume(*self._tail)
         log.make_reserve()
-        self.publish()
         return log
+
+    def _save(self) -> None:
+        replace_file(self.disk, IDENTITY, [msgspec.json.encode(self.identity)])
+        # Durable once: a crash then leaves the whole watermark of some commit.
+        replace_file(self.disk, WATERMARK, [encode_watermark(self.position.offset, self.position.epoch)])
 
     def publish(self) -> None:
         """Publish the end of the committed rows to readers in other processes."""

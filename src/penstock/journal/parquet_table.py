@@ -17,11 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal import merge_small_files
 from penstock.journal.columns import SCHEMA
 from penstock.journal.delta_log import DeltaLog
+from penstock.journal.segments import DamageError
 
 TABLE = "events"
 ROW_GROUP_ROWS = 256 * 1024
@@ -84,8 +86,11 @@ class EventsTable:
         """The journals of files whose names do not include it."""
 
     def table(self) -> DeltaTable | None:
-        """The table as it is now, or None before the first seal."""
-        return DeltaTable(str(self.path)) if DeltaTable.is_deltatable(str(self.path)) else None
+        """The table as it is now, or None before the first seal. Raises DamageError."""
+        try:
+            return DeltaTable(str(self.path)) if DeltaTable.is_deltatable(str(self.path)) else None
+        except DeltaError as error:
+            raise DamageError(f"lake/{TABLE}", None, f"the table cannot be opened: {error}") from error
 
     def sealed_end(self, journal: str, shard: int) -> int:
         """The offset behind the last sealed row."""

@@ -43,10 +43,10 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class DamageError(Exception):
-    """Damage in a file, with its position; never skipped."""
+    """Damage in a file, with its position where it is known; never skipped."""
 
-    def __init__(self, name: str, position: int, what: str, *, is_cut_short: bool = False) -> None:
-        super().__init__(f"`{name}` is damaged at byte {position}: {what}")
+    def __init__(self, name: str, position: int | None, what: str, *, is_cut_short: bool = False) -> None:
+        super().__init__(f"`{name}` is damaged{'' if position is None else f' at byte {position}'}: {what}")
         self.name = name
         self.position = position
         self.what = what

@@ -112,7 +112,8 @@ def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, hints: 
     except (LockedError, DamageError) as error:
         print(f"error: {error}", file=sys.stderr)
         if isinstance(error, DamageError):
-            print("hint: `penstock log check` shows the damage; restore the file from a backup", file=sys.stderr)
+            hint = "restore the file from a backup, or give the rows up with `penstock log repair --accept-loss`"
+            print(f"hint: `penstock log check` shows the damage; {hint}", file=sys.stderr)
         return EXIT_ERROR
     except OSError as error:
         print(f"error: {_fault(error)}\nhint: {_hint(error, hints)}", file=sys.stderr)

@@ -14,6 +14,8 @@ import msgspec
 
 GARBAGE_CHANCE = 0.4
 """How often a crash leaves other bytes than those written in what was not synced."""
+VERSIONS_MAX = 8
+"""Contents of a file written in place that a crash chooses from."""
 _WHOLE = 1 << 60
 
 
@@ -24,7 +26,7 @@ class PowerLossError(BaseException):
 class _Inode:
     """A file's bytes, apart from its names."""
 
-    __slots__ = ("changes", "data", "doubts", "durable", "reserved")
+    __slots__ = ("changes", "data", "doubts", "durable", "reserved", "versions")
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -34,6 +36,8 @@ class _Inode:
         self.doubts: list[tuple[int, int]] = []
         """Ranges that a failed sync may have dropped: a later sync says nothing about them."""
         self.reserved = 0
+        self.versions: list[bytes] = []
+        """Since the last sync: contents that were written in place, a sector each, so that a crash leaves one of them whole."""
 
     @property
     def size(self) -> int:
@@ -48,9 +52,18 @@ class _Inode:
         self.changes.append(size)
         self.doubts = [(start, min(end, size)) for start, end in self.doubts if start < size]
 
+    def overwrite(self, data: bytes) -> None:
+        if len(self.durable) != len(data) or self.changes:
+            self.cut(0)
+            self.append(data)
+            return
+        self.data[:] = data
+        self.versions = [*self.versions[-VERSIONS_MAX:], data]
+
     def sync(self) -> None:
         self.durable = bytes(self.data)
         self.changes.clear()
+        self.versions.clear()
 
     def doubt(self) -> None:
         """A sync failed: the changes count as written, but may be lost."""
@@ -62,7 +75,7 @@ class _Inode:
         self.sync()
 
     def after_crash(self, dice: Random) -> _Inode:
-        found = bytearray(self.durable)
+        found = bytearray(dice.choice(self.versions) if self.versions and dice.random() < 0.5 else self.durable)
         sound = len(found)
         kept = dice.randint(0, len(self.changes))
         for change in self.changes[:kept]:
@@ -248,8 +261,7 @@ class LyingDisk:
         if inode is None:
             inode = _Inode()
             self._move(_Move(name, None, inode))
-        inode.cut(0)
-        inode.append(data)
+        inode.overwrite(data)
 
     def sync_names(self) -> None:
         self.step()

@@ -1,4 +1,4 @@
-"""`penstock log ls|cat|check|seal|readers`: inspect and seal the journal."""
+"""`penstock log ls|cat|check|repair|seal|readers`: inspect, repair and seal the journal."""
 
 from __future__ import annotations
 
@@ -163,6 +163,49 @@ def check(*, place: DataOption = DATA_DEFAULT) -> int:
     )
     print_line(f"{'sound' if report.is_sound else 'damaged'}: {counts}; rows {report.first} to {report.end - 1}")
     return 0 if report.is_sound else EXIT_CHECK
+
+
+@log.command
+def repair(
+    *,
+    accept_loss: Annotated[
+        bool, Parameter(help="Give up the rows that cannot be read, and all rows after them.", negative="")
+    ] = False,
+    place: DataOption = DATA_DEFAULT,
+) -> None:
+    """Open the journal as a server does, and end it before the damage if you accept the loss.
+
+    Restore a backup instead, if you have one. The bytes that are taken out stay
+    in the directory of the journal as `lost-*`. The journal continues in a new
+    epoch, which its readers notice, and the row `repair` says what was lost.
+    The server must be stopped.
+
+    For example:
+
+      penstock log repair --data /var/lib/penstock
+      penstock log repair --data /var/lib/penstock --accept-loss
+    """
+    from penstock.journal.segments import DamageError
+    from penstock.server.journal.lifecycle import repair_directory
+
+    with reading():
+        try:
+            report = repair_directory(place.data, accepts_loss=accept_loss)
+        except DamageError as error:
+            hint = "restore a backup, or give up these rows and all after them with --accept-loss"
+            hint = "restore a backup" if accept_loss else hint
+            raise PenstockError(Refusal("JournalDamaged", str(error), hint=hint)) from None
+    if place.as_json:
+        print_json(report)
+    elif report.lost is not None:
+        lost = report.lost
+        last = "the end, which is unknown" if lost["to"] is None else f"at least {lost['to']}"
+        print_line(f"rows {lost['from']} to {last} are lost, {lost['bytes']} bytes are in `lost-*`: {report.cause}")
+        print_line(f"the journal continues at row {report.end}, in epoch {report.epoch}")
+    elif report.cause is not None:
+        print_line(f"rows may have been lost: {report.cause}; the journal continues in epoch {report.epoch}")
+    else:
+        print_line(f"nothing to repair; the next row is {report.end}")
 
 
 @log.command

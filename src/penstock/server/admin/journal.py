@@ -135,7 +135,7 @@ class JournalReads:
     """Reads of one data directory's journal; without a directory, refusals."""
 
     def __init__(self, archive: JournalLifecycle | None) -> None:
-        self._archive = archive
+        self.archive = archive
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="history")
         self._readers = ThreadReader()
         self._seals: set[asyncio.Task[SealedReply | Refusal]] = set()
@@ -171,9 +171,9 @@ class JournalReads:
         refusal = permit(principal)
         if refusal is not None:
             return refusal
-        if self._archive is None:
+        if self.archive is None:
             return NO_JOURNAL
-        return self._archive
+        return self.archive
 
     async def _ask(self, principal: Principal, work: Callable[[JournalReader, Path], T | Refusal]) -> T | Refusal:
         archive = self._open(principal)

@@ -38,6 +38,10 @@ class MetricsQuery(msgspec.Struct, forbid_unknown_fields=True):
 def health(services: HttpServices, request: Request) -> Reply:
     """Whether the server accepts work; 503 while it drains."""
     body = services.runtime.health(request.now)
+    archive = services.journal.archive
+    if archive is not None:
+        body["journal"] |= archive.health()
+        body["lake"] = {"ok": archive.lake_trouble is None, "trouble": archive.lake_trouble}
     pipeline = services.pipeline()
     if pipeline is not None:
         body["pipeline"] = pipeline.state

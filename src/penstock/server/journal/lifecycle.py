@@ -9,19 +9,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from penstock.core.clock import Now
 from penstock.core.errors import PenstockError, Refusal
+from penstock.core.records import Entry
 from penstock.dialects.mew.state import SpaceMemory
+from penstock.journal import accept_loss
+from penstock.journal.accept_loss import RepairReport
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
 from penstock.journal.open_and_repair import Opened, Progress
+from penstock.journal.parquet_table import EventsTable
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.journal.seal import SealReport
+from penstock.journal.segments import DamageError
 from penstock.server.config.load import Config, ConfigError, load, policy_for
 from penstock.server.engine.child_supervisor import run_child
 from penstock.server.engine.machines import Machines, make_machine
@@ -35,6 +41,12 @@ LOOK_S = 1.0
 
 class LockedError(Exception):
     """Another process writes this journal."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(
+            f"another process writes `{data}`\n"
+            "hint: stop it, or choose another directory; if it is a server, `penstock top` and `penstock console` show it"
+        )
 
 
 class JournalLifecycle:
@@ -51,6 +63,8 @@ class JournalLifecycle:
         self._sealed_at = time.monotonic()
         self._sealed_offset = 0
         self.seals_failed = 0
+        self.lake_trouble: str | None = None
+        """Why history cannot be moved to the table, while it cannot."""
 
     def adopt(self, config: Config) -> None:
         """Use the streams and limits of a reloaded config for sealing."""
@@ -60,13 +74,16 @@ class JournalLifecycle:
         """Free bytes of the journal's disk."""
         return self._disk.free()
 
+    def health(self) -> dict[str, Any]:
+        """The journal's part of `GET /health`, beside its disk: whether a recovery may have lost rows."""
+        assert self._opened is not None
+        news = self._opened.news
+        return {"epoch": self._opened.identity.epoch, "notice": None if news is None else _notice(news)}
+
     def recover(self, machine: Machines, now: Now, progress: Progress | None = None) -> int:
         """Lock the directory and rebuild the machine from it; returns the number of rows read."""
         if not self._disk.lock():
-            raise LockedError(
-                f"another process writes `{self.data}`\n"
-                "hint: stop it, or choose another directory; if it is a server, `penstock top` and `penstock console` show it"
-            )
+            raise LockedError(self.data)
         # The lake holds message bodies too, so only its owner may read it by default.
         (self.data / "lake").mkdir(mode=0o700, exist_ok=True)
         # The sealer of a killed server may still run and delete the segments that are read below.
@@ -81,11 +98,28 @@ class JournalLifecycle:
             for row in opened.tail_rows(progress):
                 machine.restore(now, row)
                 rows += 1
+            self._check_table(opened)
         finally:
             sealing.unlock()
         machine.recovered(now)
         self._opened = opened
         return rows
+
+    def _check_table(self, opened: Opened) -> None:
+        """Rows of the table were committed. A table that cannot be read is announced and does not stop the start."""
+        try:
+            end = EventsTable(self.data / "lake").sealed_end(opened.identity.id, opened.shard)
+        except DamageError as error:
+            self._note_lake(str(error))
+            return
+        if end > opened.position.offset:
+            what = f"rows {opened.position.offset} to {end - 1} are in the table, and their segment is missing"
+            raise DamageError("lake/events", None, what)
+
+    def _note_lake(self, trouble: str | None) -> None:
+        if trouble is not None and trouble != self.lake_trouble:
+            logs.warning("lake.damaged", reason=trouble, note="history stays in segments until the table is repaired")
+        self.lake_trouble = trouble
 
     def start(self, loop: asyncio.AbstractEventLoop) -> DiskJournal:
         """Start to write, and to seal at intervals."""
@@ -94,9 +128,14 @@ class JournalLifecycle:
             logs.warning(
                 "journal.torn", bytes=self._opened.torn_bytes, note="the torn tail was never acknowledged; truncated"
             )
+        log = self._opened.log()
+        if self._opened.news is not None:
+            logs.warning("journal.epoch", epoch=self._opened.identity.epoch, note=_notice(self._opened.news))
+            log.commit([[self._opened.news]], time.time_ns() // 1000)
+            self._opened.publish()
         self.journal = DiskJournal(
             self._opened,
-            self._opened.log(),
+            log,
             loop.call_soon_threadsafe,
             linger_us=self._config.journal.linger_us,
             wall_us=lambda: time.time_ns() // 1000,
@@ -153,6 +192,10 @@ class JournalLifecycle:
         self._disk.unlock()
 
 
+def _notice(news: Entry) -> str:
+    return f"rows may have been lost: {news.reason}"
+
+
 @contextmanager
 def progress_bar(total_label: str) -> Iterator[Callable[[int, int], None] | None]:
     """A progress bar on a terminal; None elsewhere."""
@@ -180,8 +223,30 @@ def seal_directory(data: Path, config_path: Path | None) -> SealReport:
     if config_path is None:
         # The retention of the server is unknown without its config, so nothing is deleted.
         config = replace(config, journal=replace(config.journal, retention=KEEP_ALL))
-    try:
+    with _locked_is_unavailable():
         return asyncio.run(_seal(data.absolute(), config))
+
+
+def repair_directory(data: Path, *, accepts_loss: bool) -> RepairReport:
+    """Repair a journal while no server runs. Raises DamageError unless the loss is accepted."""
+    identity = JournalReader(data).identity()
+    disk, sealing = RealDisk(data / "journal"), RealDisk(data / "journal")
+    with _locked_is_unavailable():
+        if not disk.lock():
+            raise LockedError(data)
+    sealing.lock("sealing", waits=True)
+    try:
+        wall_us = time.time_ns() // 1000
+        return accept_loss.repair(disk, data / "lake", identity, wall_us, accepts_loss=accepts_loss)
+    finally:
+        sealing.unlock()
+        disk.unlock()
+
+
+@contextmanager
+def _locked_is_unavailable() -> Iterator[None]:
+    try:
+        yield
     except LockedError as error:
         message, _, hint = str(error).partition("\nhint: ")
         raise PenstockError(Refusal("JournalUnavailable", message, hint=hint or None)) from None
