@@ -18,7 +18,7 @@ from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
 from penstock.core.effects import Copy, Deliver, Expire, Send
 from penstock.core.errors import Refusal
-from penstock.core.links import Session
+from penstock.core.links import Consumer, Session
 from penstock.core.queue.deliver import end_pull
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Entry, Settle
@@ -105,6 +105,7 @@ class Runtime:
             self.outboxes.log = log
         self.slow_cut = 0
         """Peers cut off because they did not read."""
+        self.subscriptions_evicted = 0
 
     # Connections
 
@@ -242,6 +243,12 @@ class Runtime:
                 if connection is not None:
                     self._dirty[connection] = None
         self.schedule_turn()
+
+    def evicted(self, consumer: Consumer) -> None:
+        self.subscriptions_evicted += 1
+        if self._log is not None:
+            reason = "`limits.subscriptions_max` of this connection is reached"
+            self._log("conn.evicted", link=consumer.link.no, stream=consumer.channel.name, reason=reason)
 
     def uptime_s(self, now: Now) -> float:
         return round((now.us - self._started.us) / 1_000_000, 3)

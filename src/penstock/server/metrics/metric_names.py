@@ -91,6 +91,7 @@ _SERVER_COUNTERS = {
     "streams_forgotten": "Dormant streams evicted",
     "slow_peers_cut": "Peers disconnected because they did not read",
     "readers_cut": "Readers disconnected at `limits.outbox_total_max`",
+    "subscriptions_evicted": "Idle subscriptions without a label ended for newer ones of their connection",
     "log_lines_dropped": "Log lines dropped",
     "record_frames_dropped": "Recorded frames dropped",
     "rate_limited": "Envelopes rejected by a rate limit",

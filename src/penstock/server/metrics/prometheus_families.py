@@ -88,6 +88,7 @@ class Exporter(msgspec.Struct, eq=False):
             "penstock_dedup_evicted": totals.dedup_evicted,
             "penstock_streams_forgotten": totals.dormant_forgotten,
             "penstock_slow_peers_cut": runtime.slow_cut,
+            "penstock_subscriptions_evicted": runtime.subscriptions_evicted,
             "penstock_log_lines_dropped": self.log_dropped(),
             "penstock_record_frames_dropped": self.record_dropped(),
             "penstock_rate_limited": 0 if meter is None else meter.refused,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
 from penstock.core.errors import Refusal
-from penstock.core.links import Session
+from penstock.core.links import Consumer, Session
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 
@@ -47,6 +47,9 @@ class RuntimePort(Protocol):
 
     def health(self, now: Now) -> dict[str, Any]:
         """What GET /health says."""
+
+    def evicted(self, consumer: Consumer) -> None:
+        """Count and log a subscription that ended to make room for another of its connection."""
 
     def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
         """Do it a step a turn, then call `done`, which may leave something for the session to say."""

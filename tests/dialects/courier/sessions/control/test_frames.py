@@ -50,8 +50,8 @@ def test_unknown_fields_are_ignored_in_frames_and_rejected_over_http() -> None:
 def test_a_bad_line_names_its_request(line: bytes, req_id: object, code: str) -> None:
     with pytest.raises(msgspec.DecodeError) as caught:
         frames.decode_frame(line)
-    found, refusal, _ = frames.refusal_of(line, caught.value)
-    assert (found, refusal.code) == (req_id, code)
+    reference, refusal = frames.refusal_of(line, caught.value)
+    assert (frames.name_of(reference), refusal.code) == (req_id, code)
 
 
 DEEP = b"[" * 3000 + b"]" * 3000
@@ -80,8 +80,8 @@ DEEP = b"[" * 3000 + b"]" * 3000
 def test_what_can_be_read_of_a_broken_line(line: bytes, req_id: object, is_request: bool) -> None:
     with pytest.raises((msgspec.DecodeError, UnicodeDecodeError, RecursionError)) as caught:
         frames.decode_frame(line)
-    found, _, was_request = frames.refusal_of(line, caught.value)
-    assert (found, was_request) == (req_id, is_request)
+    reference, _ = frames.refusal_of(line, caught.value)
+    assert (frames.name_of(reference), reference is not None) == (req_id, is_request)
 
 
 @given(st.dictionaries(st.text(), st.text() | st.lists(st.text())), st.text() | st.integers(-(2**50), 2**50))

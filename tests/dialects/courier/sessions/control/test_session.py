@@ -180,7 +180,7 @@ class TestSubscribe:
         peer = Broker().control()
         assert peer.say(type_="subscribe", stream="a", reqId=1)[0]["result"] == {"subId": "s1"}
         assert peer.say(type_="subscribe", stream="a", subId="s2", reqId=2)[0]["result"] == {"subId": "s2"}
-        assert peer.say(type_="subscribe", stream="a", reqId=3)[0]["result"] == {"subId": "s3"}
+        assert peer.say(type_="subscribe", stream="b", reqId=3)[0]["result"] == {"subId": "s3"}
         assert codes(peer.say(type_="subscribe", stream="a", subId="s1", reqId=4)) == [(4, "InvalidRequest")]
 
     @pytest.mark.promise("The document's testing strategy", "Unit: subscribe")

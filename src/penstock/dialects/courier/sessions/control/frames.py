@@ -267,17 +267,16 @@ def name_of(reference: Reference | None) -> str | int | None:
     return next((name for name in NAMED if bytes(reference.type) == b'"%b"' % name.encode()), None)
 
 
-def refusal_of(line: bytes, error: Exception) -> tuple[str | int | None, Refusal, bool]:
-    """What is wrong with a line that could not be read as a frame, the request it belongs to, and whether there is one."""
+def refusal_of(line: bytes, error: Exception) -> tuple[Reference | None, Refusal]:
+    """What is wrong with a line that could not be read as a frame, and what can be read of its request."""
     reference = reference_of(line)
-    req_id = name_of(reference)
     if reference is None or not isinstance(error, msgspec.ValidationError):
-        return req_id, Refusal("InvalidJSON", f"not a JSON object: {error}"), reference is not None
+        return reference, Refusal("InvalidJSON", f"not a JSON object: {error}")
     path = path_of(error)
     if path == "type" or bytes(reference.type) == b"null":
         name = bytes(reference.type).decode(errors="replace")[:64]
         known = ", ".join(map(str, FRAME_NAMES))
-        return req_id, Refusal("UnknownOp", f"no operation {name}", hint=f"operations: {known}"), True
+        return reference, Refusal("UnknownOp", f"no operation {name}", hint=f"operations: {known}")
     message = str(error)
     code = "InvalidCredit" if path in ("n", "credit") else "InvalidRequest"
-    return req_id, Refusal(code, message[:1].lower() + message[1:]), True
+    return reference, Refusal(code, message[:1].lower() + message[1:])

@@ -57,7 +57,7 @@ class ControlSession:
         self._parts_size = 0
         self._is_discarding = False
         """The rest of a line that is too long is dropped, up to its end."""
-        self._subs = Subscriptions(runtime.machine)
+        self._subs = Subscriptions(runtime)
         self._strikes = StrikeCounter(runtime.machine.limits)
         self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
         self._runs = Runs(runtime, self.answers)
@@ -110,8 +110,13 @@ class ControlSession:
     def _too_large(self, line: bytes) -> None:
         """Refuse a line by its first bytes. A peer that has not said who it is also loses its connection."""
         refusal = Refusal("TooLarge", f"a line has at most {self._line_max} bytes")
-        req_id = frames.name_of(frames.scan_reference(line, is_whole=False))
-        self._fail(req_id, refusal, close=1009 if self.token_needed else None)
+        self._refuse(frames.scan_reference(line, is_whole=False), refusal, 1009 if self.token_needed else None)
+
+    def _refuse(self, reference: frames.Reference | None, refusal: Refusal, close: int | None = None) -> None:
+        """Refuse a line that is no frame."""
+        if reference is not None and bytes(reference.type) == b'"subscribe"':
+            self._subs.refused()
+        self._fail(frames.name_of(reference), refusal, close)
 
     def _fail(self, req_id: str | int | None, refusal: Refusal, close: int | None = None) -> None:
         self.answers.add(error_line(req_id, refusal))
@@ -138,7 +143,7 @@ class ControlSession:
         problem = json_problem(line)
         if problem is not None:
             self._runs.close(now)
-            self._fail(frames.req_id_of(frame), problem)
+            self._refuse(frames.reference_of(line), problem)
             return
         if not self.token_needed and self._joins_run(now, frame):
             return
@@ -157,9 +162,9 @@ class ControlSession:
 
     def _bad_line(self, now: Now, line: bytes, error: Exception) -> None:
         """Refuse a line. Only one in which no request can be recognised is a strike: a gateway sends what its users wrote."""
-        req_id, refusal, is_request = frames.refusal_of(line, error)
-        self._fail(req_id, refusal)
-        if not is_request and self.closing is None:
+        reference, refusal = frames.refusal_of(line, error)
+        self._refuse(reference, refusal)
+        if reference is None and self.closing is None:
             self.closing = self._strikes.strike(now, 1007, refusal)
 
     # Frames
@@ -290,6 +295,7 @@ class ControlSession:
     def _subscribe(self, now: Now, frame: frames.SubscribeFrame) -> None:
         consumer = self._subs.open(now, self.link, frame, frame.sub_id in self._followers)
         if isinstance(consumer, Refusal):
+            self._subs.refused()
             self._fail(frame.req_id, consumer)
             return
         self._ok(frame.req_id, {"subId": consumer.label})

@@ -1,7 +1,8 @@
 """The subscriptions of one Control v1 connection: their labels, and which of them holds an envelope.
 
 Owns the consumers by label. A client may leave labels out: then a settle goes to the subscription that holds the envelope, and a grant to the
-newest one. Cost of `holder`: O(subscriptions) without a label.
+newest one, or to none after a refused subscribe. Such a client cannot unsubscribe, so it has one subscription a stream, and at the bound the
+idlest is evicted. Cost of `holder`: O(subscriptions) without a label.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
-from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.settle import Denied
 from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access, check_lease
 from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
+from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control.frames import SubscribeFrame
 from penstock.dialects.courier.wire.delivery_frames import delivery_prefix
 
@@ -20,10 +21,13 @@ from penstock.dialects.courier.wire.delivery_frames import delivery_prefix
 class Subscriptions:
     """The consumers of one connection."""
 
-    __slots__ = ("_by_label", "_count", "_machine", "_newest", "only")
+    __slots__ = ("_by_label", "_count", "_machine", "_newest", "_runtime", "_unlabelled", "only")
 
-    def __init__(self, machine: QueueMachine) -> None:
-        self._machine = machine
+    def __init__(self, runtime: RuntimePort) -> None:
+        self._runtime = runtime
+        self._machine = runtime.machine
+        self._unlabelled: dict[str, Consumer] = {}
+        """By channel, the idlest first."""
         self._by_label: dict[str, Consumer] = {}
         self._newest: Consumer | None = None
         self._count = 0
@@ -50,10 +54,18 @@ class Subscriptions:
         if refusal is not None:
             return refusal
         assert isinstance(lease_us, int)
-        consumer = machine.subscribe(now, link, link.principal.to_channel(frame.stream), lease_us)
+        name = link.principal.to_channel(frame.stream)
+        older = self._unlabelled.get(name) if label is None else None
+        if older is None and len(link.consumers) >= limits.subscriptions_max:
+            self._evict(now)
+        consumer = older or machine.subscribe(now, link, name, lease_us)
         if isinstance(consumer, Refusal):
             return consumer
-        while label is None or label in self._by_label:
+        if older is not None:  # the same consumer without its credit: what it holds can still be settled
+            label, older.credit, older.lease_us = older.label, 0, lease_us or older.channel.policy.lease_us
+        elif label is None:
+            self._unlabelled[name] = consumer
+        while label is None or (older is None and label in self._by_label):
             self._count += 1
             label = f"s{self._count}"
         consumer.label = label
@@ -63,13 +75,32 @@ class Subscriptions:
         consumer.tag = delivery_prefix(consumer)
         self._by_label[label] = self._newest = consumer
         self.only = consumer if len(self._by_label) == 1 else None
+        return self._used(consumer)
+
+    def refused(self) -> None:
+        """A subscribe was refused. Grants that mean it must not reach an older subscription, which may be another user's."""
+        self._newest = None
+
+    def _used(self, consumer: Consumer) -> Consumer:
+        """Move an unlabelled subscription behind those that are idle for longer."""
+        name = consumer.channel.name
+        if self._unlabelled.get(name) is consumer:
+            self._unlabelled[name] = self._unlabelled.pop(name)
         return consumer
+
+    def _evict(self, now: Now) -> None:
+        """End the idlest unlabelled subscription, if possible one that holds nothing."""
+        idle = [consumer for consumer in self._unlabelled.values() if not consumer.leases]
+        for victim in (idle or [*self._unlabelled.values()])[:1]:
+            self.forget(victim)
+            self._machine.unsubscribe(now, victim)
+            self._runtime.evicted(victim)
 
     def find(self, label: str | None) -> Consumer | Refusal:
         """A subscription by its label; the newest one without."""
         consumer = self._newest if label is None else self._by_label.get(label)
         if consumer is not None:
-            return consumer
+            return self._used(consumer)
         if label is None:
             return Refusal("InvalidRequest", "subscribe first", ref="subId")
         return Refusal("InvalidRequest", f"there is no subscription `{label[:64]}`", ref="subId")
@@ -77,6 +108,8 @@ class Subscriptions:
     def forget(self, consumer: Consumer) -> None:
         """The subscription has ended."""
         self._by_label.pop(consumer.label, None)
+        if self._unlabelled.get(consumer.channel.name) is consumer:
+            del self._unlabelled[consumer.channel.name]
         if self._newest is consumer:
             self._newest = next(reversed(self._by_label.values()), None)
         self.only = self._newest if len(self._by_label) == 1 else None
@@ -87,7 +120,7 @@ class Subscriptions:
             for consumer in self._by_label.values():
                 record = consumer.channel.live.get(id_)
                 if record is not None and record.holder is consumer:
-                    return consumer
+                    return self._used(consumer)
             # No lease: the refusal should come from a stream that knows the envelope.
             for consumer in self._by_label.values():
                 if id_ in consumer.channel.live or id_ in consumer.channel.settled:
