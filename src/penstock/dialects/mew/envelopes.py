@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.core import json_checks
 from penstock.core.clock import Now, rfc3339
-from penstock.core.json_checks import depth_problem
+from penstock.core.json_checks import cost_problem, depth_problem
 from penstock.core.limits import Limits
 from penstock.dialects.mew.gateway_messages import PROTOCOL, PROTOCOLS, MewRefusal
 
@@ -105,7 +105,7 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefu
             data.decode()
         if _SPACE.search(data) is not None:
             data = msgspec.json.format(data, indent=-1)
-        problem = depth_problem(data, limits.depth_max)
+        problem = cost_problem(data) or depth_problem(data, limits.depth_max)
         if problem is not None:
             return MewRefusal.processing(problem.message)
         fields = _fields.decode(data)
@@ -121,7 +121,7 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefu
 def _is_readable(data: bytes) -> bool:
     """Whether recipients can decode it: a number like 1e400 stops many JSON parsers."""
     try:
-        json_checks.decode(data)
+        json_checks.check_numbers(data)
     except msgspec.ValidationError:
         return False
     return True

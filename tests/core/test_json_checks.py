@@ -1,0 +1,96 @@
+"""Bounds on what JSON of a peer costs, and that the cheap checks judge as a full decoder does."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core import json_checks
+from penstock.core.json_checks import CONTAINERS_MAX, DIGITS_MAX, EXTREME_MAX, cost_problem, depth_problem
+from penstock.dialects.courier.wire.envelopes import json_problem
+from tests.hostile_json import cpu_s, plain, shapes
+
+SIZE = 200_000
+RATIO = 12
+"""What a hostile byte may cost, in bytes of plain JSON. Before the checks of this module it was 100 for numbers."""
+
+_exact = msgspec.json.Decoder()
+_digits = st.text("0123456789", min_size=1, max_size=330).map(lambda text: text.lstrip("0") or "0")
+_exponents = st.tuples(
+    st.sampled_from("eE"),
+    st.sampled_from(["", "+", "-"]),
+    st.sampled_from(["", "0", "000"]),
+    st.sampled_from([0, 22, 99, 100, 200, 290, 299, 300, 301, 307, 308, 309, 400, 999, 1000, 99999]).map(str),
+).map("".join)
+_numbers = st.tuples(
+    st.sampled_from(["", "-"]), _digits, st.one_of(st.just(""), st.just(".5"), st.just("." + "7" * 250)), _exponents
+).map("".join)
+
+
+def _accepts(judge: object, data: bytes) -> bool:
+    assert callable(judge)
+    try:
+        judge(data)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+@given(st.lists(_numbers, min_size=1, max_size=4))
+def test_a_number_is_judged_as_the_decoder_judges_it(numbers: list[str]) -> None:
+    data = b'{"a":[%b]}' % ",".join(numbers).encode()
+    expected = _accepts(_exact.decode, data)
+    assert _accepts(json_checks.without_floats, data) == expected
+    assert _accepts(json_checks.check_numbers, data) == expected
+    assert _accepts(json_checks.decode, data) == expected
+
+
+def test_numbers_of_a_refused_message_are_forgotten() -> None:
+    for bad in (b"[1e999,", b"[1e999]", b'["\xff",1e999]'):
+        with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
+            json_checks.without_floats(bad)
+    assert json_checks.without_floats(b'{"a":[1.5,2]}') == {"a": [None, 2]}
+
+
+def test_strings_are_left_out_whatever_they_escape() -> None:
+    value = ['"', "\\", '\\"', "[{:", '"\\', "a:b", '\\\\"']
+    assert json_checks.outside_strings(msgspec.json.encode({"k": value})).replace(b" ", b"") == b"{:[,,,,,,]}"
+    assert depth_problem(msgspec.json.encode([["[" * 200, 1], "]"]), 2) is None
+    assert depth_problem(b"[[[1]]]" + b" " * 5, 2) is not None
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"[" + b",".join([b"[]"] * CONTAINERS_MAX) + b"]", "TooLarge"),
+        (b"[" + b"1" * (DIGITS_MAX + 1) + b"]", "InvalidJSON"),
+        (b'["' + b"[" * (CONTAINERS_MAX + 1) + b'"]', None),
+        (b'["' + b"1" * (DIGITS_MAX + 1) + b'"]', None),
+        (b"[" + b"1" * DIGITS_MAX + b"]", None),
+    ],
+)
+def test_what_costs_too_much_is_refused_and_what_only_looks_so_is_not(data: bytes, code: str | None) -> None:
+    problem = cost_problem(data)
+    assert (None if problem is None else problem.code) == code
+    assert problem is None or problem.hint
+
+
+def test_few_numbers_near_the_largest_one_are_accepted() -> None:
+    largest = b"1.7976931348623157e308"
+    assert json_problem(b"[%b]" % b",".join([largest] * EXTREME_MAX)) is None
+    problem = json_problem(b"[%b]" % b",".join([largest] * (EXTREME_MAX + 1)))
+    assert problem is not None
+    assert "near the largest" in problem.message
+
+
+@pytest.mark.promise("Benchmarks and robustness", "no shape of JSON costs many times what plain JSON of its size costs")
+@pytest.mark.parametrize("name", shapes(100))
+def test_no_shape_costs_much_more_than_plain_json(name: str) -> None:
+    def check(data: bytes) -> object:
+        return cost_problem(data) or json_problem(data) or depth_problem(data, 64)
+
+    usual, hostile = plain(SIZE), b'{"a":{},"b":%b}' % shapes(SIZE)[name]
+    bound = RATIO * cpu_s(lambda: check(usual))
+    assert cpu_s(lambda: check(hostile)) < bound
