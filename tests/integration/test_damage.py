@@ -95,3 +95,41 @@ def test_a_torn_row_that_may_be_acknowledged_waits_for_the_operator(
 def _plain(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main([*words]) == 0
     return capsys.readouterr().out
+
+
+# The lake
+
+
+@pytest.mark.promise("Journal", "a damaged table is announced, and a seal that fails names its cause")
+def test_a_damaged_table_is_announced_everywhere(start_server: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    server = start_server()
+    operator(server).enqueue("jobs", "a")
+    assert operator(server).post("/v1/journal/seal", {}).status == 200
+    assert operator(server).get("/health").json["lake"] == {"ok": True, "trouble": None}
+    entry = sorted((server.data / "lake/events/_delta_log").glob("*.json"))[-1]
+    sound = entry.read_bytes()
+    entry.write_bytes(b"{" + sound)
+    operator(server).enqueue("jobs", "b")
+    refused = operator(server).post("/v1/journal/seal", {})
+    assert refused.code == "JournalUnavailable" and "the table cannot be opened" in refused.error["message"]
+    assert "the table cannot be opened" in operator(server).get("/health").json["lake"]["trouble"]
+    server.kill()
+    server = start_server()  # a damaged table does not stop the start
+    http = operator(server)
+    assert http.get("/health").json["lake"]["ok"] is False
+    assert b"penstock_lake_damaged 1" in http.get("/metrics").body
+    where = ["--data", str(server.data)]
+    checks = {one["check"]: one for one in penstock(capsys, "doctor", *where, code=3)["checks"]}
+    assert checks["lake"]["status"] == "failed" and entry.name in checks["lake"]["detail"]
+    for words in (["lake", "history", "events"], ["lake", "ls"], ["log", "ls"], ["log", "cat"]):
+        capsys.readouterr()
+        assert main([*words, *where]) == 1
+        assert "JournalDamaged" in capsys.readouterr().err
+    report = penstock(capsys, "log", "check", *where, code=3)
+    assert {finding["place"] for finding in report["findings"]} == {
+        "lake/events",
+        f"lake/events/_delta_log/{entry.name}",
+    }
+    entry.write_bytes(sound)
+    assert http.post("/v1/journal/seal", {}).status == 200
+    assert http.get("/health").json["lake"] == {"ok": True, "trouble": None}

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.journal.delta_log import DeltaLog
 from penstock.journal.disk import RealDisk
 from penstock.journal.named_readers import PREFIX as READER_PREFIX
 from penstock.journal.named_readers import Reader
@@ -117,7 +118,8 @@ def audit(data: Path, progress: Progress | None = None, shard: int = 0) -> Audit
     if mark is None:
         report.find("watermark", "it is missing or its checksum is wrong")
     found = segments(disk)
-    files, report.sealed_end = _table(bronze, identity.id, shard, report)
+    readable, report.sealed_end = _table(bronze, identity.id, shard, report)
+    files = readable or []
     total = sum(file.size for file in files) + sum(_sizes(disk, [s.name for s in found]))
     walk = _Walk(report)
 
@@ -134,8 +136,15 @@ def audit(data: Path, progress: Progress | None = None, shard: int = 0) -> Audit
         report.find("lake/events", f"ends at row {walk.expected} and says it ends at {report.sealed_end}")
     if not files:
         walk.expected = found[0].first if found else None
+    # Retention removes sealed files, and never before the table has said how far it reached.
+    if readable is not None and found and found[0].first > report.sealed_end:
+        report.find(
+            found[0].name, f"rows {report.sealed_end} to {found[0].first - 1} are neither here nor in the table"
+        )
     end = _hot(disk, found, walk, report, _Context(bronze, identity, shard, mark), advance)
-    report.end = end if mark is None else mark[0]
+    if readable is None and not found and mark is not None:
+        end = mark[0]  # all rows are in the table
+    report.end = end if mark is None else min(end, mark[0])
     _watermark(report, end, mark, identity.sync)
     _live(disk, found, report, identity.id)
     _readers(disk, report)
@@ -152,7 +161,9 @@ def _sizes(disk: RealDisk, names: list[str]) -> Iterator[int]:
             continue
 
 
-def _table(bronze: EventsTable, journal: str, shard: int, report: Audit) -> tuple[list[DataFile], int]:
+def _table(bronze: EventsTable, journal: str, shard: int, report: Audit) -> tuple[list[DataFile] | None, int]:
+    for name, what in DeltaLog(bronze.path).damage():
+        report.find(f"lake/events/_delta_log/{name}", what)
     try:
         table = bronze.table()  # once, so that files and end are of one version
         if table is None:
@@ -160,8 +171,9 @@ def _table(bronze: EventsTable, journal: str, shard: int, report: Audit) -> tupl
         files = [file for file in bronze.files(table) if file.journal == journal]
         return files, table.transaction_version(f"{journal}/{shard}") or 0
     except Exception as error:  # whatever the Delta library says: the table cannot be read
-        report.find("lake/events", f"the table cannot be opened: {error}")
-        return [], 0
+        what = error.what if isinstance(error, DamageError) else f"the table cannot be opened: {error}"
+        report.find("lake/events", what)
+        return None, 0
 
 
 def _sealed(bronze: EventsTable, file: DataFile, walk: _Walk, report: Audit) -> None:
@@ -186,8 +198,10 @@ def _sealed(bronze: EventsTable, file: DataFile, walk: _Walk, report: Audit) -> 
         walk.expected = file.last + 1
         return
     except (OSError, KeyError, pa.ArrowException) as error:
-        report.find(place, f"cannot be read behind row {file.first + rows - 1}: {error}")
+        report.find(place, f"rows {file.first + rows} to {file.last} cannot be read: {error}")
         walk.expected = file.last + 1
+        report.sealed_files += 1
+        report.sealed_rows += rows
         return
     if rows != file.rows or rows != file.last - file.first + 1:
         report.find(place, f"holds {rows} rows where {file.first} to {file.last} belong")
@@ -209,9 +223,6 @@ def _hot(
 ) -> int:
     """The segments, and on from where the table ends. Returns the offset behind the last whole row."""
     end = report.sealed_end
-    # Retention removes sealed files, and never before the table has said how far it reached.
-    if found and found[0].first > end:
-        report.find(found[0].name, f"rows {end} to {found[0].first - 1} are neither here nor in the table")
     for segment in found:
         try:
             data = disk.read(segment.name)
@@ -232,7 +243,7 @@ def _hot(
 def _moved(context: _Context, walk: _Walk, report: Audit) -> int:
     """The sealer removed a segment meanwhile: its rows must be in the table now."""
     files, report.sealed_end = _table(context.bronze, context.identity.id, context.shard, report)
-    for file in files:
+    for file in files or []:
         if walk.expected is None or file.first >= walk.expected:
             _sealed(context.bronze, file, walk, report)
     return report.sealed_end
@@ -245,6 +256,7 @@ def _segment(disk: RealDisk, data: bytes, segment: Segment, walk: _Walk, report:
     if not is_ours or header.first_offset != segment.first:
         raise DamageError(segment.name, 0, "the header is of another journal or another place")
     offset = segment.first
+    report.segments += 1
     own = _Walk(report)
     own.expected = segment.first
     # Rows above the watermark may be half written.
@@ -262,8 +274,7 @@ def _segment(disk: RealDisk, data: bytes, segment: Segment, walk: _Walk, report:
         fresh = batch.slice(sealed)
         walk.step(place, fresh.column("offset"), fresh.column("recorded_at"))
         offset += batch.num_rows
-    report.segments += 1
-    report.segment_rows += offset - segment.first
+        report.segment_rows += batch.num_rows
     may_lose = segment.limit is None and context.identity.sync != "commit"
     if limit is not None and offset < limit and not may_lose:
         raise DamageError(segment.name, scan.end, f"rows {offset} to {limit - 1} are missing")

@@ -15,6 +15,9 @@ from urllib.parse import unquote
 
 import msgspec
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from penstock.journal.segments import crc32c
 
 KEPT_VERSIONS = 200
 """Versions behind the newest that can still be read."""
@@ -28,6 +31,8 @@ SWEEP_AGE_S = 3_600
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """A directory of the lake with another name, such as `_locks`, is not a table."""
+SUMS = "_sums.json"
+"""CRC-32C of each file of the log, by name, in the directory of the table: Delta itself keeps none."""
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
 
@@ -95,6 +100,40 @@ class DeltaLog:
             return None
         return int(infos[0]["timestamp"]) if infos else None
 
+    def record(self) -> None:
+        """Note the checksums of new files of the log. For the only writer."""
+        known = self._sums()
+        sums = {name: known.get(name) or crc32c(path.read_bytes()) for name, path in self._files().items()}
+        if sums != known:
+            draft = self.table / f"{SUMS}.tmp"
+            draft.write_bytes(msgspec.json.encode(sums))
+            draft.replace(self.table / SUMS)
+
+    def damage(self) -> Iterator[tuple[str, str]]:
+        """The files of the log that changed since they were recorded or cannot be read, and what is wrong."""
+        known = self._sums()
+        for name, path in sorted(self._files().items()):
+            try:
+                data = path.read_bytes()
+                if known.get(name, crc32c(data)) != crc32c(data):
+                    yield name, "its checksum is wrong: a byte changed after it was written"
+                elif name.endswith(".json"):
+                    self._read(path)
+            except FileNotFoundError:
+                continue  # no kept version needs it any more
+            except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
+                yield name, f"cannot be read: {error}"
+
+    def _files(self) -> dict[str, Path]:
+        paths = [*self.entries().values(), *(path for files in self.checkpoints().values() for path in files)]
+        return {path.name: path for path in paths}
+
+    def _sums(self) -> dict[str, int]:
+        try:
+            return msgspec.json.decode((self.table / SUMS).read_bytes(), type=dict[str, int])
+        except (OSError, msgspec.DecodeError):
+            return {}  # a table of an earlier version
+
     def sweep(self, now: float, age_s: float = SWEEP_AGE_S) -> tuple[int, int]:
         """Remove old files that no kept version refers to; returns their number and bytes. For the only writer."""
         kept = self.kept()
@@ -145,6 +184,15 @@ def table_names(lake: Path) -> list[str]:
         return []
     names = [path.name for path in lake.iterdir() if TABLE_NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(name for name in names if DeltaTable.is_deltatable(str(lake / name)))
+
+
+def damaged_tables(lake: Path) -> Iterator[str]:
+    """The tables that cannot be opened, and why."""
+    for name in table_names(lake):
+        try:
+            DeltaTable(str(lake / name))
+        except (DeltaError, OSError) as error:
+            yield f"table `{name}` cannot be opened: {' '.join(str(error).split())}"
 
 
 def newest_entry(table: Path) -> str:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.journal.segments import DamageError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -48,8 +50,11 @@ def groups(root: Path, run: Sequence[DataFile], schema: pa.Schema, rows_max: int
     """The rows of a run, as large row groups; columns that an older file lacks are null."""
     held: list[pa.Table] = []
     for file in run:
-        with pq.ParquetFile(root / file.path) as data:
-            rows = data.read()
+        try:
+            with pq.ParquetFile(root / file.path) as data:
+                rows = data.read()
+        except (OSError, pa.ArrowException) as error:
+            raise DamageError(f"lake/{root.name}/{file.path}", None, str(error)) from error
         columns = [
             rows.column(field.name)
             if field.name in rows.column_names

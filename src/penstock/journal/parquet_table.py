@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -48,7 +49,7 @@ _NO_STATISTICS = ("body", "meta")
 _NAME = re.compile(r"date=[0-9-]+/part-\d{20}-\d{20}-(.+)\.parquet")
 
 
-class DataFile(msgspec.Struct, frozen=True):
+class DataFile(msgspec.Struct, frozen=True, array_like=True):
     """A sealed range of rows."""
 
     path: str
@@ -178,20 +179,17 @@ class EventsTable:
         table = table or self.table()
         if table is None:
             return []
-        actions = pa.table(table.get_add_actions(flatten=True))
-        found = [
-            DataFile(
-                row["path"],
-                row["min.offset"],
-                row["max.offset"],
-                row["num_records"],
-                row["size_bytes"],
-                int(row["max.recorded_at"].timestamp() * 1_000_000),
-                self._journal_of(row["path"]),
-            )
-            for row in actions.to_pylist()
-        ]
+        try:
+            actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+            found = [msgspec.convert(self._described(row), DataFile) for row in actions]
+        except (DeltaError, KeyError, AttributeError, msgspec.ValidationError) as error:
+            raise DamageError(f"lake/{TABLE}", None, f"its log describes no data file: {error!r}") from error
         return sorted(found, key=lambda file: file.first)
+
+    def _described(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        first, last, rows = row["min.offset"], row["max.offset"], row["num_records"]
+        last_at_us = int(row["max.recorded_at"].timestamp() * 1_000_000)
+        return row["path"], first, last, rows, row["size_bytes"], last_at_us, self._journal_of(row["path"])
 
     def _journal_of(self, path: str) -> str:
         """The journal of a file. The first version did not name it, so those files are looked into, once."""

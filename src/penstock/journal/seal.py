@@ -18,6 +18,7 @@ from penstock.core.clock import Now
 from penstock.core.rows import Row
 from penstock.journal import named_readers
 from penstock.journal.columns import SCHEMA, decode_rows, encode_rows
+from penstock.journal.delta_log import DeltaLog, damaged_tables
 from penstock.journal.disk import Disk
 from penstock.journal.open_and_repair import (
     LIVE_PREFIX,
@@ -63,6 +64,8 @@ class SealReport(msgspec.Struct):
     removed_files: int = 0
     removed_bytes: int = 0
     ended_readers: list[str] = []
+    damaged: list[str] = []
+    """Tables of the lake that cannot be opened, and why."""
 
 
 class Sealer:
@@ -95,6 +98,8 @@ class Sealer:
         self._retain(report, now_us, identity.id)
         if report.sealed_rows or report.removed_files:
             self._bronze.tidy()
+            DeltaLog(self._bronze.path).record()
+        report.damaged = list(damaged_tables(self._bronze.path.parent))
         return report
 
     def _publish(self, segment: Segment, sealed_end: int, journal: str) -> int:

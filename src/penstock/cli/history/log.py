@@ -161,7 +161,8 @@ def check(*, place: DataOption = DATA_DEFAULT) -> int:
         f"{report.sealed_rows} sealed rows in {report.sealed_files} files, "
         f"{report.segment_rows} rows in {report.segments} segments, {report.live_rows} rows of state"
     )
-    print_line(f"{'sound' if report.is_sound else 'damaged'}: {counts}; rows {report.first} to {report.end - 1}")
+    rows = f"rows {report.first} to {report.end - 1}" if report.end > report.first else "no rows"
+    print_line(f"{'sound' if report.is_sound else 'damaged'}: {counts}; {rows}")
     return 0 if report.is_sound else EXIT_CHECK
 
 

@@ -37,6 +37,8 @@ CLOCK_FAR_S = 5.0
 """Clocks that differ by more than this make leases and tables look wrong."""
 ROWS_LOOKED_AT = 1_000
 """Rows at the end of the journal that are read; `penstock log check` reads all of them."""
+FINDINGS_SHOWN = 5
+"""Damaged files of tables that are named."""
 LIBRARIES = ("aiohttp", "cyclopts", "deltalake", "msgspec", "pyarrow", "pyzmq", "rich")
 """The libraries of the server."""
 SPARK_LEAST = (4, 2)
@@ -72,6 +74,7 @@ def doctor(
         *_disk(data),
         _clock(),
         *_journal(data),
+        *_lake(data),
         _uvloop(),
         *_spark(data),
         _console(),
@@ -217,6 +220,21 @@ def _journal(data: Path) -> Iterator[CheckResult]:
         else:
             hint = "set the clock; rows keep the time of the newest one until it is reached again"
             yield CheckResult("clock and journal", "failed", f"the last row is {ahead_s:.0f} s ahead; {hint}")
+
+
+def _lake(data: Path) -> Iterator[CheckResult]:
+    """Whether every table opens, and whether every file of its log is as it was written."""
+    from penstock.journal.delta_log import DeltaLog, damaged_tables, table_names
+
+    names = table_names(data / "lake")
+    found = list(damaged_tables(data / "lake"))
+    for name in names:
+        found += [f"`{name}/_delta_log/{file}`: {what}" for file, what in DeltaLog(data / "lake" / name).damage()]
+    if found:
+        hint = "restore a backup; the pipeline can rebuild every table but `events`"
+        yield CheckResult("lake", "failed", f"{'; '.join(found[:FINDINGS_SHOWN])}; {hint}")
+    elif names:
+        yield CheckResult("lake", "ok", f"{len(names)} tables can be opened")
 
 
 def _console() -> CheckResult:

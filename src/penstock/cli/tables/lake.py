@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.spark.lake.table import LakeTable
 
 NO_TABLES_HINT = "`penstock pipeline run --once` fills the tables from the journal; name another directory with --data"
+DAMAGED_HINT = "`penstock doctor` names the table; restore a backup, or move its directory away and run `penstock pipeline rebuild`"
 
 lake = App(name="lake", help="Manage the tables: sizes, versions, small files, old files.")
 
@@ -173,10 +174,15 @@ def _report(place: DataOption, done: list[dict[str, Any]], counted: str) -> None
 @contextmanager
 def speaking() -> Iterator[None]:
     """Report errors of a table with their error codes."""
+    from deltalake.exceptions import DeltaError
+
     from penstock.spark.lake.snapshots import LakeError
 
     try:
         yield
+    except DeltaError as error:
+        text = f"a table cannot be read: {' '.join(str(error).split())}"
+        raise PenstockError(Refusal("JournalDamaged", text, hint=DAMAGED_HINT)) from None
     except LakeError as error:
         raise PenstockError(Refusal("InvalidRequest", error.message, hint=error.hint or NO_TABLES_HINT)) from None
     except OSError as error:

@@ -163,9 +163,9 @@ class JournalReads:
     async def _seal(self, archive: JournalLifecycle) -> SealedReply | Refusal:
         try:
             return to_sealed(await archive.seal(wants_live=True))
-        except Exception as error:
-            logs.error("journal.seal_failed", exc=error)
-            return Refusal("JournalUnavailable", "sealing failed; the log says why")
+        except Exception:  # logged where it happened
+            hint = "`penstock doctor` and `penstock log check` say what is damaged"
+            return Refusal("JournalUnavailable", f"sealing failed: {archive.lake_trouble}", hint=hint)
 
     def _open(self, principal: Principal) -> JournalLifecycle | Refusal:
         refusal = permit(principal)

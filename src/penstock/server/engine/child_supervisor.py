@@ -45,6 +45,8 @@ class ChildError(Exception):
         super().__init__(f"`{module}` exited with code {exit_code}: {errors}")
         self.exit_code = exit_code
         self.errors = errors
+        self.cause = errors.strip().rpartition("\n")[2] or f"`{module}` exited with code {exit_code}"
+        """The last line that the child printed."""
 
 
 class ChildSupervisor:

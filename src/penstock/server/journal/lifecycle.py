@@ -29,7 +29,7 @@ from penstock.journal.retention import Retention
 from penstock.journal.seal import SealReport
 from penstock.journal.segments import DamageError
 from penstock.server.config.load import Config, ConfigError, load, policy_for
-from penstock.server.engine.child_supervisor import run_child
+from penstock.server.engine.child_supervisor import ChildError, run_child
 from penstock.server.engine.machines import Machines, make_machine
 from penstock.server.engine.schedulers import real_now
 from penstock.server.journal.seal_process import SealTask
@@ -154,10 +154,8 @@ class JournalLifecycle:
             if due or self.journal.segment_size >= settings.segment_max:
                 try:
                     await self.seal()
-                except Exception as error:
-                    self.seals_failed += 1
+                except Exception:
                     self._sealed_at = time.monotonic()
-                    logs.error("journal.seal_failed", exc=error)
 
     async def seal(self, *, wants_live: bool = False) -> SealReport:
         """Close the newest segment and seal everything before it."""
@@ -166,7 +164,14 @@ class JournalLifecycle:
             rotated: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
             self.journal.rotate(rotated.set_result)
             await rotated
-            report = await self._run_sealer(wants_live=wants_live)
+            try:
+                report = await self._run_sealer(wants_live=wants_live)
+            except Exception as error:
+                self.seals_failed += 1
+                self.lake_trouble = error.cause if isinstance(error, ChildError) else str(error)
+                logs.error("journal.seal_failed", exc=error, reason=self.lake_trouble)
+                raise
+            self._note_lake("; ".join(report.damaged) or None)
             self._sealed_at = time.monotonic()
             self._sealed_offset = offset
             for name in report.ended_readers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import msgspec
@@ -54,7 +55,12 @@ def run(task: SealTask) -> bytes:
 def main() -> int:
     os.nice(10)  # sealing yields the CPU to the server
     hide_pandas()
-    sys.stdout.buffer.write(run(msgspec.json.decode(sys.stdin.buffer.read(), type=SealTask)))
+    try:
+        sys.stdout.buffer.write(run(msgspec.json.decode(sys.stdin.buffer.read(), type=SealTask)))
+    except Exception as error:
+        traceback.print_exc()
+        print(" ".join(str(error).split()) or type(error).__name__, file=sys.stderr)  # `ChildError.cause`
+        return 1
     return 0
 
 

@@ -157,6 +157,7 @@ METRICS = (
     *_entries("counter", "server", "", _SERVER_COUNTERS),
     *_entries("gauge", "journal", "journal_", _JOURNAL_GAUGES),
     MetricName("penstock_journal_seals_failed", "counter", "Times sealing failed", (), "journal"),
+    MetricName("penstock_lake_damaged", "gauge", "1 while history cannot be sealed or a table cannot be opened", (), "journal"),
     MetricName("penstock_view_rows", "gauge", "Rows of a view", ("view",), "views"),
     MetricName("penstock_view_evicted", "counter", "Rows evicted because a view was full", ("view",), "views"),
     MetricName("penstock_live_followers", "gauge", "Followers of a view", ("view",), "views"),

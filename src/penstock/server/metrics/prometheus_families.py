@@ -124,6 +124,7 @@ def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]
             "penstock_journal_segment_bytes": archive.journal.segment_size,
             "penstock_journal_disk_free_bytes": archive.free_bytes(),
             "penstock_journal_seals_failed": archive.seals_failed,
+            "penstock_lake_damaged": int(archive.lake_trouble is not None),
         }
     )
 
