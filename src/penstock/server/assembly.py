@@ -164,6 +164,7 @@ class Service:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        self.scheduler.turns.start()
         return self.endpoints
 
     def _http_services(self, config: Config) -> HttpServices:
@@ -186,6 +187,7 @@ class Service:
                 spaces=self.hosted.spaces,
                 relay=self.relay,
                 archive=archive,
+                turns=self.scheduler.turns,
             ),
             replays=replays,
             staging=Staging(runtime, self.hosted.spaces),

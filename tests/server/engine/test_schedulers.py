@@ -5,8 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from penstock.core.clock import Now
-from penstock.server.engine.schedulers import HandScheduler, LoopScheduler, SurveyQueue
+from penstock.server.engine.schedulers import (
+    BEAT_S,
+    TURN_BOUNDS,
+    HandScheduler,
+    LoopScheduler,
+    SurveyQueue,
+    TurnTimes,
+)
 
 
 class Clock:
@@ -101,5 +110,24 @@ def test_on_a_loop_a_timer_in_the_past_runs_on_the_next_turn() -> None:
         assert not done.is_set()
         async with asyncio.timeout(5):
             await done.wait()
+
+    asyncio.run(go())
+
+
+@pytest.mark.promise("Operations", "the server measures how long each turn of its loop takes")
+def test_what_holds_the_loop_shows_in_its_turns() -> None:
+    async def go() -> None:
+        loop = asyncio.get_running_loop()
+        turns = TurnTimes(loop)
+        turns.start()
+        until = loop.time() + 0.06 + BEAT_S
+        while loop.time() < until:  # work that does not return to the loop
+            pass
+        beats = asyncio.Event()
+        loop.call_later(BEAT_S * 3, beats.set)
+        await beats.wait()
+        assert turns.longest_s >= 0.06
+        assert sum(turns.counts[TURN_BOUNDS.index(0.05) + 1 :]) >= 1
+        assert turns.total_s >= turns.longest_s
 
     asyncio.run(go())

@@ -12,6 +12,7 @@ from penstock.server.metrics import alert_rules, grafana
 from penstock.server.metrics.metric_names import BY_NAME, METRICS
 
 NOT_SHOWN = {
+    "loop_turn_seconds": "a histogram; the longest turn is shown",
     "dedup_ids": "a bounded size",
     "dedup_evicted": "for tuning `limits`, not for daily use",
     "rate_buckets": "a bounded size",

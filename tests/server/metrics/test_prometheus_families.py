@@ -24,7 +24,7 @@ from penstock.ipc.pipeline import PipelineStatus, QueryStatus
 from penstock.server.config.relay_sections import RelaySection
 from penstock.server.engine.machines import make_machine
 from penstock.server.engine.runtime import Runtime
-from penstock.server.engine.schedulers import HandScheduler
+from penstock.server.engine.schedulers import HandScheduler, TurnTimes
 from penstock.server.http.idempotency import Replays
 from penstock.server.metrics.metric_names import METRICS
 from penstock.server.metrics.prometheus_families import Exporter, _pipeline, relay_metrics, space_metrics
@@ -94,7 +94,25 @@ def test_a_scrape_is_summed_and_written_over_several_turns() -> None:
 def test_a_server_without_other_parts_exports_only_its_own_metrics() -> None:
     found = {family.name for family in exporter(many(0))._rest(NOW)}
     optional = {"penstock_events_dropped", "penstock_schema_warned", "penstock_schema_refused"}
+    optional |= {"penstock_loop_turn_seconds", "penstock_loop_turn_longest_seconds"}
     assert found == (names("server") | names("views") | names("triggers")) - optional
+
+
+def test_turns_of_the_loop_are_a_histogram() -> None:
+    loop = asyncio.new_event_loop()
+    turns = TurnTimes(loop)
+    loop.close()
+    turns.counts = [5, 0, 2, 0, 0, 1, 0, 0, 0]
+    turns.total_s, turns.longest_s = 0.2, 0.09
+    found = scraped(exporter(many(0), turns=turns))
+    assert [found[f"penstock_loop_turn_seconds_bucket[{le}]"] for le in ("0.001", "0.05", "0.1", "+Inf")] == [
+        5,
+        7,
+        8,
+        8,
+    ]
+    assert found["penstock_loop_turn_seconds_count"] == 8 and found["penstock_loop_turn_seconds_sum"] == 0.2
+    assert found["penstock_loop_turn_longest_seconds"] == 0.09
 
 
 def test_a_request_chooses_between_sums_and_streams() -> None:

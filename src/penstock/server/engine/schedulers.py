@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -18,11 +19,41 @@ def real_now() -> Now:
     return Now(time.monotonic_ns() // 1000, time.time_ns() // 1000)
 
 
+TURN_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+"""Seconds: the buckets of `penstock_loop_turn_seconds`. No input may make a turn longer than 0.05."""
+BEAT_S = 0.01
+"""How often the loop is asked how late it is: a longer turn is seen, shortened by at most this."""
+
+
+class TurnTimes:
+    """How long turns of the loop take, by the delay of a timer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._due_s = 0.0
+        self.counts = [0] * (len(TURN_BOUNDS) + 1)
+        """Turns by bucket; the last one has no bound."""
+        self.total_s = 0.0
+        self.longest_s = 0.0
+
+    def start(self) -> None:
+        self._due_s = self._loop.time() + BEAT_S
+        self._loop.call_at(self._due_s, self._beat)
+
+    def _beat(self) -> None:
+        late_s = max(self._loop.time() - self._due_s, 0.0)
+        self.counts[bisect_left(TURN_BOUNDS, late_s)] += 1
+        self.total_s += late_s
+        self.longest_s = max(self.longest_s, late_s)
+        self.start()
+
+
 class LoopScheduler:
     """An asyncio loop and the machine's clocks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.turns = TurnTimes(loop)
 
     now = staticmethod(real_now)
 

@@ -19,7 +19,7 @@ class MetricName(msgspec.Struct, frozen=True):
     """One metric."""
 
     name: str
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     text: str
     labels: tuple[str, ...] = ()
     group: Group = "server"
@@ -80,6 +80,7 @@ _SERVER_GAUGES = {
     "rate_buckets": "Active rate counters",
     "idempotency_keys": "Answers remembered by idempotency key",
     "uptime_seconds": "Seconds since the start",
+    "loop_turn_longest_seconds": "The longest turn of the event loop since the start",
 }
 _SERVER_COUNTERS = {
     "records_refused": "Envelopes the journal refused",
@@ -155,6 +156,7 @@ METRICS = (
     MetricName(WAIT, "gauge", "Enqueue to first delivery, last minute", ("stream", "quantile"), "queue"),
     *_entries("gauge", "server", "", _SERVER_GAUGES),
     *_entries("counter", "server", "", _SERVER_COUNTERS),
+    MetricName("penstock_loop_turn_seconds", "histogram", "Turns of the event loop, by what held it up"),
     *_entries("gauge", "journal", "journal_", _JOURNAL_GAUGES),
     MetricName("penstock_journal_seals_failed", "counter", "Times sealing failed", (), "journal"),
     MetricName("penstock_lake_damaged", "gauge", "1 while history cannot be sealed or a table cannot be opened", (), "journal"),

@@ -7,12 +7,12 @@ the rest is summed as `other`, so that very many streams cannot overload the col
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from itertools import accumulate, islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from prometheus_client.core import Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 
 from penstock.core.clock import Now
 from penstock.core.queue.machine import QueueMachine
@@ -20,7 +20,9 @@ from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.payload_schemas import Registry
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.engine.runtime import Runtime
+from penstock.server.engine.schedulers import TURN_BOUNDS, TurnTimes
 from penstock.server.metrics.metric_names import (
+    BY_NAME,
     RELAY_COUNTERS,
     SPACE_COUNTERS,
     SPACE_GAUGES,
@@ -51,6 +53,7 @@ class Exporter(msgspec.Struct, eq=False):
     spaces: Spaces | None = None
     relay: RelaySupervisor | None = None
     archive: JournalLifecycle | None = None
+    turns: TurnTimes | None = None
 
     def scrape(self, principal: Principal, *, per_stream: bool | None = None) -> Scrape:
         """A scrape that reads a few streams a turn and then writes the text; `per_stream` overrides the config."""
@@ -101,7 +104,7 @@ class Exporter(msgspec.Struct, eq=False):
         if isinstance(machine.schemas, Registry):
             values["penstock_schema_warned"] = machine.schemas.warned
             values["penstock_schema_refused"] = machine.schemas.refused
-        return families(values) + _journal(runtime, self.archive) + _views(runtime)
+        return families(values) + _turns(self.turns) + _journal(runtime, self.archive) + _views(runtime)
 
 
 def labelled(rows: Iterable[tuple[str, Any]], values: Mapping[str, Callable[[Any], float]]) -> list[Metric]:
@@ -111,6 +114,16 @@ def labelled(rows: Iterable[tuple[str, Any]], values: Mapping[str, Callable[[Any
         for name, value in values.items():
             found[name].add_metric([label], value(row))
     return [*found.values()]
+
+
+def _turns(turns: TurnTimes | None) -> list[Metric]:
+    """How long the turns of the loop take."""
+    if turns is None:
+        return []
+    counts = zip((*map(str, TURN_BOUNDS), "+Inf"), accumulate(turns.counts), strict=True)
+    metric = BY_NAME["penstock_loop_turn_seconds"]
+    histogram = HistogramMetricFamily(metric.name, metric.text, buckets=list(counts), sum_value=turns.total_s)
+    return [histogram, *families({"penstock_loop_turn_longest_seconds": turns.longest_s})]
 
 
 def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]:
