@@ -289,6 +289,15 @@ class Runtime:
         self._gates.setdefault(gate, []).append((fresh, call))
         self.schedule_turn()
 
+    def after(self, gate: int, session: Session, call: Callable[[Now], None]) -> None:
+        def decided(refusal: Refusal | None) -> None:
+            call(self.scheduler.now())
+            connection = self._connections.get(session.link.no)
+            if connection is not None:
+                self._dirty[connection] = None
+
+        self.when(gate, False, decided)
+
     def flushed(self, call: Callable[[], None]) -> None:
         """Call back when everything requested so far is durable, answered and handed to the wires."""
 

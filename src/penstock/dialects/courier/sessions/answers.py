@@ -48,6 +48,9 @@ class RuntimePort(Protocol):
     def health(self, now: Now) -> dict[str, Any]:
         """What GET /health says."""
 
+    def after(self, gate: int, session: Session, call: Callable[[Now], None]) -> None:
+        """Call with the time when batch `gate` has its outcome, then write what it left for the session."""
+
     def evicted(self, consumer: Consumer) -> None:
         """Count and log a subscription that ended to make room for another of its connection."""
 
@@ -67,9 +70,11 @@ class Slot:
 class Answers:
     """The answers of one connection."""
 
-    __slots__ = ("_queue", "_runtime", "session")
+    __slots__ = ("_queue", "_runtime", "gate", "session")
 
     def __init__(self, runtime: RuntimePort, session: Session) -> None:
+        self.gate = 0
+        """The newest batch with something that was requested here."""
         self._runtime = runtime
         self.session = session
         self._queue: deque[tuple[int, bool, Render | Slot | bytes]] = deque()
@@ -94,6 +99,7 @@ class Answers:
             gate = 0
         else:
             runtime.machine.commit_log.await_gate(gate)
+            self.gate = max(self.gate, gate)
         self._queue.append((gate, fresh, render))
         runtime.wait(self)
 

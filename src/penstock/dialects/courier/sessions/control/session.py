@@ -14,20 +14,19 @@ from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
-from penstock.dialects.courier.operations import payload_schemas, queries, views
+from penstock.dialects.courier.operations import payload_schemas
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
 from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access
 from penstock.dialects.courier.operations.redrive_and_purge import redrive
 from penstock.dialects.courier.operations.send import send
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
-from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
-from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Slot
+from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control import frames
+from penstock.dialects.courier.sessions.control.reads import ReadFrame, Reads
 from penstock.dialects.courier.sessions.control.runs import Runs, deny, error_line, ok_line
 from penstock.dialects.courier.sessions.control.subscriptions import Subscriptions
 from penstock.dialects.courier.sessions.live import Followers
 from penstock.dialects.courier.sessions.message_session import FloodLimiter, StrikeCounter
-from penstock.dialects.courier.sessions.pull import check_pull, to_pull_body
 from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.wire.delivery_frames import delivery_lines, tap_lines
 from penstock.dialects.courier.wire.envelopes import json_problem
@@ -61,6 +60,7 @@ class ControlSession:
         self._strikes = StrikeCounter(runtime.machine.limits)
         self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
         self._runs = Runs(runtime, self.answers)
+        self._reads = Reads(runtime, self.answers)
         self._followers = Followers(runtime, self)
 
     # Bytes in
@@ -177,6 +177,9 @@ class ControlSession:
             refusal = Refusal("Unauthorized", "say hello with a token first")
             self._fail(frames.req_id_of(frame), refusal, close=1008)
             return
+        if isinstance(frame, ReadFrame):
+            self._reads.read(now, frame)
+            return
         match frame:
             case frames.EnqueueFrame():
                 self._enqueue(now, frame)
@@ -190,17 +193,10 @@ class ControlSession:
                 self._ack(now, frame)
             case frames.NackFrame() | frames.ReleaseFrame() | frames.TermFrame() | frames.ExtendFrame():
                 self._settle(now, frame)
-            case frames.PullFrame():
-                self._pull(now, frame)
             case frames.FollowFrame():
                 self._follow(now, frame)
-            case frames.MetricsFrame():
-                self._survey(frame.req_id, MetricsSurvey(self._machine, self.link.principal))
-            case frames.WhereFrame():
-                self._survey(frame.req_id, WhereSurvey(self._machine, self.link.principal, frame.id))
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
-                return
 
     def _operate(self, now: Now, frame: frames.ControlFrame) -> Outcome:
         """The operations that HTTP has too."""
@@ -210,14 +206,6 @@ class ControlSession:
                 return send(machine, now, principal, frame, address=self.link.address)
             case frames.SettleFrame():
                 return settle(machine, now, principal, frame)
-            case frames.StatsFrame():
-                return queries.stats(machine, now, principal, frame.stream)
-            case frames.PeekFrame():
-                return queries.peek(machine, now, principal, frame.stream, frame.state, frame.max)
-            case frames.SnapshotFrame():
-                return views.snapshot(machine, now, principal, frame.view, frame.addr)
-            case frames.ExplainFrame():
-                return queries.explain(machine, now, principal, frame.stream)
             case frames.TriggerFrame():
                 return admin.operate(machine, now, principal, frame)
             case frames.RedriveFrame():
@@ -231,25 +219,14 @@ class ControlSession:
             case _:
                 return Result({})
 
-    def _survey(self, req_id: str | int | None, survey: MetricsSurvey | WhereSurvey) -> None:
-        """Answer when every stream was visited, in the order of the requests."""
-        slot = self.answers.slot()
-
-        def done() -> None:
-            found = survey.body()
-            if isinstance(found, Refusal):
-                self.answers.fill(slot, error_line(req_id, found))
-            else:
-                self.answers.fill(slot, b"" if req_id is None else ok_line(req_id, msgspec.Raw(found)))
-
-        self._runtime.survey(survey, done, self)
-
     def _answer(self, req_id: str | int | None, outcome: Outcome) -> None:
         if isinstance(outcome, Refusal):
             self._fail(req_id, outcome)
         elif isinstance(outcome, Late):
             deny(self.answers, req_id, Denied(outcome.gate, outcome.refusal))
-        elif req_id is not None:
+        elif req_id is None:
+            self.answers.gate = max(self.answers.gate, outcome.gate)
+        else:
             self.answers.after(
                 outcome.gate,
                 lambda refusal: ok_line(req_id, outcome.value()) if refusal is None else error_line(req_id, refusal),
@@ -378,27 +355,13 @@ class ControlSession:
         )
         self._answer(frame.req_id, self._subs.settle(now, request, frame.sub_id))
 
-    def _pull(self, now: Now, frame: frames.PullFrame) -> None:
-        lease_us = check_pull(self._machine, self.link.principal, frame)
-        if isinstance(lease_us, Refusal):
-            self._fail(frame.req_id, lease_us)
-            return
-        stream = self.link.principal.to_channel(frame.stream)
-        consumer = self._machine.pull(now, self.link, stream, frame.max, frame.wait_ms * 1000, lease_us)
-        if isinstance(consumer, Refusal):
-            self._fail(frame.req_id, consumer)
-            return
-        consumer.tag = (self.answers.slot(), "pull" if frame.req_id is None else frame.req_id)
-
     # What the runtime calls
 
     def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
-        if not consumer.pull:
+        if consumer.pull:
+            self._reads.pulled(now, consumer, records)
+        else:
             self.out.append(delivery_lines(consumer.tag, self._machine.boot, now, consumer, records))
-            return
-        slot, req_id = consumer.tag
-        assert isinstance(slot, Slot)
-        self.answers.fill(slot, ok_line(req_id, to_pull_body(self._machine, now, records)))
 
     def tapped(self, copy: Copy) -> None:
         """Copy what was enqueued to a peer that taps the stream."""
