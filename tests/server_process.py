@@ -40,8 +40,11 @@ class ServerProcess:
         config: str | None = None,
         env: dict[str, str] | None = None,
         fresh: bool = False,
+        descriptors: int | None = None,
     ) -> None:
         self.folder = folder
+        self._descriptors = descriptors
+        """The hard limit of open files, if a test needs a low one."""
         self.data = folder / "penstock-data"
         command = ["up", *words]
         if "--data" not in words:
@@ -101,11 +104,13 @@ class ServerProcess:
         return (self.folder / "server.log").read_text(errors="replace")
 
     def _start(self, words: list[str], env: dict[str, str], fresh: bool) -> Fork | subprocess.Popen[bytes]:
-        if not fresh:
+        if not fresh and self._descriptors is None:
             return shared().start(
                 Request(words, str(self.folder), env), 0, self._output.fileno(), self._output.fileno()
             )
         command = [sys.executable, "-m", "penstock.cli", *words]
+        if self._descriptors is not None:
+            command = ["sh", "-c", f'ulimit -n {self._descriptors} && exec "$@"', "sh", *command]
         return subprocess.Popen(command, cwd=self.folder, env=env, stdout=self._output, stderr=subprocess.STDOUT)
 
     def _ready(self) -> dict[str, Any]:

@@ -23,7 +23,13 @@ from penstock.transports.http import (
     Upgrade,
     json_reply,
 )
-from penstock.transports.transport import ConnectionPort, EventStreamTransport, ServerWebSocketTransport
+from penstock.transports.transport import (
+    Admission,
+    ConnectionPort,
+    EventStreamTransport,
+    ServerWebSocketTransport,
+    UnreadBytes,
+)
 
 BODY_MAX = 1_000
 PATIENCE_S = 10.0
@@ -84,6 +90,17 @@ class Stream(StreamingReply):
         return self.handler.add(wire)
 
 
+class Admitted:
+    def __init__(self) -> None:
+        self.is_known = self.is_gone = False
+
+    def known(self) -> None:
+        self.is_known = True
+
+    def left(self) -> None:
+        self.is_gone = True
+
+
 class Handler:
     """Answers by the path."""
 
@@ -92,12 +109,24 @@ class Handler:
     def __init__(self) -> None:
         self.endpoints: asyncio.Queue[Endpoint] = asyncio.Queue()
         self.failures: list[Exception] = []
+        self.refusal: Reply | None = None
+        self.admitted: list[Admitted] = []
+        self.unread: list[int] = []
         self.is_asked = asyncio.Event()
 
     def add(self, wire: EventStreamTransport | ServerWebSocketTransport) -> Endpoint:
         endpoint = Endpoint(wire)
         self.endpoints.put_nowait(endpoint)
         return endpoint
+
+    def arrive(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
+        if self.refusal is not None:
+            return self.refusal
+        self.admitted.append(Admitted())
+        return self.admitted[-1]
+
+    def note_unread(self, reader: UnreadBytes, size: int) -> None:
+        self.unread.append(size)
 
     async def handle(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
         self.is_asked.set()
@@ -106,6 +135,7 @@ class Handler:
                 return Reply(200, await exchange.read(), "text/plain", {"X-Mine": "1"})
             case "/seen":
                 pairs = [list(pair) for pair in exchange.query_pairs]
+                exchange.known()
                 seen = [exchange.method, exchange.peer, exchange.size, exchange.is_upgrade, pairs]
                 return json_reply(200, seen)
             case "/refused":
@@ -399,3 +429,19 @@ def test_several_hosts_share_a_port_and_a_used_port_is_an_error() -> None:
             await first.stop(0.0)
 
     asyncio.run(go())
+
+
+def test_a_connection_is_refused_before_its_request_or_counted_until_it_ends() -> None:
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            writer.write(b"GET /seen HTTP/1.1\r\nHost: a\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            (admitted,) = port.handler.admitted
+            assert (admitted.is_known, admitted.is_gone) == (True, False)
+        port.handler.refusal = json_reply(429, {"no": "room"})
+        answer = await port.ask(b"")
+        assert answer.startswith(b"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\n")
+        assert answer.endswith(b'\r\n\r\n{"no":"room"}')
+        assert admitted.is_gone
+
+    serve(work)

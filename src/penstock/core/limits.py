@@ -63,6 +63,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Connections at once."""
     connections_per_address_max: int = 20_000
     """Connections of one address at once; an IPv6 address counts by its /64 network."""
+    unauthenticated_per_address_max: int = 1_000
+    """Connections of one address that have shown no token yet, or have not joined a space; trusted proxies are exempt."""
     subscriptions_max: int = 1_024
     """Subscriptions and waiting pulls of one connection."""
     taps_max: int = 256

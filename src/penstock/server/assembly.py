@@ -15,6 +15,8 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
+from penstock.dialects.courier.sessions.control.runs import error_line
+from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.admin.journal import JournalReads
 from penstock.server.admin.lake import Lake
@@ -31,6 +33,7 @@ from penstock.server.courier.schema_registry import reload_registry
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.courier.stage_store import Staging
 from penstock.server.engine.connections import Connection
+from penstock.server.engine.entrance import Entrance
 from penstock.server.engine.machines import install_rules
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
@@ -98,6 +101,7 @@ class Service:
         self.archive = None if data is None else JournalLifecycle(data, config)
         self.cell = open_cell(config, self.archive, self.scheduler, authenticate=self.tokens.resolve)
         self.runtime = self.cell.runtime
+        self.entrance = Entrance(lambda: self.runtime.machine.limits, self.guard.is_proxy)
         self._minted = MintedTokens(None if data is None else data / FILE)
         learn(self._minted, self.tokens, self.guard)
         self.spaces = load_spaces(config.spaces, (data or self.run_dir) / "spaces", os.environ)
@@ -188,7 +192,9 @@ class Service:
                 relay=self.relay,
                 archive=archive,
                 turns=self.scheduler.turns,
+                entrance=self.entrance,
             ),
+            entrance=self.entrance,
             replays=replays,
             staging=Staging(runtime, self.hosted.spaces),
             journal=JournalReads(archive),
@@ -324,6 +330,11 @@ class Service:
 
     def _accept(self, wire: ByteStreamTransport, peer: str, local_bind: bool) -> Connection | None:
         """A control connection: anonymous where that is allowed, else waiting for a token."""
+        arrived = self.entrance.arrive(peer, wire.abort)
+        if isinstance(arrived, Refusal):
+            wire.send([error_line(None, arrived)])
+            return None
+        wire.admission = arrived
         principal = self.tokens.resolve(None)
         if principal is not None and self.guard.check_peer(peer, local_bind) is not None:
             principal = None
@@ -334,7 +345,12 @@ class Service:
         connection = open_control(runtime, self._recorder, wire, principal, peer)
         if isinstance(connection, Refusal):
             logs.warning("conn.refused", peer=peer, reason=connection.message)
+            wire.send([error_line(None, connection)])
             return None
+        session = connection.session
+        if wire.admission is not None and isinstance(session, ControlSession):
+            wire.needs_token = principal is None
+            session.identified = wire.admission.known
         if principal is None:
             deadline_us = runtime.scheduler.now().us + runtime.machine.limits.hello_ms * 1000
             runtime.scheduler.at(deadline_us, lambda: self._expect_hello(connection))

@@ -16,6 +16,7 @@ from penstock.journal.segments import DamageError
 from penstock.server.assembly import Endpoints, Service
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.config.relay_sections import relay_errors
+from penstock.server.engine.entrance import raise_descriptor_limit
 from penstock.server.journal.lifecycle import LockedError
 from penstock.server.logging import logs
 from penstock.server.open_cell import version
@@ -103,6 +104,7 @@ def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, hints: 
         runner = uvloop.run
     except ImportError:
         runner = asyncio.run  # type: ignore[assignment]
+    raise_descriptor_limit()
     try:
         return runner(work())
     except ConfigError as error:

@@ -52,12 +52,16 @@ class LineProtocol(asyncio.Protocol):
             if data[0] not in FIRST_BYTES:
                 self._transport.close()
                 return
+            if self.wire.admission is not None and not self.wire.needs_token:
+                self.wire.admission.known()
         self._endpoint.received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._endpoint is not None:
             self._endpoint.lost()
             self._endpoint = None
+        if self.wire.admission is not None:
+            self.wire.admission.left()
 
     def pause_writing(self) -> None:
         if self._endpoint is not None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Protocol, cast
 
 import msgspec
 from aiohttp import WSMsgType, web
@@ -16,6 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from penstock.transports.transport import (
+    Admission,
     ConnectionPort,
     EventStreamTransport,
     PongListener,
@@ -94,6 +96,12 @@ class Exchange:
         self.size = request.content_length
         self.is_upgrade = request.headers.get("Upgrade", "").lower() == "websocket"
 
+    def known(self) -> None:
+        """The peer is authenticated, or may do without."""
+        protocol = self._request.protocol
+        if isinstance(protocol, _Handler) and protocol.admission is not None:
+            protocol.admission.known()
+
     @property
     def query_pairs(self) -> list[tuple[str, str]]:
         return list(self._request.query.items())
@@ -130,6 +138,9 @@ class HttpHandler(Protocol):
     def body_max(self) -> int:
         """Bytes of the largest body."""
 
+    def arrive(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
+        """Accept a connection, or refuse it with this answer; `close` ends it at once."""
+
     def note_unread(self, reader: UnreadBytes, size: int) -> None:
         """A large answer is on its way; 0 when it has left."""
 
@@ -148,15 +159,26 @@ class _Handler(RequestHandler):
 
     handler: HttpHandler
     endpoint: ConnectionPort | None = None
+    admission: Admission | None = None
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        wire = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
+        peer = transport.get_extra_info("peername")
+        arrived = self.handler.arrive(peer[0] if isinstance(peer, tuple) else "", wire.abort)
         super().connection_made(transport)
+        if isinstance(arrived, Reply):
+            wire.write(_head(arrived) + arrived.body)
+            wire.close()
+            return
+        self.admission = arrived
         self._patience = asyncio.get_running_loop().call_later(HEAD_TIMEOUT_S, transport.close)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
         self.asked()
+        if self.admission is not None:
+            self.admission.left()
 
     def asked(self) -> None:
         """The first request is there."""
@@ -365,6 +387,13 @@ class HttpListener:
                     endpoint.pong_received()
             else:
                 return
+
+
+def _head(reply: Reply) -> bytes:
+    """How a refusal begins that is sent before there is a request."""
+    fields = {"Content-Type": reply.content_type, "Content-Length": str(len(reply.body)), **reply.headers}
+    lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}", "Connection: close", "Server: penstock"]
+    return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in fields.items()), "", ""]).encode()
 
 
 def _reason(error: BaseException) -> str:

@@ -42,6 +42,16 @@ class ConnectionPort(Protocol):
     def congested(self, on: bool) -> None: ...
 
 
+class Admission(Protocol):
+    """A connection that was accepted."""
+
+    def known(self) -> None:
+        """Its peer is authenticated, or may do without."""
+
+    def left(self) -> None:
+        """It is closed."""
+
+
 class UnreadBytes(Protocol):
     """What holds bytes that its peer has not read."""
 
@@ -73,6 +83,10 @@ class ByteStreamTransport:
         self._transport = transport
         self.source: asyncio.BaseTransport = transport
         """Where the peer's bytes come from; for stdout it is stdin."""
+        self.admission: Admission | None = None
+        """Set where connections are counted."""
+        self.needs_token = False
+        """Otherwise the peer is known by its first bytes."""
 
     def send(self, messages: list[bytes]) -> None:
         """Write the messages of this turn, in order."""

@@ -374,6 +374,7 @@ class Exchange:
     peer = "127.0.0.1"
     on_read: Callable[[], object] = staticmethod(lambda: None)
     """What happens while the body is on its way."""
+    known: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,

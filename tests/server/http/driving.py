@@ -32,8 +32,12 @@ class FakeExchange:
         self.query_pairs = list(query.items())
         self.peer: str = more.get("peer", LOOPBACK)
         self.size: int | None = more.get("size", len(self._body))
+        self.is_known = False
         self.is_upgrade: bool = more.get("upgrade", False)
         self.reads = 0
+
+    def known(self) -> None:
+        self.is_known = True
 
     async def read(self) -> bytes:
         self.reads += 1

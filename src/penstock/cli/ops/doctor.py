@@ -72,6 +72,7 @@ def doctor(
         _config(config),
         *_ports(config, data),
         *_disk(data),
+        *_descriptors(config, data),
         _clock(),
         *_journal(data),
         *_lake(data),
@@ -171,6 +172,31 @@ def _disk(data: Path) -> Iterator[CheckResult]:
     yield CheckResult("free space", "ok" if has_room else "failed", f"{free_bytes / 1024**3:.1f} GiB")
     is_quick = sync_ms <= SYNC_SLOW_MS
     yield CheckResult("disk sync", "ok" if is_quick else "info", f"{sync_ms:.2f} ms for each sync")
+
+
+def _descriptors(config_file: Path | None, data: Path) -> Iterator[CheckResult]:
+    """Whether the limit of open files, of the running server or here, allows as many connections as the config."""
+    from penstock.client.address import ServerEndpoints, read_endpoints
+    from penstock.server.config.load import ConfigError, load
+    from penstock.server.engine.entrance import connections_of, descriptor_limit
+
+    endpoints = read_endpoints(data / "run" / "endpoints.json") or ServerEndpoints()
+    try:
+        wanted = load(config_file, os.environ).limits.links_max
+    except ConfigError:
+        return
+    limit = descriptor_limit(raised=True)
+    try:
+        limits = Path(f"/proc/{endpoints.pid}/limits").read_text()
+        limit = int(limits.partition("Max open files")[2].split()[0])
+    except (OSError, ValueError, IndexError):  # no server, or not Linux
+        pass
+    room = connections_of(limit)
+    detail = f"{limit} open files allow {room} connections; `limits.links_max` is {wanted}"
+    hint = "raise the hard limit (`ulimit -Hn`, `LimitNOFILE=` of systemd), or lower `limits.links_max`"
+    yield CheckResult(
+        "descriptors", "ok" if room >= wanted else "info", detail if room >= wanted else f"{detail}; {hint}"
+    )
 
 
 def _sync_ms(descriptor: int) -> float:

@@ -6,7 +6,7 @@ token. Messages that arrive while a join waits are kept and handled after it. Co
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from hashlib import sha256
 from typing import Protocol
 
@@ -85,6 +85,8 @@ class MewSession:
         self.count = 0
         """Messages in the current second."""
         self.rate_max, self.frame_max = limits.space_rate, limits.space_frame_max
+        self.identified: Callable[[], None] = lambda: None
+        """Called when the peer has shown who it is."""
         self._token = token
         self._space_name = space
         self._id = participant
@@ -238,6 +240,7 @@ class MewSession:
         self.left(now, "joined again")
         participant = Participant(*known, self.outbox)
         self.is_joining = True
+        self.identified()
         space.after(now, lambda now: self._enter(now, space, participant, cause))
 
     def _enter(self, now: Now, space: SpaceMachine, participant: Participant, cause: str | None) -> None:

@@ -18,7 +18,14 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS, OPERATOR, TOKEN_BYTES, Principal, require, token_text
 from penstock.server.config.load import Config, ConfigError
 from penstock.server.config.sections import AuthSection, TokenSection
-from penstock.server.files.addresses import HostPort, client_address, is_loopback, parse_control, parse_network
+from penstock.server.files.addresses import (
+    HostPort,
+    client_address,
+    is_among,
+    is_loopback,
+    parse_control,
+    parse_network,
+)
 from penstock.server.files.secret_files import digest_of, write_private
 
 UNIX_PEER = "unix"
@@ -121,6 +128,10 @@ class Guard:
         self.allows_anonymous = config.auth.allow_anonymous
         self.origins = tuple(origin for text in config.listen.origins if (origin := _origin(text)))
         self._proxies = tuple(parse_network(text) for text in config.listen.trusted_proxies)
+
+    def is_proxy(self, peer: str) -> bool:
+        """Whether a peer is a trusted proxy."""
+        return is_among(peer, self._proxies)
 
     def is_listed(self, origin: str) -> bool:
         """Whether the config lists this site."""

@@ -91,7 +91,7 @@ def client_address(peer: str, forwarded_for: str | None, trusted: Sequence[Netwo
     if not trusted or forwarded_for is None:
         return address
     for hop in reversed(forwarded_for.split(",")):
-        if not _is_among(address, trusted):
+        if not is_among(address, trusted):
             break
         named = _hop_address(hop.strip())
         if named is None:
@@ -118,7 +118,8 @@ def _hop_address(text: str) -> str | None:
     return text if is_ip(text) else None
 
 
-def _is_among(host: str, networks: Sequence[Network]) -> bool:
+def is_among(host: str, networks: Sequence[Network]) -> bool:
+    """Whether a host is an address of one of these networks."""
     if not is_ip(host):
         return False
     address = _plain(ip_address(host))

@@ -6,7 +6,7 @@ Access is checked before the body is read, so a stranger cannot make the server 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any
 
@@ -31,7 +31,7 @@ from penstock.transports.http import (
     Upgrade,
     json_reply,
 )
-from penstock.transports.transport import UnreadBytes
+from penstock.transports.transport import Admission, UnreadBytes
 
 SMALL_BODY = 64 * 1024
 """Bound on bodies of routes that take no envelopes."""
@@ -53,6 +53,10 @@ class HttpEndpoint:
     @property
     def body_max(self) -> int:
         return max(self._runtime.machine.limits.frame_max, self._spaces.body_max)
+
+    def arrive(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
+        arrived = self._services.entrance.arrive(peer, close)
+        return error_reply(arrived) if isinstance(arrived, Refusal) else arrived
 
     def note_unread(self, reader: UnreadBytes, size: int) -> None:
         self._runtime.outboxes.note(reader, size)
@@ -113,6 +117,8 @@ class HttpEndpoint:
         if len(parameters) != len(pairs):
             return error_reply(Refusal("InvalidRequest", "a query parameter is given twice"))
         request.principal = principal
+        if principal is not UNAUTHENTICATED:
+            exchange.known()
         if exchange.is_upgrade:
             return self._upgrade(exchange, request)
         if route.handler is None:

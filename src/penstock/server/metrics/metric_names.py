@@ -157,6 +157,7 @@ METRICS = (
     *_entries("gauge", "server", "", _SERVER_GAUGES),
     *_entries("counter", "server", "", _SERVER_COUNTERS),
     MetricName("penstock_loop_turn_seconds", "histogram", "Turns of the event loop, by what held it up"),
+    MetricName("penstock_connections_refused", "counter", "Connections refused, or closed before they were authenticated, by reason", ("reason",)),
     *_entries("gauge", "journal", "journal_", _JOURNAL_GAUGES),
     MetricName("penstock_journal_seals_failed", "counter", "Times sealing failed", (), "journal"),
     MetricName("penstock_lake_damaged", "gauge", "1 while history cannot be sealed or a table cannot be opened", (), "journal"),

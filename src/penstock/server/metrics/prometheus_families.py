@@ -33,6 +33,7 @@ from penstock.server.metrics.metric_names import (
 from penstock.server.metrics.prometheus_text import ByStream, Scrape, Together
 
 if TYPE_CHECKING:
+    from penstock.server.engine.entrance import Entrance
     from penstock.server.http.idempotency import Replays
     from penstock.server.journal.lifecycle import JournalLifecycle
     from penstock.server.relay.supervisor import RelaySupervisor
@@ -54,6 +55,7 @@ class Exporter(msgspec.Struct, eq=False):
     relay: RelaySupervisor | None = None
     archive: JournalLifecycle | None = None
     turns: TurnTimes | None = None
+    entrance: Entrance | None = None
 
     def scrape(self, principal: Principal, *, per_stream: bool | None = None) -> Scrape:
         """A scrape that reads a few streams a turn and then writes the text; `per_stream` overrides the config."""
@@ -104,7 +106,9 @@ class Exporter(msgspec.Struct, eq=False):
         if isinstance(machine.schemas, Registry):
             values["penstock_schema_warned"] = machine.schemas.warned
             values["penstock_schema_refused"] = machine.schemas.refused
-        return families(values) + _turns(self.turns) + _journal(runtime, self.archive) + _views(runtime)
+        refused = {} if self.entrance is None else self.entrance.refused
+        doors = labelled(refused.items(), {"connections_refused": lambda count: count})
+        return families(values) + doors + _turns(self.turns) + _journal(runtime, self.archive) + _views(runtime)
 
 
 def labelled(rows: Iterable[tuple[str, Any]], values: Mapping[str, Callable[[Any], float]]) -> list[Metric]:

@@ -47,6 +47,7 @@ class SpaceUpgrade(Upgrade):
 
     def __init__(self, spaces: Spaces, exchange: Exchange, query: dict[str, str]) -> None:
         self._spaces = spaces
+        self._exchange = exchange
         self._peer = exchange.peer
         self.message_max = spaces.limits.space_frame_max
         self.subprotocol = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
@@ -56,6 +57,7 @@ class SpaceUpgrade(Upgrade):
 
     def open(self, wire: ServerWebSocketTransport) -> SpaceConnection | None:
         session = MewSession(self._spaces, token=self._token, space=self._space, participant=self._id)
+        session.identified = self._exchange.known
         connection = self._spaces.open(wire, session, self._peer, UNAUTHENTICATED)
         if isinstance(connection, Refusal):
             now = self._spaces.runtime.scheduler.now()
@@ -106,6 +108,7 @@ class SpaceEndpoint:
         asked = self._asked(exchange, query, space)
         if isinstance(asked, Reply):
             return asked
+        exchange.known()
         if exchange.size is not None and exchange.size > self.body_max:
             return self._too_large()
         body = await exchange.read()

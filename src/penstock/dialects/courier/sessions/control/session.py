@@ -6,6 +6,8 @@ a transport or a clock. Answers keep the order of their requests; deliveries go 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from penstock.core.clock import Now
@@ -52,6 +54,8 @@ class ControlSession:
         self._machine = runtime.machine
         self.token_needed = token_needed
         """Only a `hello` with a token is accepted."""
+        self.identified: Callable[[], None] = lambda: None
+        """Called when the peer has shown who it is."""
         self._parts: list[bytes] = []
         self._parts_size = 0
         self._is_discarding = False
@@ -245,6 +249,7 @@ class ControlSession:
                 return
             self.link.principal = principal
             self.token_needed = False
+            self.identified()
         elif self.token_needed:
             self._fail(req_id, Refusal("Unauthorized", "a token is needed"), close=1008)
             return

@@ -1,0 +1,108 @@
+"""Which connections are accepted."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.errors import Refusal
+from penstock.core.limits import Limits
+from penstock.server.engine.entrance import CLOSING, LOCAL, Arrival, Entrance, descriptor_limit, raise_descriptor_limit
+
+HERE, FAR, PROXY = "127.0.0.1", "192.0.2.1", "198.51.100.1"
+
+
+def entrance(room: int = 10, strangers: int = 1_000) -> Entrance:
+    made = Entrance(lambda: Limits(unauthenticated_per_address_max=strangers), lambda peer: peer == PROXY)
+    made.room = room
+    return made
+
+
+def closing(made: Entrance, peer: str) -> Arrival | Refusal:
+    """An arrival that is closed at once when it is told to."""
+    arrival: list[Arrival] = []
+    arrived = made.arrive(peer, lambda: [one.left() for one in arrival] and None)
+    if isinstance(arrived, Arrival):
+        arrival.append(arrived)
+    return arrived
+
+
+def test_the_oldest_stranger_makes_room_and_known_peers_stay() -> None:
+    made = entrance(room=3)
+    first, second, third = (closing(made, FAR) for _ in range(3))
+    assert isinstance(first, Arrival) and isinstance(second, Arrival) and isinstance(third, Arrival)
+    first.known()
+    assert isinstance(closing(made, FAR), Arrival)
+    assert (made.open, made.refused["evicted"]) == (3, 1)
+    third.known()
+    fifth = closing(made, FAR)
+    assert isinstance(fifth, Arrival)
+    fifth.known()
+    refusal = closing(made, FAR)
+    assert isinstance(refusal, Refusal) and refusal.code == "QuotaExceeded"
+    assert made.refused == {"address": 0, "descriptors": 1, "evicted": 2}
+    assert isinstance(closing(made, HERE), Arrival), "peers on this machine have a reserve"
+
+
+def test_a_burst_stops_while_evicted_connections_are_not_closed_yet() -> None:
+    made = entrance(room=3)
+    arrived = [made.arrive(HERE, lambda: None) for _ in range(100)]
+    accepted = [one for one in arrived if isinstance(one, Arrival)]
+    assert len(accepted) == made.open == 3 + LOCAL + CLOSING
+
+
+def test_strangers_of_an_address_are_bounded_and_proxies_are_exempt() -> None:
+    made = entrance(room=100, strangers=2)
+    first = made.arrive(FAR, lambda: None)
+    assert isinstance(first, Arrival) and isinstance(made.arrive(FAR, lambda: None), Arrival)
+    refusal = made.arrive(FAR, lambda: None)
+    assert isinstance(refusal, Refusal) and "unauthenticated_per_address_max" in refusal.message
+    first.known()
+    first.known()
+    assert isinstance(made.arrive(FAR, lambda: None), Arrival)
+    assert all(isinstance(made.arrive(PROXY, lambda: None), Arrival) for _ in range(5))
+    assert isinstance(made.arrive("unix", lambda: None), Arrival)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["arrive", "known", "left"]), st.integers(0, 9))))
+def test_counts_return_to_zero(steps: list[tuple[str, int]]) -> None:
+    made = entrance(room=4, strangers=3)
+    there: list[Arrival] = []
+
+    def arrive(peer: str) -> None:
+        def close() -> None:
+            there.remove(mine)
+            mine.left()
+
+        arrived = made.arrive(peer, close)
+        if isinstance(arrived, Arrival):
+            mine = arrived
+            there.append(mine)
+
+    for what, number in steps:
+        if what == "arrive":
+            arrive((FAR, HERE)[number % 2])
+        elif there:
+            one = there[number % len(there)]
+            if what == "known":
+                one.known()
+            else:
+                there.remove(one)
+                one.left()
+        assert made.open == len(there) <= 4 + LOCAL
+    for one in there:
+        one.left()
+    assert (made.open, made._strangers, made._by_address) == (0, {}, {})
+
+
+def test_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4_096))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: set_to.append(limits))
+    raise_descriptor_limit()
+    assert set_to == [(4_096, 4_096)] and descriptor_limit() == 256
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
+    assert descriptor_limit(raised=True) == 1_048_576
