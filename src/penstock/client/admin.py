@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -86,10 +87,18 @@ class RemoteTokens(RemoteServer):
         return self._call(Object, "GET", "/v1/tokens")
 
     def mint(
-        self, name: str, scopes: list[str], *, agent: str | None = None, tenant: str | None = None
+        self,
+        name: str,
+        scopes: list[str],
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        expires_at: datetime | None = None,
     ) -> dict[str, Any]:
-        """Make a token; only this answer contains it."""
-        asked = {"name": name, "scopes": scopes, "agent": agent, "tenant": tenant}
+        """Make a token; only this answer contains it. It is valid until `expires_at`, or until it is revoked."""
+        asked: dict[str, Any] = {"name": name, "scopes": scopes, "agent": agent, "tenant": tenant}
+        if expires_at is not None:  # an older server does not know it
+            asked["expires_at"] = expires_at
         return self._call(Object, "POST", "/v1/tokens", asked)
 
     def revoke(self, name: str) -> dict[str, Any]:

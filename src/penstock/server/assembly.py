@@ -150,6 +150,7 @@ class Service:
             )
         self.skills = start_skills(config.skills, self.runtime)
         self._http = self._http_services(config)
+        self._http.token_admin.watch()
         url = await self._start_http(self._http, address)
         ws = None if alias is None else await self._start_http(self._http, alias)
         control = await self._start_control()
@@ -296,7 +297,11 @@ class Service:
             if refusal is not None:
                 runtime.dismiss(connection, refusal)
                 closed += 1
-        return closed
+
+        def is_gone(holder: Principal) -> bool:
+            return self.tokens.renewed(holder) is None
+
+        return closed + sum(listener.cut_downloads(is_gone) for listener in self._listeners)
 
     def start_pipeline(self) -> None:
         """Start the pipeline, once the server listens."""

@@ -85,13 +85,15 @@ class BodyMalformedError(Exception):
 class Exchange:
     """One request as its handler sees it."""
 
-    __slots__ = ("_request", "headers", "is_upgrade", "method", "path", "peer", "size")
+    __slots__ = ("_request", "headers", "holder", "is_upgrade", "method", "path", "peer", "size")
 
     def __init__(self, request: web.BaseRequest) -> None:
         self._request = request
         self.method = request.method
         self.path = request.path
         self.headers: Mapping[str, str] = request.headers
+        self.holder: Any = None
+        """Who asks, as the handler found out; see `HttpListener.cut_downloads`."""
         self.peer = request.remote or ""
         self.size = request.content_length
         self.is_upgrade = request.headers.get("Upgrade", "").lower() == "websocket"
@@ -210,6 +212,7 @@ class _Download:
 
     def __init__(self, transport: asyncio.WriteTransport, exchange: Exchange) -> None:
         self._transport = transport
+        self.holder = exchange.holder
         self.unread_bytes = 0
         self.reader_name = f"{exchange.method} {exchange.path[:200]} ({exchange.peer})"
 
@@ -236,6 +239,7 @@ class HttpListener:
         self._handler = handler
         self._server: _Server | None = None
         self._listeners: list[asyncio.Server] = []
+        self._downloads: set[_Download] = set()
 
     async def start(self, hosts: tuple[str, ...], port: int) -> int:
         """Listen on every host, on one port; returns it."""
@@ -260,6 +264,13 @@ class HttpListener:
             self._listeners.append(listener)
             port = listener.sockets[0].getsockname()[1]
         return port
+
+    def cut_downloads(self, is_gone: Callable[[Any], bool]) -> int:
+        """End the large answers to holders who are gone; returns how many."""
+        gone = [reader for reader in self._downloads if is_gone(reader.holder)]
+        for reader in gone:
+            reader.cut(0)
+        return len(gone)
 
     def stop_listening(self) -> None:
         for listener in self._listeners:
@@ -302,9 +313,11 @@ class HttpListener:
         """Write an answer and wait until the peer has read it, or is cut off because it does not."""
         await response.prepare(request)
         self._handler.note_unread(reader, size)
+        self._downloads.add(reader)
         try:
             await response.write_eof()
         finally:
+            self._downloads.discard(reader)
             self._handler.note_unread(reader, 0)
 
     async def _stream(self, request: web.BaseRequest, stream: StreamingReply) -> web.StreamResponse:

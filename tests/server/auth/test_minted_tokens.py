@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,7 +26,7 @@ WALL_US = 1_800_000_000_000_000
 SAM = TokenSection(token="sam-token", agent="sam", scopes=READ)
 
 
-def minted(tokens: MintedTokens, name: str = "ci", *scopes: str, **more: str) -> str:
+def minted(tokens: MintedTokens, name: str = "ci", *scopes: str, **more: Any) -> str:
     made = tokens.mint(TokenRequest(name, scopes or READ, **more), WALL_US, bound=10)
     assert isinstance(made, str), made
     return made
@@ -197,3 +199,41 @@ def test_the_file_is_changed_where_no_server_runs_and_only_there(tmp_path: Path)
         offline_tokens.revoke(data, "other")
     assert offline_tokens.revoke(data, "ci")["required"] is False
     assert msgspec.json.decode((data / "tokens.json").read_bytes()) == {"tokens": []}
+
+
+# Expiry
+
+
+def at(offset_s: int) -> datetime:
+    return datetime.fromtimestamp(WALL_US / 1_000_000 + offset_s, UTC)
+
+
+@pytest.mark.promise(
+    "Administration", "a minted token can expire; from then on it is refused, and tokens stay required"
+)
+def test_an_expired_token_is_refused_and_opens_no_door(tmp_path: Path) -> None:
+    clock = [WALL_US / 1_000_000]
+    tokens, guard = MintedTokens(tmp_path / "tokens.json"), Guard(Config())
+    token = minted(tokens, expires_at=at(60))
+    tokens = MintedTokens(tmp_path / "tokens.json")
+    store = TokenStore(AuthSection(), wall_s=lambda: clock[0])
+    learn(tokens, store, guard)
+    holder = store.resolve(token)
+    assert holder is not None and store.renewed(holder) == holder and store.expiring == (0, 1)
+    clock[0] += 60
+    assert store.resolve(token) is None and store.renewed(holder) is None and store.expiring == (1, 0)
+    assert store.resolve(None) is None, "an expired token still makes a token required"
+    clock[0] -= 1
+    assert store.resolve(token) == holder, "the wall clock decides"
+
+
+def test_a_token_that_expires_in_the_past_is_not_made() -> None:
+    assert refused(MintedTokens(None), TokenRequest("ci", READ, expires_at=at(0))) == "InvalidRequest"
+
+
+def test_an_expiry_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    minted(MintedTokens(file), expires_at=at(60))
+    file.write_text(file.read_text().replace('"2027-', '"never-'))
+    with pytest.raises(ConfigError, match="expires_at"):
+        MintedTokens(file)

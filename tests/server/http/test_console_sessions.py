@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.core.scopes import OPERATOR
 from penstock.server.auth.tokens import TokenStore
 from penstock.server.config.sections import AuthSection, TokenSection
-from penstock.server.http.console_sessions import COOKIE_MAX, COOKIES_MAX, SESSION_S, Sessions
+from penstock.server.http.console_sessions import COOKIE_MAX, COOKIES_MAX, ENDED_FILE, ENDED_MAX, SESSION_S, Sessions
 
 NOW_S = 1_800_000_000
 HOST = "localhost:8787"
@@ -52,7 +52,7 @@ def test_a_cookie_is_for_this_origin_and_for_no_script() -> None:
     behind_tls = sessions.open("operator-token", {"Host": "a.example", "Origin": "https://a.example"}, NOW_S)
     assert behind_tls is not None
     assert behind_tls[1].startswith("penstock=") and behind_tls[1].endswith("; Secure")
-    assert sessions.close(PAGE).startswith("penstock-8787=; Path=/; Max-Age=0; HttpOnly")
+    assert sessions.close(PAGE, NOW_S).startswith("penstock-8787=; Path=/; Max-Age=0; HttpOnly")
 
 
 @pytest.mark.promise(
@@ -161,4 +161,46 @@ def test_a_restart_keeps_sessions_and_removing_the_key_ends_them(tmp_path: Path)
 
 def test_a_key_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
     sessions = Sessions(store(), tmp_path / "gone" / "console.key")
+    assert known(sessions, signed_in(sessions)) == "operator"
+
+
+# Signing out
+
+
+@pytest.mark.promise(
+    "Administration", "signing out of the console ends its session on the server, also after a restart"
+)
+def test_a_closed_session_is_refused_whoever_kept_its_cookie(tmp_path: Path) -> None:
+    sessions = Sessions(store(), tmp_path / "console.key")
+    cookie, other = signed_in(sessions), signed_in(sessions)
+    assert cookie != other, "two sessions of one second are distinct"
+    sessions.close({**PAGE, "Cookie": cookie}, NOW_S)
+    assert (known(sessions, cookie), known(sessions, other)) == (None, "operator")
+    again = Sessions(store(), tmp_path / "console.key")
+    assert (known(again, cookie), known(again, other)) == (None, "operator")
+
+
+def test_a_page_of_another_origin_closes_no_session() -> None:
+    sessions = Sessions(store(), None)
+    cookie = signed_in(sessions)
+    sessions.close({**PAGE, "Cookie": cookie, "Sec-Fetch-Site": "same-site"}, NOW_S)
+    assert known(sessions, cookie) == "operator"
+
+
+def test_closed_sessions_are_forgotten_when_their_cookies_expire(tmp_path: Path) -> None:
+    sessions = Sessions(store(), tmp_path / "console.key")
+    sessions.close({**PAGE, "Cookie": signed_in(sessions)}, NOW_S)
+    opened = sessions.open("operator-token", PAGE, NOW_S + SESSION_S)
+    assert opened is not None
+    sessions.close({**PAGE, "Cookie": opened[1].partition(";")[0]}, NOW_S + SESSION_S)
+    assert len(msgspec.json.decode((tmp_path / ENDED_FILE).read_bytes())) == 1
+
+
+def test_too_many_closed_sessions_end_all_of_them() -> None:
+    sessions = Sessions(store(), None)
+    first, last = signed_in(sessions), signed_in(sessions)
+    sessions.close({**PAGE, "Cookie": first}, NOW_S)
+    for _ in range(ENDED_MAX):
+        sessions.close({**PAGE, "Cookie": signed_in(sessions)}, NOW_S)
+    assert (known(sessions, first), known(sessions, last)) == (None, None)
     assert known(sessions, signed_in(sessions)) == "operator"

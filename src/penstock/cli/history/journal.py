@@ -181,11 +181,12 @@ def target(data: Path, url: str | None, token: str | None, as_json: bool) -> Com
     return replace(Common(), url=url, token=token, as_json=as_json)
 
 
-def moment_us(text: str) -> int:
-    """A time or an age, as microseconds since 1970."""
+def moment_us(text: str, *, is_ahead: bool = False) -> int:
+    """A time or an age, as microseconds since 1970; with `is_ahead`, an age counts from now on."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
-        return int((time.time() - float(ago[1]) * _UNITS_S[ago[2]]) * 1_000_000)
+        age_s = float(ago[1]) * _UNITS_S[ago[2]]
+        return int((time.time() + (age_s if is_ahead else -age_s)) * 1_000_000)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +76,9 @@ def new(
     ],
     agent: Annotated[str | None, Parameter(help="The agent that the token acts for.")] = None,
     tenant: Annotated[str | None, Parameter(help="The tenant of the token.")] = None,
+    expires: Annotated[
+        str | None, Parameter(help="When it expires: 2026-12-31T12:00:00Z, or from now on: 12h, 30d. Default: never.")
+    ] = None,
     place: TokenOptions = HERE,
 ) -> None:
     """Create a token and print it once: only its digest is stored.
@@ -85,16 +89,21 @@ def new(
 
       penstock token new sam --agent sam --scope 'streams:agents/sam/*:*' --scope 'streams:*:enqueue'
       penstock token new ops --scope 'admin:*'
-      penstock token new ci --scope 'streams:builds/*:*' --json
+      penstock token new ci --scope 'streams:builds/*:*' --expires 30d --json
     """
+    from penstock.cli.history.journal import moment_us
+
+    expires_at = None
+    if expires is not None:
+        expires_at = datetime.fromtimestamp(moment_us(expires, is_ahead=True) / 1_000_000, UTC)
     server = _server(place)
     if server is not None:
-        made = server.mint(name, scope, agent=agent, tenant=tenant)
+        made = server.mint(name, scope, agent=agent, tenant=tenant, expires_at=expires_at)
     else:
         from penstock.server.admin import offline_tokens
         from penstock.server.auth.minted_tokens import TokenRequest
 
-        made = offline_tokens.mint(place.data, TokenRequest(name, scope, agent, tenant))
+        made = offline_tokens.mint(place.data, TokenRequest(name, scope, agent, tenant, expires_at))
     if place.as_json:
         print_json(made)
         return
@@ -134,8 +143,8 @@ def _print_tokens(found: dict[str, Any]) -> None:
         print_line("no tokens: every client on this machine may use the queue without one")
         return
     rows = [{**row, "scopes": ", ".join(row["scopes"])} for row in found["tokens"]]
-    keys = ("name", "agent", "tenant", "scopes", "origin", "created_at")
-    print_table((*keys[:-1], "made"), [[row.get(key) for key in keys] for row in rows])
+    keys = ("name", "agent", "tenant", "scopes", "origin", "created_at", "expires_at")
+    print_table((*keys[:-2], "made", "expires"), [[row.get(key) for key in keys] for row in rows])
 
 
 @token.command

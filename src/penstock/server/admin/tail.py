@@ -176,13 +176,13 @@ class Tail:
             return Refusal("RateLimited", f"{self.waiting} tails are waiting already")
         self.waiting += 1
         try:
-            answer = await self._follow(archive, query)
+            answer = await self._follow(archive, principal, query)
         finally:
             self.waiting -= 1
         renewed = self._renewed(principal)  # the token may have been revoked during the wait
         return answer if renewed is not None and renewed.is_admin else REVOKED
 
-    async def _follow(self, archive: JournalLifecycle, query: TailQuery) -> Reply | Refusal:
+    async def _follow(self, archive: JournalLifecycle, principal: Principal, query: TailQuery) -> Reply | Refusal:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + query.wait_ms / 1000
         if query.wait_ms and query.after is not None:
@@ -201,7 +201,7 @@ class Tail:
             is_new = False
             while not is_new:  # always one pause between two scans, even where the disk lags behind memory
                 rest_s = deadline - loop.time()
-                if rest_s <= 0 or self._is_draining():
+                if rest_s <= 0 or self._is_draining() or self._renewed(principal) is None:
                     return found.reply()
                 await asyncio.sleep(min(LOOK_S, rest_s))
                 is_new = archive.journal.next_offset > found.next

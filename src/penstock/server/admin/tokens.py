@@ -15,6 +15,9 @@ from penstock.server.auth.tokens import Guard, TokenStore
 from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
 
+EXPIRY_LOOK_US = 1_000_000
+"""How often connections of expired tokens are closed, by the wall clock, which may jump. New requests are refused at once."""
+
 
 class TokenRow(msgspec.Struct):
     """A token, without the token itself."""
@@ -25,6 +28,7 @@ class TokenRow(msgspec.Struct):
     scopes: list[str]
     origin: Literal["config", "minted"]
     created_at: Time | None
+    expires_at: Time | None = None
 
 
 class TokensReply(msgspec.Struct):
@@ -62,6 +66,8 @@ class TokenAdmin(msgspec.Struct, eq=False):
     minted: MintedTokens
     readmit: Callable[[], int]
     """Gives every connection the rights that its token has now; returns how many it closed."""
+    _expired: int = 0
+    _is_watching: bool = False
 
     def listing(self) -> TokensReply:
         rows = [
@@ -102,14 +108,33 @@ class TokenAdmin(msgspec.Struct, eq=False):
 
     def _changed(self) -> int:
         learn(self.minted, self.store, self.guard)
+        self.watch()
         return self.readmit()
+
+    def watch(self) -> None:
+        """Close the connections of each token that expires; call it once at the start."""
+        if not self._is_watching:
+            self._expired = self.store.expiring[0]
+            self._look_again()
+
+    def _look_again(self) -> None:
+        expired, expiring = self.store.expiring
+        if expired > self._expired:
+            logs.event("token.expired", tokens=expired - self._expired, closed=self.readmit())
+        self._expired = expired
+        self._is_watching = expiring > 0
+        if self._is_watching:
+            scheduler = self.runtime.scheduler
+            scheduler.at(scheduler.now().us + EXPIRY_LOOK_US, self._look_again)
 
 
 def learn(minted: MintedTokens, store: TokenStore, guard: Guard) -> None:
     """Make the store and the guard know the minted tokens as they are now."""
-    store.adopt_minted(minted.tokens)
+    store.adopt_minted(minted.tokens, minted.expiries)
     guard.has_minted = len(minted) > 0
 
 
 def token_row(minted: MintedToken) -> TokenRow:
-    return TokenRow(minted.name, minted.agent, minted.tenant, [*minted.scopes], "minted", minted.created_at)
+    return TokenRow(
+        minted.name, minted.agent, minted.tenant, [*minted.scopes], "minted", minted.created_at, minted.expires_at
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -42,7 +43,11 @@ _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 class TokenStore:
     """The tokens of a server, by digest."""
 
-    def __init__(self, auth: AuthSection, operator_token: str | None = None) -> None:
+    def __init__(
+        self, auth: AuthSection, operator_token: str | None = None, wall_s: Callable[[], float] = time.time
+    ) -> None:
+        self._wall_s = wall_s
+        self._expiries: dict[bytes, float] = {}
         self._holders: dict[bytes, tuple[bytes, Principal]] = {}
         self._minted: tuple[TokenSection, ...] = ()
         self.required = False
@@ -56,9 +61,10 @@ class TokenStore:
         self.configured = auth.tokens
         self._learn()
 
-    def adopt_minted(self, tokens: Iterable[TokenSection]) -> None:
-        """Replace the minted tokens."""
+    def adopt_minted(self, tokens: Iterable[TokenSection], expiries: Mapping[bytes, float] | None = None) -> None:
+        """Replace the minted tokens. One that has expired is refused, and still makes a token required."""
         self._minted = tuple(tokens)
+        self._expiries = dict(expiries or {})
         self._learn()
 
     def _learn(self) -> None:
@@ -92,10 +98,19 @@ class TokenStore:
             return None if self.required else principal
         if not principal.credential:
             return principal  # a worker of the server itself has no token
-        for _, known in self._holders.values():
+        for digest, known in self._holders.values():
             if known.credential == principal.credential:
-                return known
+                return None if self._is_expired(digest) else known
         return None
+
+    @property
+    def expiring(self) -> tuple[int, int]:
+        """How many tokens have expired, and how many will."""
+        expired = sum(map(self._is_expired, self._expiries))
+        return expired, len(self._expiries) - expired
+
+    def _is_expired(self, digest: bytes) -> bool:
+        return digest in self._expiries and self._wall_s() >= self._expiries[digest]
 
     def resolve(self, token: str | None) -> Principal | None:
         """The holder of a token; without a token, ANONYMOUS where none is required; None means 401.
@@ -106,7 +121,7 @@ class TokenStore:
             return None if self.required else ANONYMOUS
         digest = sha256(token.encode("utf-8", "surrogateescape")).digest()
         known, principal = self._holders.get(digest, (b"", None))
-        return principal if hmac.compare_digest(known, digest) else None
+        return principal if hmac.compare_digest(known, digest) and not self._is_expired(digest) else None
 
     def __repr__(self) -> str:
         names = ", ".join(principal.name for _, principal in self._holders.values())

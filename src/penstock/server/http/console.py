@@ -134,7 +134,7 @@ class Console:
         return reply
 
     def sign_out(self, headers: Mapping[str, str]) -> Reply:
-        return Reply(204, b"", headers={"Set-Cookie": self.sessions.close(headers)})
+        return Reply(204, b"", headers={"Set-Cookie": self.sessions.close(headers, int(time.time()))})
 
     def session(self, principal: Principal) -> Reply:
         """Who is signed in."""

@@ -15,6 +15,7 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.operations.outcomes import Late, Result
+from penstock.server.admin.reload import REVOKED
 from penstock.server.auth.tokens import bearer, subprotocol
 from penstock.server.http import cors, idempotency, routes, sockets
 from penstock.server.http.request import Done, Request, Route, error_reply
@@ -116,7 +117,7 @@ class HttpEndpoint:
             return error_reply(principal)
         if len(parameters) != len(pairs):
             return error_reply(Refusal("InvalidRequest", "a query parameter is given twice"))
-        request.principal = principal
+        request.principal = exchange.holder = principal
         if principal is not UNAUTHENTICATED:
             exchange.known()
         if exchange.is_upgrade:
@@ -211,7 +212,9 @@ class HttpEndpoint:
 
     async def _finish(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
         try:
-            return await work
+            outcome = await work
+            is_revoked = self._services.tokens.renewed(request.principal) is None
+            return REVOKED if is_revoked and not request.route.is_open else outcome
         except Exception as error:
             if not request.route.is_admin:
                 raise

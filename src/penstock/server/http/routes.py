@@ -161,7 +161,7 @@ ROUTES = (
     Route("POST", "/console/session", "console_sign_in", "Exchange the operator's token for a cookie",
           lambda s, r: s.console.sign_in(r.headers, r.peer, r.body) if s.console else NO_CONSOLE,
           body=Login, answer=ConsoleReply, is_open=True),
-    Route("DELETE", "/console/session", "console_sign_out", "Sign out: delete the cookie",
+    Route("DELETE", "/console/session", "console_sign_out", "Sign out: end the session and delete the cookie",
           lambda s, r: s.console.sign_out(r.headers) if s.console else NO_CONSOLE,
           query=AnyQuery, is_open=True),
     Route("GET", "/console/{file}", "console_file", "A file of the console",
