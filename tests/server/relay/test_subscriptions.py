@@ -13,6 +13,7 @@ import zmq
 
 from penstock.client.tokens import SigningKey, TokenPublisher, TokenStream
 from penstock.dialects.streamservice.keys import StreamKeys, derive
+from penstock.server.relay import subscriptions
 from penstock.server.relay.subscriptions import BURST, REQUESTS
 from tests.integration import token_peers as peers
 from tests.server.relay.test_service import PATIENCE_S, Running, Start, start
@@ -88,8 +89,11 @@ def test_requests_without_end_leave_publishers_their_turn(start: Start) -> None:
     "Relay",
     "no subscriber blocks the relay for others, and reconnecting readers do not disconnect each other",
 )
-def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(start: Start) -> None:
+def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of them subscribes and asks for what it missed; asking must not look like a stranger's message."""
+    monkeypatch.setattr(subscriptions, "UNREAD_MAX", 100)  # so that the stranger's message and subscription mix
     run = start()
     entropy = [bytes((number,)) * 32 for number in range(1, 41)]
     keys = [derive(each, b"c" * 32, b"s" * 32) for each in entropy]

@@ -34,6 +34,8 @@ class RelayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes held per topic; then the oldest messages are dropped."""
     bytes_max: Positive = 256 * MIB
     """Bytes held in all topics; then the publishing topic drops its oldest messages, in the end the new one too."""
+    resident_spare_max: Positive = 256 * MIB
+    """Resident memory above `bytes_max`: what ZeroMQ queues. Above it the relay reopens its sockets; if that does not help, it restarts."""
     message_max: Positive = 1 * MIB
     """Bytes of one message; a larger one is dropped, and a much larger one ends its publisher's connection."""
     idle_grace_ms: Positive = 60_000
@@ -44,6 +46,10 @@ class RelayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unregistered topics that have subscribers. When full: evict entries older than `early_ms`, otherwise reject new ones."""
     early_ms: Positive = 30_000
     """How long those subscribers are remembered at least; while there is room, for as long as they are connected."""
+    peer_subscriptions_max: Positive = 2_000
+    """Subscriptions of one TCP connection, granted or not; above it the relay disconnects the peer. ZeroMQ stores about 4 KiB for each."""
+    subscriptions_max: Positive = 50_000
+    """Subscriptions of all connections; above it the relay disconnects the peer that holds most."""
     replay_interval_ms: Positive = 100
     """Minimum time between two replays of one topic, which go to all of its subscribers; requests in between are merged."""
     lifetime_max_s: Positive = 86_400

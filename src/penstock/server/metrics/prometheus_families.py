@@ -197,6 +197,8 @@ def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: 
             "penstock_relay_held_bytes": figures.bytes,
             "penstock_relay_observations_dropped": figures.dropped,
             "penstock_relay_facts_dropped": figures.facts_dropped,
+            "penstock_relay_peers_cut": figures.peers_cut,
+            "penstock_relay_reopened": figures.reopened,
         }
         more = labelled(figures.refused.items(), {"relay_refusals": lambda count: count})
     if per_topic:

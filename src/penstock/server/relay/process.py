@@ -21,6 +21,7 @@ import zmq
 from penstock.core.relay.bounds import MIB
 from penstock.core.relay.topic import Remembered
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
+from penstock.server.relay.memory_guard import MemoryGuard
 from penstock.server.relay.reports import FACTS, BindFailed, RelayReport, encode
 from penstock.server.relay.service import StreamService
 from penstock.server.relay.subscriptions import RelaySettings
@@ -28,6 +29,8 @@ from penstock.transports.zeromq import EndpointError
 
 EXIT_UNABLE = 3
 """Exit code when the sockets cannot be bound; a retry does not help."""
+EXIT_MEMORY = 4
+"""Exit code when the memory stays above its bound; the server restarts the relay."""
 WAITING_MAX = 8 * MIB
 """Bytes that the server has not read; above this, observations are dropped."""
 FACTS_WAITING_MAX = 64 * MIB
@@ -105,6 +108,7 @@ def make_service(
     registrar = Registrar(TrustStore(keys), lifetime_max_s=task.limits.lifetime_max_s)
     outlet = ReportPipe(descriptor)
     service = StreamService("relay", context, task, registrar, outlet.send)
+    service.guard = MemoryGuard(task.limits.bytes_max + task.limits.resident_spare_max)
     outlet.watch, outlet.on_gone = service.watch, service.stop
 
     def dropped(observations: int, facts: int) -> None:
@@ -138,7 +142,7 @@ def run(task: RelayTask, source: int, descriptor: int) -> int:
     finally:
         context.term()
     outlet.finish()
-    return 0
+    return EXIT_MEMORY if service.is_exhausted else 0
 
 
 def _is_taken(error: BaseException | None) -> bool:

@@ -103,6 +103,10 @@ class RelayTotals(msgspec.Struct, tag="figures", array_like=True, frozen=True):
     facts_dropped: int = 0
     refused: dict[str, int] = {}
     """Refused messages, registrations and subscriptions, by reason."""
+    peers_cut: int = 0
+    """Subscribers disconnected because they held too many subscriptions."""
+    reopened: int = 0
+    """Times the sockets were reopened to free memory."""
 
 
 class RelayStopped(msgspec.Struct, tag="stopped", array_like=True, frozen=True):

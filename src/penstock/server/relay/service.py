@@ -31,9 +31,10 @@ from penstock.dialects.streamservice.wire import (
     peek,
     peek_block,
 )
+from penstock.server.relay.memory_guard import MemoryGuard, return_free_memory
 from penstock.server.relay.reports import RelayReady, RelayStopped, TopicRegistered
 from penstock.server.relay.stats import Report, TopicStats
-from penstock.server.relay.subscriptions import BURST, SPARE, RelaySettings, SubscriberSocket
+from penstock.server.relay.subscriptions import BURST, SPARE, RelaySettings, SubscriberSocket, opened_again
 from penstock.transports.zeromq import LINGER_MS, KeyGate, bind
 
 BURSTS = 4
@@ -85,6 +86,10 @@ class StreamService:
         """The socket of the subscribers, which is reopened now and then; the hot path saves a lookup."""
         self._pull: zmq.Socket[Any]
         self._is_stopping = False
+        self.guard = MemoryGuard()
+        """Unbounded by default: the memory of a program that embeds the relay is its own."""
+        self.is_exhausted = False
+        """Whether the loop ended because the process holds too much memory."""
 
     def registrations(self) -> list[tuple[str, str]]:
         """The addresses for clients, by the kind of socket that they need."""
@@ -116,14 +121,12 @@ class StreamService:
         curve = self.settings.curve
         gate = None if curve is None else KeyGate(self.context, curve)
         control: zmq.Socket[Any] = self.context.socket(zmq.PAIR)
-        opened = [control]
         try:
             control.bind(self.control)
             self._poller.register(control, zmq.POLLIN)
             if gate is not None:
                 self._poller.register(gate.socket, zmq.POLLIN)
-            self._pull = self._open_pull()
-            opened.append(self._pull)
+            self._pull = self._open_pull(self.settings.pull)
             subscribers = self._subscribers = SubscriberSocket(
                 self.context, self.settings, self.relay, self.stats, self._poller
             )
@@ -138,17 +141,18 @@ class StreamService:
         finally:
             if "pub" in self.endpoints:
                 self._subscribers.socket.close(LINGER_MS)
-            for socket in opened:
-                socket.close(LINGER_MS)
+            if "pull" in self.endpoints:
+                self._pull.close(LINGER_MS)
+            control.close(LINGER_MS)
             if gate is not None:
                 gate.close()
 
-    def _open_pull(self) -> zmq.Socket[Any]:
+    def _open_pull(self, endpoint: str) -> zmq.Socket[Any]:
         pull: zmq.Socket[Any] = self.context.socket(zmq.PULL)
         pull.rcvhwm = self.settings.limits.receive_hwm
         pull.set(zmq.MAXMSGSIZE, self.settings.limits.message_max + SPARE)
         try:
-            self.endpoints["pull"] = bind(pull, self.settings.pull, self.settings.curve)
+            self.endpoints["pull"] = bind(pull, endpoint, self.settings.curve)
         except BaseException:
             pull.close(0)
             raise
@@ -156,7 +160,7 @@ class StreamService:
         return pull
 
     def _loop(self, control: zmq.Socket[Any], gate: KeyGate | None) -> None:
-        limits, relay, pull, subscribers = self.settings.limits, self.relay, self._pull, self._subscribers
+        limits, relay, subscribers = self.settings.limits, self.relay, self._subscribers
         now = _now()
         compact_us = now.us + limits.compact_us
         report_us, count_us = now.us + REPORT_US, now.us + COUNT_US
@@ -176,10 +180,12 @@ class StreamService:
             if subscribers.is_mixed:
                 subscribers.reopen_when_mixed(now)
                 self._xpub = subscribers.socket
-            if pull in ready:
+            if self._pull in ready:
                 for _ in range(BURSTS):
                     if not self._take_messages(now):
                         break
+                else:
+                    self._check_memory(now)
             if relay.counted:
                 self.stats.count_busy()
             for _, messages in relay.due_replays(now):
@@ -192,7 +198,21 @@ class StreamService:
                 if now.us >= count_us:
                     count_us = now.us + COUNT_US
                     self.stats.count_all()
+                self._check_memory(now)
+                self.stats.peers_cut, self.stats.reopened = subscribers.peers.cut, self.guard.reopened
                 self.stats.flush()
+
+    def _check_memory(self, now: Now) -> None:
+        step = self.guard.check(now.us)
+        if step == "end":
+            self.is_exhausted = self._is_stopping = True
+        elif step == "reopen":
+            self._subscribers.reopen(now)
+            self._xpub = self._subscribers.socket
+            self._poller.unregister(self._pull)
+            self._pull.close(0)
+            self._pull = opened_again(lambda: self._open_pull(self.endpoints["pull"]))
+            return_free_memory()
 
     def _take_messages(self, now: Now) -> bool:
         """Relay a burst of the publishers' messages; False when there are no more.
@@ -314,7 +334,7 @@ class StreamService:
 
     def _end(self) -> RelayStopped:
         """Relay what is still arriving, then report what was not delivered."""
-        for _ in range(DRAIN_BURSTS):
+        for _ in range(0 if self.is_exhausted else DRAIN_BURSTS):
             if not self._take_messages(_now()):
                 break
         self.stats.count_all()

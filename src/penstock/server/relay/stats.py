@@ -42,6 +42,8 @@ class TopicStats:
         """Number of refusals by reason; the reasons are few."""
         self.dropped = 0
         self.facts_dropped = 0
+        self.peers_cut = 0
+        self.reopened = 0
 
     def refuse(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
@@ -121,5 +123,15 @@ class TopicStats:
         self._waiting = []
         self._observed = self._bodies = 0
         sizes = len(relay.topics), len(relay.remembered), relay.bytes, len(relay.early)
-        waiting.append(RelayTotals(relay.sums(), *sizes, self.dropped, self.facts_dropped, dict(self.refused)))
+        waiting.append(
+            RelayTotals(
+                relay.sums(),
+                *sizes,
+                self.dropped,
+                self.facts_dropped,
+                dict(self.refused),
+                self.peers_cut,
+                self.reopened,
+            )
+        )
         self._send(waiting)

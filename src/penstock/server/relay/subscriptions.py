@@ -10,6 +10,7 @@ relay then grants nothing and reopens the socket; every client reconnects and su
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from penstock.dialects.streamservice.wire import FrameFault, Resume, is_topic, p
 from penstock.server.config.relay_sections import JournalMode
 from penstock.server.relay.reports import ResumeRequested
 from penstock.server.relay.stats import TopicStats
+from penstock.server.relay.subscriber_peers import Peer, SubscriberPeers
 from penstock.transports.zeromq import CurveKeys, EndpointError, bind
 
 BURST = 256
@@ -36,6 +38,11 @@ REOPEN_S = 5.0
 REOPEN_STEP_S = 0.002
 REOPEN_EVERY_US = 1_000_000
 """Least time between two reopenings: each disconnects all subscribers for a moment."""
+SUBSCRIPTION_MAX = 512
+"""Bytes of a subscription: a topic or a request to resume, and what CURVE adds. libzmq disconnects a peer that sends more."""
+UNREAD_MAX = 2
+"""Subscriptions of one peer that libzmq reads ahead. It stores what it reads, so with a larger bound a flood is stored before the relay
+sees it; with 1 it reads nothing from a CURVE peer."""
 SPARE = 4_096
 """Bytes above the bound that a socket accepts, so that the relay itself rejects and counts the message."""
 
@@ -56,6 +63,18 @@ class RelaySettings(msgspec.Struct, frozen=True):
     """A second address for subscribers on this machine, without keys."""
 
 
+def opened_again(open_socket: Callable[[], zmq.Socket[Any]]) -> zmq.Socket[Any]:
+    """Open a socket at an address that was closed just now."""
+    deadline = time.monotonic() + REOPEN_S
+    while True:
+        try:
+            return open_socket()
+        except EndpointError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(REOPEN_STEP_S)  # libzmq releases an address a moment after the close
+
+
 class SubscriberSocket:
     """The XPUB socket and what arrives on it."""
 
@@ -67,6 +86,7 @@ class SubscriberSocket:
         self._relay = relay
         self._stats = stats
         self._poller = poller
+        self.peers = SubscriberPeers(settings.limits.peer_subscriptions_max, settings.limits.subscriptions_max)
         self.socket: zmq.Socket[Any] = self._open(settings.pub)
         self._is_unsure = False
         """A message was among the waiting subscriptions: libzmq may confuse their senders until all are read."""
@@ -79,7 +99,8 @@ class SubscriberSocket:
         xpub.sndhwm = self._settings.limits.send_hwm
         xpub.set(zmq.XPUB_VERBOSER, 1)
         xpub.set(zmq.XPUB_MANUAL, 1)
-        xpub.set(zmq.MAXMSGSIZE, SPARE)
+        xpub.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX)
+        xpub.rcvhwm = UNREAD_MAX
         try:
             if self._settings.also_pub is not None:  # before the keys, which apply to later binds only
                 bind(xpub, self._settings.also_pub, None)
@@ -95,39 +116,50 @@ class SubscriberSocket:
         xpub, requests = self.socket, 0
         for _ in range(BURST):
             try:
-                frame = xpub.recv(zmq.NOBLOCK)
+                arrived = xpub.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 self._is_unsure = False
                 return
+            frame = arrived.bytes
             is_message = frame[:1] not in (b"\x00", b"\x01")
             if is_message:
                 self._is_unsure = True
                 self._take_request(now, frame)
+            elif frame[0] == 1:
+                self._take_subscription(now, self.peers.find(arrived), frame[1:], is_sure=not self._is_unsure)
             else:
-                self._take_subscription(now, frame[0] == 1, frame[1:], is_sure=not self._is_unsure)
+                self._take_unsubscription(now, self.peers.find(arrived), frame[1:], is_sure=not self._is_unsure)
             if is_message or frame[:2] == b"\x01\x02":
                 requests += 1
                 if requests == REQUESTS:
                     return
 
-    def _take_subscription(self, now: Now, on: bool, name: bytes, *, is_sure: bool) -> None:
-        """Grant a subscription, unless its sender is unsure."""
-        if name[:1] == b"\x02":
-            if on:
-                self._take_request(now, name)
+    def _take_subscription(self, now: Now, peer: Peer | None, name: bytes, *, is_sure: bool) -> None:
+        """Grant a subscription, unless its sender is unsure or holds too many."""
+        if peer is None:
+            return
+        self.peers.add(peer, name)
+        if peer.is_cut:
+            self._stats.refuse("subscriptions")
+        elif name[:1] == b"\x02":
+            self._take_request(now, name)
         elif not is_topic(name):
-            if on:
-                self._stats.refuse("prefix")  # it would receive the messages of other topics
-        elif on and not is_sure:
+            self._stats.refuse("prefix")  # it would receive the messages of other topics
+        elif not is_sure:
             self._stats.refuse("mixed")
             self.is_mixed = True
-        elif on:
+        else:
             messages = self._relay.subscribe(now, name)
             if name in self._relay.topics or name in self._relay.early:
                 self.socket.set(zmq.SUBSCRIBE, name)
+            if not self.peers.grant(peer, name):  # a peer counts once, however often it asks for a replay
+                self._relay.unsubscribe(now, name)
             self._stats.subscribers_changed(name, on=True)
             self.send_all(messages)
-        else:
+
+    def _take_unsubscription(self, now: Now, peer: Peer | None, name: bytes, *, is_sure: bool) -> None:
+        """End a subscription that the peer holds; others cannot end it."""
+        if self.peers.remove(peer, name):
             if is_sure:
                 self.socket.set(zmq.UNSUBSCRIBE, name)
             self._relay.unsubscribe(now, name)
@@ -141,23 +173,19 @@ class SubscriberSocket:
             self._stats.refuse("upstream")
 
     def reopen_when_mixed(self, now: Now) -> None:
+        """Reopen the socket if it is mixed, at most once a second."""
+        if self.is_mixed and now.us >= self._reopen_us:
+            self._reopen_us = now.us + REOPEN_EVERY_US
+            self.reopen(now)
+
+    def reopen(self, now: Now) -> None:
         """Reopen the socket, so that every client reconnects and subscribes again."""
-        if not self.is_mixed or now.us < self._reopen_us:
-            return
         self.is_mixed = self._is_unsure = False
-        self._reopen_us = now.us + REOPEN_EVERY_US
+        self.peers.clear()
         self._poller.unregister(self.socket)
         self.socket.close(0)
         self._relay.forget_subscribers(now)
-        deadline = time.monotonic() + REOPEN_S
-        while True:
-            try:
-                self.socket = self._open(self.endpoint)
-                return
-            except EndpointError:
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(REOPEN_STEP_S)  # libzmq releases an address a moment after the close
+        self.socket = opened_again(lambda: self._open(self.endpoint))
 
     def send_all(self, messages: list[Message]) -> None:
         for message in messages:

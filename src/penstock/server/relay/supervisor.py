@@ -200,7 +200,11 @@ class RelaySupervisor:
                 else:
                     self._ready.set_exception(RelayError(report.reason))
             case RelayTotals():
-                self.figures = report
+                before, self.figures = self.figures or report, report
+                if report.peers_cut > before.peers_cut:
+                    logs.warning("relay.peer_cut", peers=report.peers_cut, reason="too many subscriptions")
+                if report.reopened > before.reopened:
+                    logs.warning("relay.reopened", times=report.reopened, reason="too much memory")
             case RelayStopped():
                 logs.event("relay.stop", undelivered=report.undelivered, topics=report.topics)
 

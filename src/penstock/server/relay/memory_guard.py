@@ -1,0 +1,61 @@
+"""Keeps the relay's resident memory under a bound: return free memory, then reopen the sockets, then end the process.
+
+Messages that wait inside libzmq have a bound by count, not by bytes: of publishers that send faster than the relay reads, of subscribers
+that do not read. Reopening a socket drops them. Publishers and readers reconnect, register, send again and resume on their own. The
+server restarts a relay that ends, with its registrations.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from typing import Literal, TypeAlias
+
+CALM_US = 5_000_000
+"""How long the memory must stay under the bound after a reopening; otherwise the process ends."""
+
+Step: TypeAlias = Literal["continue", "reopen", "end"]
+
+
+class MemoryGuard:
+    """Decides what to do about the resident memory of this process."""
+
+    def __init__(self, resident_max: int = sys.maxsize) -> None:
+        self._max = resident_max
+        self._until_us = 0
+        """A bound that is passed before this time ends the process."""
+        self.resident = 0
+        self.reopened = 0
+
+    def check(self, now_us: int) -> Step:
+        """What to do now. Below the bound it costs about 10 us."""
+        self.resident = resident_bytes()
+        if self.resident <= self._max:
+            return "continue"
+        return_free_memory()
+        self.resident = resident_bytes()
+        if self.resident <= self._max:
+            return "continue"
+        if now_us < self._until_us:
+            return "end"
+        self._until_us = now_us + CALM_US
+        self.reopened += 1
+        return "reopen"
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 where the system does not report it."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def return_free_memory() -> None:
+    """Return free memory to the system, where the allocator can."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        pass  # an allocator of another kind

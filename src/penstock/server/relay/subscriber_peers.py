@@ -1,0 +1,143 @@
+"""The peers of the subscribers' socket: how many subscriptions each holds, and how to disconnect one that holds too many.
+
+libzmq stores every subscription that arrives, granted or refused, about 32 bytes for each byte of its name, until the peer unsubscribes
+or disconnects. It has no call that ends one connection of a socket. Each frame carries the descriptor of its connection: the relay shuts
+the connection down, and libzmq frees what it stored for the peer.
+
+The inode of a connection identifies a peer, because descriptors are reused. A peer on a Unix socket has no bound of its own: it belongs
+to the owner of the socket, such as the server, which subscribes for all its WebSockets.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from itertools import islice
+
+import zmq
+
+SCANNED_MAX = 64
+"""Holders of one name that are checked for the one that disconnected."""
+
+
+UNIT = 65
+"""Bytes of a subscription to a topic; a longer name counts as several subscriptions."""
+_LOST = -1
+
+
+class Peer:
+    """One connection."""
+
+    __slots__ = ("count", "descriptor", "inode", "is_bounded", "is_cut")
+
+    def __init__(self, inode: int, descriptor: int) -> None:
+        self.inode = inode
+        self.descriptor = descriptor
+        self.count = 0
+        """Subscriptions that it holds."""
+        self.is_bounded = self.is_cut = False
+        if descriptor != _LOST:
+            with socket.socket(fileno=os.dup(descriptor)) as connection:
+                self.is_bounded = connection.family != socket.AF_UNIX
+
+    @property
+    def is_connected(self) -> bool:
+        try:
+            return os.fstat(self.descriptor).st_ino == self.inode
+        except OSError:
+            return False
+
+    def cut(self) -> None:
+        """Shut the connection down; libzmq then closes it. The inode protects a descriptor that is in use again."""
+        self.is_cut = True
+        with suppress(OSError):
+            if self.is_connected:
+                with socket.socket(fileno=os.dup(self.descriptor)) as connection:
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+class SubscriberPeers:
+    """The peers that hold subscriptions, within the bounds for one peer and for all."""
+
+    def __init__(self, peer_max: int, total_max: int) -> None:
+        self._peer_max = peer_max
+        self._total_max = total_max
+        self._peers: dict[int, Peer] = {}
+        self._holders: dict[bytes, dict[Peer, bool]] = {}
+        """Who is subscribed to a name, granted or not."""
+        self.total = 0
+        """Subscriptions of all peers that are not cut."""
+        self.cut = 0
+        """Peers that were disconnected."""
+
+    def find(self, frame: zmq.Frame) -> Peer | None:
+        """The sender of a frame; None if libzmq made it, because a peer disconnected."""
+        try:
+            descriptor = int(frame.get(zmq.SRCFD))
+        except zmq.ZMQError:
+            return None
+        try:
+            inode = os.fstat(descriptor).st_ino
+            return self._peers.get(inode) or Peer(inode, descriptor)
+        except OSError:
+            return Peer(0, _LOST)
+
+    def add(self, peer: Peer, name: bytes) -> None:
+        """A peer subscribes to a name. Over a bound, the peer that holds most is disconnected."""
+        holders = self._holders.setdefault(name, {})
+        if peer in holders:
+            return
+        holders[peer] = False
+        self._peers[peer.inode] = peer
+        peer.count += _units(name)
+        if peer.is_cut:
+            return
+        self.total += _units(name)
+        if peer.is_bounded and peer.count > self._peer_max:
+            self._cut(peer)
+        elif self.total > self._total_max:
+            bounded = [each for each in self._peers.values() if each.is_bounded and not each.is_cut]
+            self._cut(max(bounded, key=lambda each: each.count, default=peer))
+
+    def grant(self, peer: Peer, name: bytes) -> bool:
+        """Note that a subscription is granted; false if it was before."""
+        holders = self._holders[name]
+        was, holders[peer] = holders[peer], True
+        return not was
+
+    def remove(self, peer: Peer | None, name: bytes) -> bool:
+        """A peer unsubscribes from a name, or disconnected. True if a granted subscription ends."""
+        holders = self._holders.get(name)
+        if holders is None:
+            return False
+        if peer is None or peer not in holders:
+            oldest = list(islice(holders, SCANNED_MAX))
+            peer = next((each for each in oldest if not each.is_connected), oldest[0] if peer is None else None)
+            if peer is None:
+                return False
+        was_granted = holders.pop(peer)
+        if not holders:
+            del self._holders[name]
+        peer.count -= _units(name)
+        if not peer.is_cut:
+            self.total -= _units(name)
+        if not peer.count and self._peers.get(peer.inode) is peer:
+            del self._peers[peer.inode]
+        return was_granted
+
+    def clear(self) -> None:
+        """The socket closed: all peers are gone."""
+        self._peers.clear()
+        self._holders.clear()
+        self.total = 0
+
+    def _cut(self, peer: Peer) -> None:
+        """Disconnect a peer. libzmq then unsubscribes it from each name."""
+        self.cut += 1
+        self.total -= peer.count
+        peer.cut()
+
+
+def _units(name: bytes) -> int:
+    return 1 + len(name) // UNIT

@@ -1,0 +1,161 @@
+"""Subscriptions of strangers: bounded for each peer and for all, and none ends another's."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from penstock.core.relay.bounds import RelayLimits
+from penstock.server.relay.reports import RelayReady, decode
+from tests.integration import token_peers as peers
+from tests.server.relay.test_process import task
+from tests.server.relay.test_service import Running, Start, start
+from tests.server_process import environment
+
+__all__ = ["start"]
+
+TCP = "tcp://127.0.0.1:0"
+FLOOD = 2_000_000
+"""Bytes of subscriptions; libzmq stores about fifty times as much."""
+GROWTH_MAX = 50_000_000
+
+
+def connect(run: Running) -> zmq.Socket[Any]:
+    peer = run.context.socket(zmq.XSUB)
+    peer.linger = 0
+    peer.sndhwm = 0
+    peer.connect(run.pub)
+    return peer
+
+
+def total(run: Running) -> int:
+    return run.service._subscribers.peers.total
+
+
+def cut(run: Running) -> int:
+    return run.service._subscribers.peers.cut
+
+
+@pytest.mark.promise(
+    "Relay", "subscriptions are bounded for each peer and for all; a peer above the bound is disconnected"
+)
+def test_a_peer_with_too_many_subscriptions_is_disconnected_and_others_hear_on(start: Start) -> None:
+    run = start(pub=TCP, limits=RelayLimits(peer_subscriptions_max=50))
+    publisher = run.publisher()
+    reader = run.subscriber(publisher.topic)
+    run.subscribed(publisher.topic)
+    flood = connect(run)
+    for _ in range(200):
+        flood.send(b"\x01" + peers.make_topic())
+    run.wait(lambda: cut(run))
+    assert run.refused("subscriptions")
+    flood.close()
+    run.wait(lambda: total(run) == 1)
+    frame = publisher.chunk(b"still heard")
+    assert reader.receive() == [publisher.topic + frame]
+
+
+def test_the_peer_that_holds_most_gives_way_at_the_bound_of_all(start: Start) -> None:
+    run = start(pub=TCP, limits=RelayLimits(subscriptions_max=60))
+    large, small = connect(run), connect(run)
+    for _ in range(40):
+        large.send(b"\x01" + peers.make_topic())
+    run.wait(lambda: total(run) == 40)
+    topics = [peers.make_topic() for _ in range(25)]
+    for topic in topics:
+        small.send(b"\x01" + topic)
+    large.setsockopt(zmq.RECONNECT_IVL, -1)
+    run.wait(lambda: cut(run) == 1)
+    run.wait(lambda: all(topic in run.relay.early for topic in topics))
+
+
+def test_a_long_name_counts_as_several_and_one_that_is_no_request_ends_its_connection(start: Start) -> None:
+    run = start(pub=TCP)
+    peer = connect(run)
+    peer.send(b"\x01" + b"x" * 200)
+    run.wait(lambda: total(run) == 4)
+    monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    peer.send(b"\x01" + b"y" * 2_000)
+    assert monitor.poll(10_000)
+    run.wait(lambda: not total(run) or run.refused("prefix") > 1)
+    peer.disable_monitor()
+
+
+class RawPeer:
+    """A subscriber that sends what libzmq's own sockets filter."""
+
+    def __init__(self, run: Running) -> None:
+        host, _, port = run.pub.removeprefix("tcp://").rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        ready = b"\x05READY\x0bSocket-Type\0\0\0\x03SUB"
+        greeting = b"\xff" + bytes(8) + b"\x7f\x03\0NULL" + bytes(48)
+        self.socket.sendall(greeting + b"\x04" + bytes((len(ready),)) + ready)
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.sendall(b"".join(b"\0" + bytes((len(frame),)) + frame for frame in frames))
+
+
+@pytest.mark.promise("Relay", "a peer ends its own subscriptions only, and counts once however often it subscribes")
+def test_a_stranger_cannot_end_the_subscription_of_a_reader(start: Start) -> None:
+    run = start(pub=TCP)
+    publisher = run.publisher()
+    topic = publisher.topic
+    reader = run.subscriber(topic)
+    run.subscribed(topic)
+    stranger, last = RawPeer(run), peers.make_topic()
+    stranger.send(*[b"\0" + topic] * 3, *[b"\1" + topic] * 3, *[b"\0" + topic] * 3, b"\1" + last)
+    run.wait(lambda: last in run.relay.early)
+    assert run.relay.topics[topic].subscribers == 1
+    stranger.send(*[b"\1" + topic] * 3)
+    run.subscribed(topic, 2)
+    stranger.socket.close()
+    run.wait(lambda: last not in run.relay.early)
+    run.wait(lambda: run.relay.topics[topic].subscribers == 1)
+    frame = publisher.chunk(b"hello")
+    assert reader.receive() == [topic + frame]
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4_096
+
+
+@pytest.mark.promise("Relay", "a flood of subscriptions without credentials does not fill the relay's memory")
+@pytest.mark.parametrize("size", [64, 400, 3_000])
+def test_a_flood_of_subscriptions_leaves_the_memory_of_the_process_small(tmp_path: Path, size: int) -> None:
+    command = [sys.executable, "-m", "penstock.server.relay.process"]
+    context = peers.Sockets()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(msgspec.json.encode(task(tmp_path)) + b"\n")
+        process.stdin.flush()
+        ready = decode(process.stdout.read(int.from_bytes(process.stdout.read(4), "big")))[0]
+        assert isinstance(ready, RelayReady)
+        before = resident(process.pid)
+        flood = context.socket(zmq.XSUB)
+        flood.sndhwm = 0
+        flood.connect(ready.pub)
+        for number in range(FLOOD // size):
+            name = peers.make_topic() if size == 64 else number.to_bytes(4, "big") * (size // 4)
+            flood.send(b"\x01" + name)
+        reader = context.socket(zmq.XSUB)
+        reader.connect(ready.pub)
+        topic = peers.make_topic()
+        peak = before
+        reader.send(b"\x01" + topic)
+        push = peers.Publisher(context, ready.pull, topic, b"m" * 32)
+        push.socket.send(peers.resume(topic, b"g" * 32))
+        while not reader.poll(20):  # an answer: the relay has read what came before
+            peak = max(peak, resident(process.pid))
+            push.socket.send(peers.resume(topic, b"g" * 32))
+        peak = max(peak, resident(process.pid))
+        context.destroy(0)
+        process.stdin.close()
+        process.stdout.read()
+    assert peak - before < GROWTH_MAX
