@@ -1,7 +1,7 @@
 """A file for one participant: chunks on a targeted stream, none of them lost, and a checksum at the end.
 
-The stream is opened with `overflow="disconnect"`, so the gateway drops nothing. The sender is never more than `WINDOW` bytes ahead of
-what the receiver has confirmed, so the receiver is not disconnected.
+The stream declares its size, so the gateway drops nothing: it lets the sender wait for a slow receiver (`overflow="wait"`). The sender
+closes the stream when the receiver has confirmed the file.
 
     python examples/mew/file_transfer.py [URL] [NAME=TOKEN …]
 """
@@ -17,7 +17,6 @@ URL = next((word for word in sys.argv[1:] if "=" not in word), None)
 TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 SIZE = 4 * 1024 * 1024
 CHUNK = 64 * 1024
-WINDOW = 16 * CHUNK
 
 
 def participant(name: str) -> penstock.Space:
@@ -33,16 +32,12 @@ async def sender() -> None:
             content_type="application/octet-stream",
             expected_size_bytes=len(content),
             metadata={"filename": "data.zip", "sha256": hashlib.sha256(content).hexdigest()},
-            overflow="disconnect",
         )
-        sent = received = 0
-        while received < len(content):
-            while sent < len(content) and sent - received < WINDOW:
-                await stream.write(content[sent : sent + CHUNK])
-                sent += CHUNK
-            confirmed = await progress.next()
-            assert confirmed is not None
-            received = confirmed.payload["bytes"]
+        for start in range(0, len(content), CHUNK):
+            await stream.write(content[start : start + CHUNK])
+        confirmed = await progress.next()
+        assert confirmed is not None
+        assert confirmed.payload["bytes"] == len(content)
         await stream.close()
     print(f"file-sender sent {len(content)} bytes in {len(content) // CHUNK} frames")
 
@@ -62,8 +57,7 @@ async def receiver(is_there: asyncio.Event) -> None:
             digest.update(frame.data)
             size += len(frame.data)
             count += 1
-            if size % (4 * CHUNK) == 0:
-                await space.send("file/received", {"bytes": size}, to=about["owner"])
+        await space.send("file/received", {"bytes": size}, to=about["owner"])
     is_sound = digest.hexdigest() == about["metadata"]["sha256"]
     print(f"file-processor received {about['metadata']['filename']}: {size} bytes in {count} frames, sound: {is_sound}")
     assert is_sound

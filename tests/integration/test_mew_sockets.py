@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from tests.integration.serving import PATIENCE_S, Bytes, client_frame, handshake, run, server_frame
+from tests.integration.serving import PATIENCE_S, Bytes, Http, client_frame, handshake, run, server_frame
 from tests.server_process import ServerProcess
 
 CROWD = [f"p{n}" for n in range(49)]
@@ -191,6 +191,57 @@ def test_a_target_that_stops_reading_costs_little_memory_and_delays_no_other(ser
             lost = msgspec.json.decode(data)["payload"]
             assert lost["stream_id"] == to_paused and 0 < seen < 400
 
+    with ExitStack() as stack:
+        run(work())
+
+
+@pytest.mark.promise("MEW gateway", "a file over a targeted stream arrives whole however slow its reader is")
+def test_a_file_arrives_whole_at_a_reader_that_is_slower_than_its_sender(server: ServerProcess) -> None:
+    frames, size = 1_024, 64 * 1024
+
+    async def work() -> None:
+        async with space(server) as join:
+            writer, other = await join("p0"), await join("p1")
+            slow = stack.enter_context(silent(server, "p5"))
+            while not is_presence(await other.read(), "join", "p5"):
+                pass
+            about = {"target": ["p5"], "expected_size_bytes": frames * size}
+            await writer.say("stream/request", about)
+            id_ = (await writer.until("stream/open"))["payload"]["stream_id"]
+            head = f"#{id_}#".encode()
+
+            async def send() -> None:
+                for n in range(frames):
+                    await writer.ws.send_bytes(head + n.to_bytes(4, "big") + bytes(size - 4))
+
+            sending = asyncio.create_task(send())
+            # The reader takes nothing until the sender can go no further, which is well before the end.
+            while await held(other, id_) == 0:
+                pass
+            assert not sending.done()
+            for n in range(frames):
+                data = await asyncio.to_thread(next_frame, slow)
+                assert data[len(head) : len(head) + 4] == n.to_bytes(4, "big"), n
+            await sending
+
+    async def held(other: Participant, id_: str) -> int:
+        """How many frames wait, after a round trip of another participant: a slow reader delays no other."""
+        await other.say("chat", {"text": "still here"})
+        await other.until("chat", text="still here")
+        (found,) = [
+            each
+            for each in operator.get("/v1/spaces?space=demo").json["spaces"][0]["streams"]
+            if each["stream_id"] == id_
+        ]
+        return len(found["behind"])
+
+    def next_frame(slow: Bytes) -> bytes:
+        while True:
+            opcode, data = server_frame(slow)
+            if opcode == 2:
+                return data
+
+    operator = Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
     with ExitStack() as stack:
         run(work())
 

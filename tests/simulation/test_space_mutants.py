@@ -13,6 +13,7 @@ from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.participants import Participant
 from penstock.dialects.mew.state import SpaceMemory, SpaceState
 from penstock.server.spaces.connection import SpaceConnection
+from penstock.server.spaces.stream_waits import StreamWaits
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken
 from tests.simulation.spaces import checks as space_checks
@@ -232,7 +233,7 @@ def nobody_ever_leaves(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SpaceConnection, "gone", gone)
 
 
-@breaks(space_checks.EVERYBODY, space_checks.TARGETS)
+@breaks(space_checks.EVERYBODY, space_checks.TARGETS, space_checks.GHOSTS)
 def an_old_connection_takes_the_new_one_with_it(patch: pytest.MonkeyPatch) -> None:
     leave = join.leave
 
@@ -256,6 +257,23 @@ def slow_readers_of_envelopes_are_kept(patch: pytest.MonkeyPatch) -> None:
 @breaks(checks.BOUNDS)
 def frames_pile_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Outbox, "_drop", lambda outbox: None)
+
+
+@breaks(space_checks.TARGETS)
+def streams_that_wait_lose_frames(patch: pytest.MonkeyPatch) -> None:
+    wait = Outbox._wait
+
+    def lose(outbox: Outbox, data: bytes, source: Any, count: int, cost: int) -> None:
+        wait(outbox, data, source, count, cost)
+        if outbox.stuck and outbox.waiting[source] > outbox.wait_max:
+            outbox.withdraw(source)
+
+    patch.setattr(Outbox, "_wait", lose)
+
+
+@breaks(space_checks.WAITING)
+def writers_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StreamWaits, "_look", lambda waits: None)
 
 
 @breaks(checks.BOUNDS)

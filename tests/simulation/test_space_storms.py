@@ -67,6 +67,8 @@ def test_storms_of_spaces_reach_what_they_are_meant_to_test() -> None:
     said = b"".join(part for world in worlds for entry in world.trace if entry[1] == "out" for part in entry[3:])
     for word in (
         b'"frames_dropped"',
+        b'"frames_not_delivered"',
+        b'"target_removed"',
         b'"slow_consumer"',
         b'"taken_over"',
         b'"kicked"',
@@ -193,3 +195,48 @@ def test_a_participant_that_does_not_read_is_disconnected_and_receives_nothing_a
     assert bob.envelopes[-1]["payload"]["error"] == "slow_consumer"
     assert ann.kinds().count("chat") > 40
     assert [each["payload"]["event"] for each in ann.envelopes if each["kind"] == "system/presence"][-1] == "leave"
+
+
+@pytest.mark.promise("MEW gateway", "two streams that wait for each other end")
+def test_two_streams_that_wait_for_each_other_end() -> None:
+    world = CheckedWorld(seed=1, limits=storm.LIMITS, spaces=[participants.make_space("demo", "ann", "bob")])
+    ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
+    world.advance(ms=50)
+    ann.send("stream/request", {"target": ["bob"], "expected_size_bytes": 100_000})
+    bob.send("stream/request", {"target": ["ann"], "expected_size_bytes": 100_000})
+    world.advance(ms=50)
+    ann.pipe.pause()
+    bob.pipe.pause()
+    mine = {
+        client: next(id_ for id_, each in client.streams.items() if each.owner == client.id) for client in (ann, bob)
+    }
+    for n in range(100):  # each writes all of its file before it reads
+        for client, stream in mine.items():
+            client.write(stream, f"{client.id} {n} ".encode() + bytes(500))
+        world.advance(ms=2)
+    assert ann.pipe._held and bob.pipe._held
+    world.advance(ms=2_000)
+    assert not ann.pipe._held and not bob.pipe._held
+    for client, stream in mine.items():
+        client.pipe.resume()
+        world.advance(ms=500)
+        told = [each["payload"] for each in client.envelopes if each["kind"] == "system/error"]
+        assert [stream] == [each["stream_id"] for each in told if client.id not in each["targets"]]
+        assert client.closed is None
+
+
+@pytest.mark.promise("MEW gateway", "a file over a targeted stream arrives whole however slow its reader is")
+def test_a_file_arrives_whole_at_a_reader_that_pauses_again_and_again() -> None:
+    world = CheckedWorld(seed=1, limits=storm.LIMITS, spaces=[participants.make_space("demo", "ann", "bob")])
+    ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
+    world.advance(ms=50)
+    ann.send("stream/request", {"target": ["bob"], "expected_size_bytes": 100_000})
+    world.advance(ms=50)
+    for n in range(200):
+        ann.write("stream-1", f"{n} ".encode() + bytes(500))
+    for _ in range(100):
+        bob.pipe.pause()
+        world.advance(ms=100)
+        bob.pipe.resume()
+        world.advance(ms=10)
+    assert [int(each.split(b"#", 2)[2].split(b" ")[0]) for each in bob.frames] == list(range(200))

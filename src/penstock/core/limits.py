@@ -109,6 +109,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of envelopes that a participant has not read: then it is disconnected."""
     space_telemetry_max: int = 8 * MIB
     """Bytes of frames that a participant has not read: then the oldest are dropped and counted."""
+    space_wait_max: int = 1 * MIB
+    """Bytes of frames of one stream with `overflow: wait` that a participant has not read: then its writers are not read either."""
+    space_wait_ms: int = 5_000
+    """A participant that takes nothing for this long while writers wait for it is removed from their stream."""
     invites_max: int = 10_000
     """Invited participants of one space."""
     grants_max: int = 1_000

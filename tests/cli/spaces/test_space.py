@@ -141,7 +141,7 @@ def test_open_stream_sends_lines_or_blocks_and_closes():
                 seat = await server.accept()
                 request = await seat.open(target=["agg"])
                 assert request["payload"]["target"] == ["agg"]
-                assert request["payload"].get("overflow") == ("disconnect" if "--block" in words else None)
+                assert request["payload"].get("overflow") == ("wait" if "--block" in words else None)
                 assert [await seat.read_frame() for _ in expected] == [b"#stream-1#" + one for one in expected]
                 await seat.echo(await seat.read("stream/close"))
                 code, out, _ = await finished

@@ -12,6 +12,8 @@ from penstock.core.fanout.outbox import COMPACT_MIN, ENTRY_COST, Outbox
 class Source:
     def __init__(self, *, sheds: bool = True) -> None:
         self.sheds = sheds
+        self.waits = False
+        self.full: dict[Outbox, None] = {}
         self.dropped = 0
 
 

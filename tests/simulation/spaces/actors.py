@@ -123,8 +123,10 @@ class Participant(Actor):
         payload: Frame = {"direction": "upload", "owner": "nobody", "stream_id": "stream-0"}
         if target is not None:
             payload["target"] = target
-        if self.dice.random() < 0.2:
-            payload["overflow"] = "disconnect"
+        if self.dice.random() < 0.5:
+            payload |= self.dice.choice(
+                ({"overflow": "disconnect"}, {"overflow": "wait"}, {"expected_size_bytes": 9_000})
+            )
         id_ = client.send("stream/request", payload)
         for _ in range(self.dice.choice((0, 0, 2))):
             # It can only guess the id; a right guess is right behind its request.
@@ -234,7 +236,7 @@ class Liar(Participant):
                 client.send(kind, {"event": "join", "participant": {"id": "nobody"}})
             case 2:
                 said = {"stream_id": "stream-1", "owner": self.who, "authorized_writers": [self.who]}
-                client.send(dice.choice(("stream/open", "stream/write-granted")), said)
+                client.send(dice.choice(("stream/open", "stream/write-granted", "space/invite-ack")), said)
             case 3 | 4 if client.streams:
                 client.write(dice.choice(list(client.streams)), self.data())
             case 5 if client.streams:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.dialects.mew.machine import SpaceMachine
+from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.state import SpaceMemory, SpaceState
+from penstock.server.spaces.stream_waits import OVERRUN
 from penstock.testing.network import HIGH_WATER
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken
@@ -22,6 +24,7 @@ AUTHORITY = "6: only writers write and only owners decide, as everybody was told
 EVERYBODY = "an envelope that is durable reaches everybody, as it was sent"
 REFUSED = "what the journal refused is told to its sender and changes nothing"
 NUMBERS = "the ids of streams never repeat in a space's life"
+WAITING = "8: a writer waits for a target no longer than the target may stand still"
 GHOSTS = "whoever is present has an open connection, and the other way round"
 
 
@@ -58,13 +61,42 @@ def _collect(talk: SpaceTalk, now_us: int) -> None:
             raise Broken(TARGETS, f"`{talk.id}` on pipe {talk.pipe.no} did not receive {what[:60]!r}, {told}")
 
 
+def nobody_waits_for_ever(world: CheckedWorld) -> None:
+    """A writer is not read while a target is behind, and no longer than that target takes to make progress or be removed."""
+    held = world.space_witness.held
+    patience_us = 2 * world.limits.space_wait_ms * 1000
+    for session in world.spaces.sessions:
+        connection = world.spaces.runtime.connection(session)
+        unread = {} if connection is None or not session.is_blocked else _behind(world, session)
+        before = held.get(session.link.no)
+        if not unread:
+            held.pop(session.link.no, None)
+        elif before is None or before[1] != unread:
+            held[session.link.no] = (world.clock.us, unread)
+        elif world.clock.us - before[0] > patience_us:
+            raise Broken(WAITING, f"`{session.link.no}` waits for {list(unread)}, which take nothing")
+
+
+def _behind(world: CheckedWorld, session: MewSession) -> dict[tuple[str, int], int]:
+    """What the targets that a writer waits for have not read, by stream and connection."""
+    assert session.space is not None and session.participant is not None
+    found: dict[tuple[str, int], int] = {}
+    for route in session.space.router.routes.values():
+        for outbox in route.full if session.participant.id in route.writers else ():
+            connection = world.spaces.runtime.connection(outbox.owner)
+            found[route.id, outbox.owner.link.no] = 0 if connection is None else connection.wire.buffered
+    return found
+
+
 def bounds_hold(world: CheckedWorld) -> None:
     limits = world.limits
     piece = limits.space_frame_max + HIGH_WATER
     over = world.space_witness.over
     for session in world.spaces.sessions:
         outbox = session.outbox
-        firm, telemetry = outbox.firm, outbox.size - outbox.firm
+        firm, telemetry = outbox.firm, outbox.size - outbox.firm - outbox.waits
+        if outbox.stuck and outbox.waits > (OVERRUN + 1) * limits.space_wait_max + piece:
+            raise Broken(checks.BOUNDS, f"{outbox.waits} bytes of streams that wait are there for `{session.link.no}`")
         if outbox.stuck and firm > limits.space_outbox_max and not outbox.is_over:
             raise Broken(checks.BOUNDS, f"{firm} bytes of envelopes wait for `{session.link.no}`")
         if not outbox.is_over or session.closing is not None:
@@ -154,4 +186,5 @@ def every_step(world: CheckedWorld) -> None:
     world.space_witness.settle()
     debts_are_paid(world)
     bounds_hold(world)
+    nobody_waits_for_ever(world)
     spaces_are_their_rows(world)

@@ -80,6 +80,8 @@ class SpaceTalk:
         self.missed: dict[str, int] = {}
         self.dropped: dict[str, int] = {}
         """Missing frames of each stream, and those reported as dropped."""
+        self.removed: set[str] = set()
+        """Streams that it receives no more, because their writers waited too long for it."""
         self.is_stuck = False
         self.stuck_us = 0
         """Whether it did not keep up when it was last looked at, and when that was last so."""
@@ -102,6 +104,8 @@ class SpaceWitness:
         """Frames reported as dropped to a participant."""
         self.over: dict[int, int] = {}
         """Connections that are to be let go because they do not read, since when."""
+        self.held: dict[int, tuple[int, dict[tuple[str, int], int]]] = {}
+        """Connections that are not read, since when, and what those that they wait for had not read then."""
         self.clock: Clock
         self._decided: list[str] = []
 
@@ -111,6 +115,7 @@ class SpaceWitness:
     def crashed(self) -> None:
         """No participant is present any more, and no message is due."""
         self.over.clear()
+        self.held.clear()
         for talk in self.talks.values():
             talk.is_sure = False
             talk.owed.clear()
@@ -148,6 +153,7 @@ class SpaceWitness:
         if (talk.space, talk.id, talk.party) == (join["space"], id_, party):
             return  # the same again changes nothing
         talk.is_sure = talk.is_welcome = False
+        talk.removed.clear()
         talk.space, talk.id, talk.party = join["space"], id_, party
         for other in self.talks.values():
             if other is not talk and (other.space, other.id, other.party) == (talk.space, id_, party):
@@ -185,7 +191,8 @@ class SpaceWitness:
         return [
             each
             for each in self.present(talk.space)
-            if not stream.target or each.id in stream.target or each.party in stream.target
+            if (not stream.target or each.id in stream.target or each.party in stream.target)
+            and stream_of(data) not in each.removed
         ]
 
     def _owe(self, what: bytes | str, receivers: Sequence[SpaceTalk]) -> None:
@@ -253,6 +260,8 @@ class SpaceWitness:
             raise Broken(space_checks.AUTHORITY, f"`{talk.id}` received {shown!r} of no open stream")
         if stream.target and talk.id not in stream.target and talk.party not in stream.target:
             raise Broken(space_checks.TARGETS, f"`{talk.id}` received {shown!r}, meant for {stream.target}")
+        if stream_of(data) in talk.removed:
+            raise Broken(space_checks.TARGETS, f"`{talk.id}` received {shown!r} of a stream it was removed from")
         if sent.id not in stream.writers:
             raise Broken(space_checks.AUTHORITY, f"{shown!r} is of `{sent.id}`, and {stream.writers} may write")
         self._in_order(talk, sent, data)
@@ -338,6 +347,12 @@ class SpaceWitness:
             stream = payload["stream_id"]
             talk.dropped[stream] = talk.dropped.get(stream, 0) + payload["frames"]
             self.lost += payload["frames"]
+        elif payload["error"] == "target_removed" and talk.id in payload["targets"]:
+            stream = payload["stream_id"]
+            talk.removed.add(stream)
+            mark = f"#{stream}#".encode()
+            for what in [each for each in talk.owed if isinstance(each, bytes) and each.startswith(mark)]:
+                del talk.owed[what]
         for cause in causes:
             if payload["error"] == "journal_unavailable":
                 talk.errors.pop(cause, None)

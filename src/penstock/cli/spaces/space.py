@@ -234,7 +234,7 @@ def open_stream(
     content_type: str | None = None,
     description: str | None = None,
     block: Annotated[int | None, Parameter(help="Send blocks of this many bytes instead of lines.")] = None,
-    lossless: Annotated[bool, flag("Disconnect a slow reader instead of dropping frames.")] = False,
+    lossless: Annotated[bool, flag("Wait for a slow reader instead of dropping frames.")] = False,
     seat: Seat = SEAT,
 ) -> None:
     """Open a stream, send each line of standard input as a frame, and close it at the end.
@@ -252,7 +252,7 @@ def open_stream(
             _names(target),
             content_type=content_type,
             description=description,
-            overflow="disconnect" if lossless else None,
+            overflow="wait" if lossless else None,
         )
         whom = ", ".join(stream.target) or "everybody"
         if not seat.as_json:

@@ -265,13 +265,13 @@ class Space:
         description: str | None = None,
         expected_size_bytes: int | None = None,
         metadata: Mapping[str, Any] | None = None,
-        overflow: Literal["drop-oldest", "disconnect"] | None = None,
+        overflow: Literal["drop-oldest", "wait", "disconnect"] | None = None,
         timeout: float | None = None,
     ) -> SpaceStream:
         """Open a stream whose frames go to the participants in `target`, or to all.
 
-        `overflow` is what the gateway does when a receiver is too slow: drop the oldest frames, or disconnect the receiver. Raises
-        TargetUnsupported, and closes the stream, when the gateway ignores the target and would send the frames to all.
+        `overflow` is what the gateway does when a receiver is too slow: drop the oldest frames, let the writer wait (the default with
+        `expected_size_bytes`), or disconnect the receiver. Raises TargetUnsupported, and closes the stream, when the gateway ignores the target and would send the frames to all.
         """
         names = _names(target or ())
         asked: dict[str, object] = {

@@ -45,6 +45,7 @@ class FrameRoute:
         "deliveries",
         "dropped",
         "frames",
+        "full",
         "id",
         "is_kept",
         "keep",
@@ -52,13 +53,21 @@ class FrameRoute:
         "mark",
         "owner",
         "reach",
+        "removed",
         "sheds",
         "targets",
+        "waits",
         "writers",
     )
 
     def __init__(
-        self, id_: str, owner: str, targets: tuple[str, ...] = (), *, keep: str = "counts", sheds: bool = True
+        self,
+        id_: str,
+        owner: str,
+        targets: tuple[str, ...] = (),
+        *,
+        keep: str = "counts",
+        overflow: str = "drop-oldest",
     ) -> None:
         self.id = id_
         self.key = id_.encode()
@@ -69,8 +78,14 @@ class FrameRoute:
         self.keep = keep
         """What the journal keeps of its frames: `full`, `counts` or `off`."""
         self.is_kept = keep == "full"
-        self.sheds = sheds
-        """Whether a slow reader misses the oldest frames; otherwise it is disconnected."""
+        self.sheds = overflow == "drop-oldest"
+        """Whether a slow reader misses the oldest frames."""
+        self.waits = overflow == "wait"
+        """Whether its writers wait for a slow reader; if neither, that reader is disconnected."""
+        self.full: dict[Outbox, None] = {}
+        """Outboxes of readers that are too far behind."""
+        self.removed: dict[Member, None] = {}
+        """Members that receive no more of its frames, while they stay."""
         self.mark = len(self.key) + 2
         """Where the data of a frame begins."""
         self.base = 0
@@ -133,6 +148,8 @@ class FrameRouter:
         """Lanes with frames that were not counted yet."""
         self.past = {"frames": 0, "bytes": 0, "deliveries": 0, "broadcast": 0, "dropped": 0}
         """What routes did that are closed."""
+        self.blocked: dict[FrameRoute, None] = {}
+        """Routes with a reader that is too far behind; the runtime empties it."""
         self._version = 0
         """Grows with every change of who is there."""
         self._everybody: tuple[Outbox, ...] | None = None
@@ -224,6 +241,8 @@ class FrameRouter:
         for outbox in self.audience(route):
             outbox.put(piece, route, count)
             touched[outbox] = None
+        if route.full:
+            self.blocked[route] = None
         route.deliveries += count * route.reach
         route.broadcast += count * len(self.members)
 
@@ -246,7 +265,7 @@ class FrameRouter:
         """Where a route's frames go now, each place once."""
         if route._version != self._version:
             route._version = self._version
-            if route.targets:
+            if route.targets or route.removed:
                 members = self.receivers(route)
                 count, route._audience = len(members), _outboxes(members)
             else:
@@ -259,20 +278,31 @@ class FrameRouter:
 
     def receivers(self, route: FrameRoute) -> list[Member]:
         """Who receives a route's frames now."""
-        if not route.targets:
-            return list(self.members.values())
-        found: dict[str, Member] = {}
+        found: dict[str, Member] = {} if route.targets else self.members
         for target in route.targets:
             if target in self.members:
                 found[target] = self.members[target]
             found.update(self._parties.get(target, {}))
-        return list(found.values())
+        return [member for member in found.values() if member not in route.removed]
+
+    def remove(self, route: FrameRoute, member: Member) -> int:
+        """Send a member no more frames of a route; returns how many that waited are dropped."""
+        self.flush()
+        route.removed = {each: None for each in route.removed if self.members.get(each.name) is each}
+        route.removed[member] = None
+        route._version = -1
+        return 0 if member.outbox is None else member.outbox.withdraw(route)
 
     def counts(self) -> dict[str, int]:
         """What all routes did, open and closed ones, since the start."""
         self.flush()
         routes = self.routes.values()
         return {name: past + sum(getattr(route, name) for route in routes) for name, past in self.past.items()}
+
+    def note_dropped(self, route: FrameRoute) -> None:
+        """Frames of a route were dropped, perhaps to make room for those of another one: count them."""
+        if self.routes.get(route.key) is route:
+            self.active[route] = None
 
     def take_tallies(self) -> list[Tally]:
         """What routes did since the last call, those that did nothing left out."""

@@ -1,7 +1,8 @@
 """The outbox of one participant: bounded, with a policy at each bound.
 
 While the peer reads, everything is handed on at the end of the turn. While it does not, newer telemetry replaces older, which is
-counted; other messages are kept up to a bound, and beyond it the peer is disconnected. `put` is O(1), amortised.
+counted; messages of a source that waits are kept, and beyond a bound the source is full; all others are kept up to a bound, and beyond it
+the peer is disconnected. `put` is O(1), amortised.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from typing import Any, Protocol
 
 ENTRY_COST = 256
 """Overhead of an entry in bytes."""
+WAIT_MAX = 1024 * 1024
+"""Bytes of one source that wait before it is full, unless the owner of the outbox says otherwise."""
+WAIT_ALL = 4
+"""How many times that much may wait of all sources together before each of them is full."""
 COMPACT_MIN = 1_024
 """Dropped entries that are left standing before they are swept out."""
 
@@ -20,6 +25,10 @@ class DropPolicy(Protocol):
 
     sheds: bool
     """Whether the oldest may go when the peer does not read."""
+    waits: bool
+    """Whether it stops instead when the peer does not read."""
+    full: dict[Outbox, None]
+    """Outboxes in which too much of it waits."""
     dropped: int
 
 
@@ -38,20 +47,28 @@ class Outbox:
         "owner",
         "stuck",
         "telemetry_max",
+        "wait_max",
+        "waiting",
+        "waits",
     )
 
-    def __init__(self, owner: Any, *, firm_max: int, telemetry_max: int) -> None:
+    def __init__(self, owner: Any, *, firm_max: int, telemetry_max: int, wait_max: int = WAIT_MAX) -> None:
         self.owner = owner
         """Whose it is: opaque here."""
         self.firm_max = firm_max
         self.telemetry_max = telemetry_max
+        self.wait_max = wait_max
         self.stuck = False
         """The peer does not read: nothing leaves."""
         self.is_over = False
         """Too much is waiting that must not be dropped: the peer is to be disconnected."""
         self.firm = 0
         """Bytes that must not be lost."""
-        self.lost: dict[DropPolicy, int] = {}
+        self.waits = 0
+        """Bytes of sources that wait."""
+        self.waiting: dict[DropPolicy, int] = {}
+        """The same by source."""
+        self.lost: dict[Any, int] = {}
         """Messages dropped since the last report to the peer, by source."""
         self._queue: deque[list[Any]] = deque()
         self._shed: deque[list[Any]] = deque()
@@ -64,12 +81,15 @@ class Outbox:
     @property
     def size(self) -> int:
         """Bytes that wait, with what it costs to keep them."""
-        return self.firm + self._telemetry
+        return self.firm + self._telemetry + self.waits
 
     def put(self, data: bytes, source: DropPolicy | None = None, count: int = 1) -> None:
         """Add what should be written: `count` messages of one source, or of the gateway itself."""
         cost = len(data) + ENTRY_COST
         if source is None or not source.sheds:
+            if source is not None and source.waits:
+                self._wait(data, source, count, cost)
+                return
             self._queue.append([data, None, count])
             self.firm += cost
             if self.stuck and self.firm > self.firm_max:
@@ -81,6 +101,22 @@ class Outbox:
         self._telemetry += cost
         if self.stuck and self._telemetry > self.telemetry_max:
             self._drop()
+
+    def _wait(self, data: bytes, source: DropPolicy, count: int, cost: int) -> None:
+        self._queue.append([data, source, count])
+        waiting = self.waiting[source] = self.waiting.get(source, 0) + cost
+        self.waits += cost
+        if self.stuck and (waiting > self.wait_max or self.waits > WAIT_ALL * self.wait_max):
+            source.full[self] = None
+
+    def withdraw(self, source: DropPolicy) -> int:
+        """Drop everything of a source that waits; returns how many messages that is."""
+        count: int = sum(entry[2] for entry in self._queue if entry[1] is source)
+        self._queue = deque(entry for entry in self._queue if entry[1] is not source)
+        self.waits -= self.waiting.pop(source, 0)
+        source.full.pop(self, None)
+        source.dropped += count
+        return count
 
     def _drop(self) -> None:
         """Let the oldest telemetry go until the rest fits; the newest always stays."""
@@ -99,13 +135,22 @@ class Outbox:
 
     def take(self) -> list[bytes]:
         """Everything there is to write, in order."""
-        taken = [entry[0] for entry in self._queue if entry[0] is not None]
-        self._queue.clear()
+        queue = self._queue
+        taken = [entry[0] for entry in queue]
+        if self._stale:
+            taken = [data for data in taken if data is not None]
+            self._stale = 0
+        queue.clear()
         self._shed.clear()
-        self.firm = self._telemetry = self._stale = 0
+        self.firm = self._telemetry = 0
+        if self.waits:
+            for source in self.waiting:
+                source.full.pop(self, None)
+            self.waiting.clear()
+            self.waits = 0
         return taken
 
-    def take_lost(self) -> dict[DropPolicy, int]:
+    def take_lost(self) -> dict[Any, int]:
         """What was dropped since this was last asked."""
         lost, self.lost = self.lost, {}
         return lost

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.fanout.frame_router import FrameRoute
+from penstock.core.fanout.outbox import Outbox
 from penstock.core.records import Entry
 from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
 from penstock.dialects.mew.participants import Participant, weight
@@ -58,10 +59,34 @@ def journal_frame(space: SpaceMachine, route: FrameRoute, writer: str, data: byt
     space.commit_log.observe_entry(entry)
 
 
-def journal_counts(space: SpaceMachine) -> None:
-    """Write what streams did since the last call, for those of which the journal keeps counts."""
+def remove_target(space: SpaceMachine, now: Now, route: FrameRoute, outbox: Outbox, why: str) -> str | None:
+    """Remove a target that takes no frames from a stream whose writers wait for it; returns its id. The owner is notified."""
+    member = next((each for each in space.router.members.values() if each.outbox is outbox), None)
+    if member is None:
+        return None
+    more = {"stream_id": route.id, "targets": [member.name], "frames": space.router.remove(route, member)}
+    space.targets_removed += 1
+    message = f"`{member.name}` {why}, and receives no more frames of the stream"
+    for id_ in dict.fromkeys((route.owner, member.name)):
+        _notify(space, now, id_, MewRefusal("target_removed", message, more, sender=GATEWAY))
+    return member.name
+
+
+def _notify(space: SpaceMachine, now: Now, id_: str, fault: MewRefusal) -> None:
+    """Send a notice about a stream to a participant, if it is present."""
+    there = space.present.get(id_)
+    if there is not None:
+        space.send(now, there, space.messages.error(now, fault, id_))
+
+
+def journal_counts(space: SpaceMachine, now: Now) -> None:
+    """Write what streams did since the last call, for those of which the journal keeps counts. Owners are notified of drops."""
     for tally in space.router.take_tallies():
         route = tally.route
+        if tally.dropped and route.sheds:
+            message = "frames were dropped for targets that read too slowly; `overflow: wait` drops none"
+            more = {"stream_id": route.id, "frames": tally.dropped}
+            _notify(space, now, route.owner, MewRefusal("frames_not_delivered", message, more, sender=GATEWAY))
         if route.keep != "counts":
             continue
         counts = {

@@ -154,7 +154,7 @@ def begin(space: SpaceMachine, now: Now) -> None:
     """Start a space: pipeline participants join, and streams wait for their owners."""
     for stream in list(space.state.streams.values()):
         if stream.name is not None and not stream_requests.is_as_configured(space, stream):
-            stream_requests.close(space, None, stream, GATEWAY, stream_requests.RECONFIGURED)
+            stream_requests.close(space, now, None, stream, GATEWAY, stream_requests.RECONFIGURED)
     for name, settings in space.settings.participants.items():
         if settings.is_pipeline:
             enter(space, now, Participant(name, name, None, "pipeline"))
@@ -172,9 +172,9 @@ def wake(space: SpaceMachine, now: Now) -> None:
         elif stream_requests.is_leaving(space, stream):
             continue
         elif stream.name is not None and not stream_requests.is_as_configured(space, stream):
-            stream_requests.close(space, None, stream, GATEWAY, stream_requests.RECONFIGURED)
+            stream_requests.close(space, now, None, stream, GATEWAY, stream_requests.RECONFIGURED)
         elif stream.route.owner not in space.present:
-            stream_requests.close(space, None, stream, GATEWAY, "owner_disconnected")
+            stream_requests.close(space, now, None, stream, GATEWAY, "owner_disconnected")
 
 
 def _observe(

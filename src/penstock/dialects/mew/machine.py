@@ -82,6 +82,8 @@ class SpaceMachine:
         self.envelopes = 0
         self.refused = 0
         self.slow_cut = 0
+        self.targets_removed = 0
+        """Participants that were removed from a stream whose writers waited for them."""
         self.evicted: list[tuple[Participant, int, MewRefusal]] = []
         """Participants to disconnect, with close code and reason; the runtime empties the list."""
         self.minted: list[tuple[str, str]] = []

@@ -61,7 +61,8 @@ class _Backlog:
     def __len__(self) -> int:
         participant = self._session.participant
         held = sum(map(weight, self._session.held))
-        return held + (0 if participant is None else participant.waiting)
+        blocked = self._session.host.limits.answers_max + 1 if self._session.is_blocked else 0
+        return held + blocked + (0 if participant is None else participant.waiting)
 
 
 class MewSession:
@@ -74,12 +75,19 @@ class MewSession:
         self.answers: Sized = _Backlog(self)
         self.closing: tuple[int, str] | None = None
         limits = host.limits
-        self.outbox = Outbox(self, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
+        self.outbox = Outbox(
+            self,
+            firm_max=limits.space_outbox_max,
+            telemetry_max=limits.space_telemetry_max,
+            wait_max=limits.space_wait_max,
+        )
         self.space: SpaceMachine | None = None
         self.participant: Participant | None = None
         self.held: list[bytes] = []
         """Messages that arrived while the join waits."""
         self.is_joining = False
+        self.is_blocked = False
+        """Whether it writes to a stream with a reader that is too far behind."""
         self.is_alive = True
         """Whether the peer sent anything since the last ping."""
         self.count = 0
@@ -282,6 +290,7 @@ class MewSession:
             self.outbox.put(self.host.text(self.host.messages.error(now, fault, to)))
             self.out.extend(self.outbox.take())
             self.held.clear()
+            self.is_blocked = False
             self.closing = (code, fault.error)
 
     def evict(self, now: Now, fault: MewRefusal, code: int) -> None:
@@ -292,6 +301,7 @@ class MewSession:
         if self.closing is None:
             self.out.extend(self.outbox.take())
             self.held.clear()
+            self.is_blocked = False
             self.closing = (refusal.kind.close or 1008, refusal.code)
 
 

@@ -14,8 +14,8 @@ import msgspec
 
 Keep = Literal["full", "counts", "off"]
 """What the journal keeps of a stream's frames: all of them, their counts, or nothing."""
-Overflow = Literal["drop-oldest", "disconnect"]
-"""What happens when a participant reads too slowly: drop its oldest frames, or disconnect it."""
+Overflow = Literal["drop-oldest", "wait", "disconnect"]
+"""What happens when a participant reads too slowly: drop its oldest frames, let the writer wait, or disconnect it."""
 
 
 class ParticipantSettings(msgspec.Struct, frozen=True):

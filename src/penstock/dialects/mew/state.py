@@ -129,8 +129,7 @@ class SpaceState(msgspec.Struct, eq=False):
     def _open(self, entry: Entry | Row) -> None:
         opened = msgspec.json.decode(entry.meta or "{}", type=_Open)
         id_ = _stream_id(entry.channel)
-        sheds = opened.overflow == "drop-oldest"
-        route = FrameRoute(id_, opened.owner, tuple(opened.target), keep=opened.keep, sheds=sheds)
+        route = FrameRoute(id_, opened.owner, tuple(opened.target), keep=opened.keep, overflow=opened.overflow)
         route.writers = dict.fromkeys(opened.writers)
         route.base = opened.frames
         self.streams[id_] = OpenStream(

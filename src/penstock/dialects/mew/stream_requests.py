@@ -21,7 +21,7 @@ from penstock.dialects.mew.participants import Answer, Done, Participant, accept
 from penstock.dialects.mew.settings import Keep, Overflow
 from penstock.dialects.mew.state import DOOR, OpenStream, open_entry
 
-OVERFLOWS = ("drop-oldest", "disconnect")
+OVERFLOWS = ("drop-oldest", "wait", "disconnect")
 RECONFIGURED = "reconfigured"
 """The reason for closing a stream that is opened again with changed settings."""
 _encode = msgspec.json.encode
@@ -39,9 +39,11 @@ def request(
     targets = _targets(space, payload.pop("target", None))
     if isinstance(targets, MewRefusal):
         return targets
-    overflow = payload.get("overflow", "drop-oldest")
+    # A file with a gap is useless, and its sender knows how long it is; new telemetry is worth more than old.
+    is_file = payload.get("expected_size_bytes") is not None
+    overflow = payload.get("overflow", "wait" if is_file else "drop-oldest")
     if overflow not in OVERFLOWS:
-        return MewRefusal("invalid_request", "`payload.overflow` is `drop-oldest` or `disconnect`")
+        return MewRefusal("invalid_request", "`payload.overflow` is `drop-oldest`, `wait` or `disconnect`")
     fault = _fullness(space, len(raw))
     if fault is not None:
         return fault
@@ -108,7 +110,7 @@ def _make(
     overflow = overflow or "drop-oldest"
     no = space.state.stream_no = space.state.stream_no + 1
     kept = _keep_of(space, targets, keep)
-    route = FrameRoute(f"stream-{no}", owner, targets, keep=kept, sheds=overflow == "drop-oldest")
+    route = FrameRoute(f"stream-{no}", owner, targets, keep=kept, overflow=overflow)
     open_id = space.messages.fresh(f"stream-open-{no}")
     aliases = space.aliases((owner, *targets))
     return OpenStream(route, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, 0, aliases)
@@ -206,6 +208,7 @@ def is_as_configured(space: SpaceMachine, stream: OpenStream) -> bool:
 
 def close(
     space: SpaceMachine,
+    now: Now,
     sender: Participant | None,
     stream: OpenStream,
     by: str,
@@ -245,7 +248,7 @@ def close(
         if said is None or stream.route.owner not in space.present:
             check_owner_later(space, now, stream)
 
-    frames.journal_counts(space)  # the row of its last frames comes before the row of its end
+    frames.journal_counts(space, now)  # the row of its last frames comes before the row of its end
     cause = None if said is None else said.cause
     space.commit(sender, entries, announce, done, cause=cause, failed=failed)
 
@@ -264,7 +267,7 @@ def close_asked(
         envelope.put("payload", {**envelope.payload, "stream_id": stream.id})
     if not envelope.correlations:
         envelope.put("correlation_id", [cause for cause in (stream.open_id, stream.request_id) if cause])
-    close(space, sender, stream, sender.id, envelope.text("reason") or "closed", envelope, done)
+    close(space, now, sender, stream, sender.id, envelope.text("reason") or "closed", envelope, done)
     return None
 
 

@@ -142,6 +142,7 @@ def describe_space(space: SpaceMachine) -> dict[str, Any]:
                 "deliveries": stream.route.deliveries,
                 "broadcast": stream.route.broadcast,
                 "dropped": stream.route.dropped,
+                "behind": [each.id for each in space.present.values() if each.outbox in stream.route.full],
             }
             for stream in space.state.streams.values()
         ],
@@ -152,6 +153,7 @@ def describe_space(space: SpaceMachine) -> dict[str, Any]:
             "refused": space.refused,
             **space.router.counts(),
             "slow_cut": space.slow_cut,
+            "targets_removed": space.targets_removed,
         },
     }
 

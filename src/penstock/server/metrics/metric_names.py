@@ -127,6 +127,7 @@ SPACE_COUNTERS = {
     "envelopes": "Envelopes passed on in a space",
     "refused": "Messages refused in a space",
     "slow_cut": "Participants disconnected because they did not read",
+    "targets_removed": "Participants removed from a stream whose writers waited for them",
     "frames": "Frames written to the streams of a space",
     "bytes": "Bytes of those frames",
     "deliveries": "Deliveries of frames, one for each recipient",

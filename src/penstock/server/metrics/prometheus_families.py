@@ -221,6 +221,7 @@ def space_metrics(spaces: Spaces | None) -> list[Metric]:
                 "envelopes": space.envelopes,
                 "refused": space.refused,
                 "slow_cut": space.slow_cut,
+                "targets_removed": space.targets_removed,
                 **space.router.counts(),
             },
         )

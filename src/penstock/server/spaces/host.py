@@ -27,6 +27,7 @@ from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.engine.connections import Timer
 from penstock.server.engine.runtime import Runtime
 from penstock.server.spaces.connection import Sink, SpaceConnection
+from penstock.server.spaces.stream_waits import StreamWaits
 from penstock.transports.transport import PING, TEXT, frame, frame_head
 
 COUNT_US = 1_000_000
@@ -67,6 +68,7 @@ class Spaces:
         self._is_counting = False
         self._is_pinging = False
         self._sinks: dict[tuple[str, str], Sink] = {}
+        self._waits = StreamWaits(self)
         runtime.turn_listeners.append(self)
 
     # Spaces
@@ -155,7 +157,9 @@ class Spaces:
             connection = self.runtime.connection(session)
             if connection is None:
                 continue
-            if connection.held and not connection.stuck:  # its pong may be among the bytes that we do not read
+            if connection.held and (
+                not connection.stuck or session.is_blocked
+            ):  # its pong may be among the bytes that we do not read
                 continue
             if not session.is_alive:
                 connection.wire.abort()
@@ -199,6 +203,7 @@ class Spaces:
                 space = outbox.owner.space
                 if space is not None:
                     self._hand_over(now, space, outbox)
+        self._waits.turn(now)
         self._count_soon(now)
         self._arm()
 
@@ -224,10 +229,11 @@ class Spaces:
         else:
             session.out.extend(outbox.take())
             for route, count in outbox.take_lost().items():
+                space.router.note_dropped(route)
                 fault = MewRefusal(
                     "frames_dropped",
                     "you read too slowly, so the oldest frames were dropped",
-                    {"stream_id": getattr(route, "id", ""), "frames": count},
+                    {"stream_id": route.id, "frames": count},
                 )
                 to = None if session.participant is None else session.participant.id
                 session.out.append(self.text(self.messages.error(now, fault, to)))
@@ -269,10 +275,14 @@ class Spaces:
         self._is_counting = False
         for session in self.sessions:
             session.new_second()
+            if session.space is not None:
+                for route in session.outbox.lost:
+                    session.space.router.note_dropped(route)
+        now = self.runtime.scheduler.now()
         for space in self.spaces.values():
             if space.router.active:
-                frames.journal_counts(space)
-                self.runtime.schedule_turn()
+                frames.journal_counts(space, now)
+                self.schedule_turn()
 
     def _arm(self) -> None:
         deadlines = [space.timers.next_deadline() for space in self.spaces.values() if space.timers.heap]
@@ -320,7 +330,8 @@ class Spaces:
     def enter(self, space: SpaceMachine, name: str, sink: Sink, kind: str) -> Participant:
         """Add a participant without a connection."""
         limits = self.limits
-        outbox = Outbox(sink, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
+        firm_max, telemetry_max = limits.space_outbox_max, limits.space_telemetry_max
+        outbox = Outbox(sink, firm_max=firm_max, telemetry_max=telemetry_max, wait_max=limits.space_wait_max)
         participant = Participant(name, name, outbox, kind)
         join.enter(space, self.runtime.scheduler.now(), participant)
         self.schedule_turn()

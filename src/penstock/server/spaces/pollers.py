@@ -41,7 +41,8 @@ class Poller:
         self._spaces = spaces
         self.space = space
         limits = spaces.limits
-        self.outbox = Outbox(self, firm_max=limits.space_outbox_max, telemetry_max=limits.space_telemetry_max)
+        firm_max, telemetry_max = limits.space_outbox_max, limits.space_telemetry_max
+        self.outbox = Outbox(self, firm_max=firm_max, telemetry_max=telemetry_max, wait_max=limits.space_wait_max)
         self.outbox.stuck = True  # so that the bounds count from the first byte
         self.participant = Participant(id_, party, self.outbox, "polling")
         self.seen_us = 0
@@ -100,6 +101,8 @@ class Pollers:
             self._spaces.schedule_turn()
         poller.seen_us = now.us
         space.router.flush()
+        if poller.outbox.waiting:
+            self._spaces.schedule_turn()  # writers that wait for it go on
         answer = polled(poller.take())
         lost = sum(poller.outbox.take_lost().values())
         return json_reply(200, answer if not lost else answer | {"frames_dropped": lost})

@@ -91,7 +91,8 @@ class SpaceStreamSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """What the journal keeps of its frames: every frame, their number per second, or nothing. By default `counts`, and `full`
     if a `pipeline` participant receives them."""
     overflow: Overflow | None = None
-    """What happens to a participant that does not read: its oldest frames are dropped (`drop-oldest`, the default), or it is disconnected."""
+    """What happens when a participant does not read: its oldest frames are dropped (`drop-oldest`, the default), its writers wait, or
+    it is disconnected."""
 
 
 class Switch(msgspec.Struct, frozen=True):
