@@ -82,15 +82,15 @@ def test_a_cancelled_timer_does_not_run() -> None:
     assert seen == ["b"]
 
 
-def test_surveys_run_one_after_the_other_and_one_step_a_turn() -> None:
+def test_surveys_take_turns_and_one_step_a_turn() -> None:
     seen: list[str] = []
     scheduler = HandScheduler(Clock())
     surveys = SurveyQueue(scheduler)
-    surveys.add(Survey("a", 2, seen), noting(seen, "a done"))
+    surveys.add(Survey("a", 3, seen), noting(seen, "a done"))
     surveys.add(Survey("b", 1, seen), noting(seen, "b done"))
     assert seen == ["a"], "the first step needs no turn of its own"
     scheduler.run()
-    assert seen == ["a", "a", "a done", "b", "b done"]
+    assert seen == ["a", "a", "b", "b done", "a", "a done"]
 
 
 def test_a_survey_that_is_done_at_once_leaves_the_queue_empty() -> None:

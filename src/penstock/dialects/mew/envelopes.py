@@ -110,7 +110,9 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefu
             return MewRefusal.processing(problem.message)
         fields = _fields.decode(data)
         if not _is_readable(data):
-            return MewRefusal.processing("the message holds a number that is too large")
+            return MewRefusal.processing(
+                "the message holds a number that is too large, or too many that are very large"
+            )
         return fields
     except msgspec.ValidationError:
         return MewRefusal.validation("Message must be an object")

@@ -118,14 +118,14 @@ class SteppedWork(Protocol):
 
 
 class SurveyQueue:
-    """Runs surveys one after the other, one step a turn. Each belongs to a connection, so their number is bounded."""
+    """Runs surveys by turns, one step of one of them a turn. Each belongs to a connection, so their number is bounded."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._waiting: deque[tuple[SteppedWork, Callable[[], None]]] = deque()
 
     def add(self, survey: SteppedWork, done: Callable[[], None]) -> None:
-        """Run a survey after those before it, then call `done`."""
+        """Run a survey, then call `done`."""
         self._waiting.append((survey, done))
         if len(self._waiting) == 1:
             self._step()
@@ -135,5 +135,7 @@ class SurveyQueue:
         if survey.step(self._scheduler.now()):
             self._waiting.popleft()
             done()
+        else:
+            self._waiting.rotate(-1)
         if self._waiting:
             self._scheduler.soon(self._step)

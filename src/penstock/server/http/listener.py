@@ -15,6 +15,7 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.operations.outcomes import Late, Result
+from penstock.dialects.courier.wire.request_checks import STEP_BYTES, CheckSteps, check_request
 from penstock.server.admin.reload import REVOKED
 from penstock.server.auth.tokens import bearer, subprotocol
 from penstock.server.http import cors, idempotency, routes, sockets
@@ -129,10 +130,18 @@ class HttpEndpoint:
         refused = _body_refusal(exchange, bound)
         if refused is not None:
             return refused
-        data = _inflate(exchange, await exchange.read(), bound)
+        body = await exchange.read()
+        name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
+        # In a thread: zlib lets the loop run meanwhile.
+        data = body if name is None or not body else await asyncio.to_thread(_inflate, body, name, bound)
         if isinstance(data, Reply):
             return data
         request.data = data
+        if len(data) > STEP_BYTES and route.body is not None:
+            refusal = await self._check_in_steps(data)
+            if refusal is not None:
+                return error_reply(refusal)
+            request.is_checked = True
         request.now = self._runtime.scheduler.now()
         if route.is_idempotent and idempotency.HEADER in request.headers:
             return await self._answer_once(request)
@@ -144,6 +153,14 @@ class HttpEndpoint:
             self._reply_when_durable(outcome, done)
             return await future
         return _to_reply(outcome)
+
+    async def _check_in_steps(self, data: bytes) -> Refusal | None:
+        """Check a large body, one step a turn."""
+        work = CheckSteps(check_request(data, self._runtime.machine.limits))
+        done = asyncio.Event()
+        self._runtime.survey(work, done.set)
+        await done.wait()
+        return work.problem
 
     def _preflight(self, exchange: Exchange) -> Reply | None:
         """The answer to a CORS preflight, which carries no token; None for pages of this server."""
@@ -308,11 +325,8 @@ def _body_refusal(exchange: Exchange, bound: int) -> Reply | None:
     return None
 
 
-def _inflate(exchange: Exchange, body: bytes, bound: int) -> bytes | Reply:
+def _inflate(body: bytes, name: str, bound: int) -> bytes | Reply:
     """The body without its content encoding."""
-    name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
-    if name is None or not body:
-        return body
     try:
         return content_encoding.inflate(body, name, bound)
     except content_encoding.OversizeError:

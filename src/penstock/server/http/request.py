@@ -78,6 +78,8 @@ class Request(msgspec.Struct):
     now: Now = Now(0, 0)
     data: bytes = b""
     """The body as it came, without its content encoding."""
+    is_checked: bool = False
+    """Whether the JSON of the body has passed `check_request`."""
     query: Any = None
     """The query as the route's type."""
     body: Any = None
@@ -90,7 +92,7 @@ class Request(msgspec.Struct):
         if isinstance(self.query, Refusal):
             return self.query
         if route.body is not None:
-            self.body = parse_body(self.data, route.body)
+            self.body = parse_body(self.data, route.body, is_checked=self.is_checked)
             if isinstance(self.body, Refusal):
                 return self.body
         return None
@@ -110,7 +112,7 @@ def parse_query(parameters: Mapping[str, str], kind: type[msgspec.Struct]) -> An
         return to_refusal(error)
 
 
-def parse_body(data: bytes, kind: type[msgspec.Struct]) -> Any:
+def parse_body(data: bytes, kind: type[msgspec.Struct], *, is_checked: bool = False) -> Any:
     """A JSON body as its type, or what is wrong with it."""
     try:
         body = msgspec.json.decode(data, type=kind)
@@ -118,7 +120,7 @@ def parse_body(data: bytes, kind: type[msgspec.Struct]) -> Any:
         return to_refusal(error)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal("InvalidJSON", f"the body is not JSON: {error}")
-    problem = json_problem(data)
+    problem = None if is_checked else json_problem(data)
     return body if problem is None else problem
 
 

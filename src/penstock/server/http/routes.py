@@ -35,7 +35,7 @@ from penstock.transports.http import Reply
 ROUTES = (
     Route("POST", "/v1/enqueue", "enqueue", "Append one envelope, or an array of them",
           lambda s, r: enqueue(s.machine, r.now, r.principal, r.body,
-                               assign=s.config.streams.assign_id, address=payer_address(r.peer)),
+                               assign=s.config.streams.assign_id, address=payer_address(r.peer), is_checked=r.is_checked),
           body=EnqueueRequest, answer=(answers.ENQUEUED_ONE, answers.ENQUEUED_MANY), is_idempotent=True, is_large=True),
     Route("POST", "/v1/send", "send", "Send a message: the server fills id, ts and from",
           lambda s, r: send(s.machine, r.now, r.principal, r.body, address=payer_address(r.peer)),

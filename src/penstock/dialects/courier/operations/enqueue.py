@@ -50,9 +50,16 @@ def new_id(machine: QueueMachine) -> str:
 
 
 def enqueue(
-    machine: QueueMachine, now: Now, principal: Principal, request: EnqueueRequest, *, assign: bool, address: str = ""
+    machine: QueueMachine,
+    now: Now,
+    principal: Principal,
+    request: EnqueueRequest,
+    *,
+    assign: bool,
+    address: str = "",
+    is_checked: bool = False,
 ) -> Outcome:
-    """Check one envelope or an array of them, and admit them."""
+    """Check one envelope or an array of them, and admit them. `is_checked`: `check_request` has seen them."""
     refusal = check_access(machine, principal, "enqueue", request.to)
     if refusal is not None:
         return refusal
@@ -72,7 +79,7 @@ def enqueue(
     records: list[Record] = []
     for index, raw in enumerate(raws):
         fresh_id = new_id(machine) if wants_id else None
-        record = envelopes.parse(bytes(raw), request.to, principal, machine.limits, fresh_id)
+        record = envelopes.parse(bytes(raw), request.to, principal, machine.limits, fresh_id, is_checked=is_checked)
         if machine.schemas is not None and isinstance(record, Record):
             record = machine.schemas.refusal(channel, record.body) or record
         if isinstance(record, Refusal):

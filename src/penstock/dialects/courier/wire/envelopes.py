@@ -137,19 +137,27 @@ def path_of(error: Exception) -> str | None:
     return str(error).rsplit("`$.", 1)[1].rstrip("`") if "`$." in str(error) else None
 
 
-def parse(raw: bytes, to: str, principal: Principal, limits: Limits, fresh_id: str | None = None) -> Record | Refusal:
-    """A record of the envelope in `raw`, to `to`, from `principal`. Its request has passed `json_problem`."""
+def parse(
+    raw: bytes,
+    to: str,
+    principal: Principal,
+    limits: Limits,
+    fresh_id: str | None = None,
+    *,
+    is_checked: bool = False,
+) -> Record | Refusal:
+    """A record of the envelope in `raw`, to `to`, from `principal`. Its request has passed `json_problem`, or all of `check_request`."""
     if len(raw) > limits.envelope_max:
         return too_large(raw, limits)
     try:
         head = _head.decode(raw)
     except msgspec.ValidationError as error:
         if fresh_id is not None and _lacks_id(raw):
-            return parse(_insert(raw, b'"id":' + _encode(fresh_id)), to, principal, limits)
+            return parse(_insert(raw, b'"id":' + _encode(fresh_id)), to, principal, limits, is_checked=is_checked)
         return to_refusal(error, "InvalidEnvelope")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal("InvalidJSON", _sentence(error))
-    if raw.count(b"{") + raw.count(b"[") > limits.depth_max:
+    if not is_checked and raw.count(b"{") + raw.count(b"[") > limits.depth_max:
         problem = depth_problem(raw, limits.depth_max)
         if problem is not None:
             return problem
