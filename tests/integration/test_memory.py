@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.json import decode
 
-from tests.integration.serving import Http, connected, envelope, until
+from tests.integration.serving import Http, client_frame, connected, encode, envelope, handshake, server_frame, until
 
 MIB = 1024 * 1024
 
@@ -68,3 +69,44 @@ def test_a_paused_download_of_the_journal_counts_and_is_cut(start_server):
     until(lambda: figure(http, "outbox_bytes") == 0, "the end of both")
     (line,) = [line for line in server.log().splitlines() if "reader.cut" in line]
     assert "GET /v1/journal/rows" in line and auth.split()[1] not in line
+
+
+SPACE = """
+limits: {join_ms: 5000}
+spaces:
+  - space: {id: demo}
+    participants: {ann: {tokens: [ann-token], capabilities: [{kind: "*"}]}}
+"""
+LARGE_HEAD = b"\x81\xff" + (4 * MIB).to_bytes(8, "big") + b"mask"
+"""A text frame of 4 MiB begins."""
+
+
+@pytest.mark.promise(
+    "Hold under hostile conditions", "a socket that has not joined a space holds few bytes, whatever its frame declares"
+)
+def test_strangers_in_a_space_hold_few_bytes(start_server):
+    server = start_server(config=SPACE)
+    with ExitStack() as peers:
+        before = resident(server.process.pid)
+        crowd = [handshake(server.http, f"/?space=demo{more}") for more in ("", "&token=wrong") * 15]
+        for peer in crowd:
+            peers.callback(peer.close)
+            peer.write(LARGE_HEAD, b"x" * 1_000_000)
+        for peer in crowd:
+            opcode, error = server_frame(peer)
+            assert opcode == 1 and decode(error)["payload"]["error"] in ("too_large", "unauthorized")
+            assert server_frame(peer)[0] == 8
+        grown = resident(server.process.pid) - before
+    assert grown < 25 * MIB, f"{grown / MIB:.0f} MiB for 30 sockets"
+
+
+def test_a_large_message_may_follow_the_join_at_once(start_server):
+    server = start_server(config=SPACE)
+    join = encode({"kind": "system/join", "space": "demo", "participant": "ann", "token": "ann-token"})
+    chat = encode({"kind": "chat", "payload": {"text": "x" * 500_000}})
+    for path, first in (("/", client_frame(0x81, join)), ("/?space=demo&token=ann-token", b"")):
+        peer = handshake(server.http, path)
+        peer.write(first + client_frame(0x81, chat))
+        kinds = [decode(server_frame(peer)[1])["kind"] for _ in range(2)]
+        assert kinds == ["system/welcome", "chat"]
+        peer.close()

@@ -120,7 +120,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     join_ms: int = 10_000
     """A connection to a space must join within this."""
     join_bytes_max: int = 64 * 1024
-    """Bytes of one message of a connection that showed no token and has not joined."""
+    """Bytes of a connection that showed no valid token and has not joined; its socket is read no further."""
     join_pause_ms: int = 200
     """How long a client that showed a token may leave the join out before it is taken in without one."""
     owner_grace_ms: int = 30_000

@@ -2,6 +2,7 @@
 
 A request goes to its `HttpHandler` once. All aiohttp names of the server are in this file.
 """
+# size: one file knows aiohttp.
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
+from penstock.transports.narrow_parser import NarrowParser
 from penstock.transports.transport import (
     Admission,
     ConnectionPort,
+    Download,
     EventStreamTransport,
     PongListener,
     ServerWebSocketTransport,
@@ -42,6 +45,8 @@ class Upgrade(ABC):
     """Whether the messages of a turn may share a frame."""
     subprotocol: str | None = None
     message_max: int
+    stranger_max: int | None = None
+    """Bytes that are read before the exchange is `known`; None when it is."""
     wants_pongs = False
     """Whether the endpoint is a `PongListener`."""
 
@@ -101,8 +106,8 @@ class Exchange:
     def known(self) -> None:
         """The peer is authenticated, or may do without."""
         protocol = self._request.protocol
-        if isinstance(protocol, _Handler) and protocol.admission is not None:
-            protocol.admission.known()
+        if isinstance(protocol, _Handler):
+            protocol.known()
 
     @property
     def query_pairs(self) -> list[tuple[str, str]]:
@@ -182,6 +187,18 @@ class _Handler(RequestHandler):
         if self.admission is not None:
             self.admission.left()
 
+    def known(self) -> None:
+        """The peer is authenticated."""
+        if self.admission is not None:
+            self.admission.known()
+        if isinstance(self._payload_parser, NarrowParser):
+            self._payload_parser = self._payload_parser.widen()
+
+    def narrow(self, bound: int, too_large: Callable[[], None]) -> None:
+        """Read few bytes until the peer is known; `too_large` is called when it sends more."""
+        if self.transport is not None:
+            self._payload_parser = NarrowParser(self._payload_parser, self.transport, bound, too_large)
+
     def asked(self) -> None:
         """The first request is there."""
         if self._patience is not None:
@@ -207,22 +224,6 @@ class _Handler(RequestHandler):
             self.endpoint.congested(False)
 
 
-class _Download:
-    """A large answer that its peer may not read."""
-
-    def __init__(self, transport: asyncio.WriteTransport, exchange: Exchange) -> None:
-        self._transport = transport
-        self.holder = exchange.holder
-        self.unread_bytes = 0
-        self.reader_name = f"{exchange.method} {exchange.path[:200]} ({exchange.peer})"
-
-    def unread(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def cut(self, size: int) -> None:
-        self._transport.abort()
-
-
 class _Server(web.Server):
     handler: HttpHandler
 
@@ -239,7 +240,7 @@ class HttpListener:
         self._handler = handler
         self._server: _Server | None = None
         self._listeners: list[asyncio.Server] = []
-        self._downloads: set[_Download] = set()
+        self._downloads: set[Download] = set()
 
     async def start(self, hosts: tuple[str, ...], port: int) -> int:
         """Listen on every host, on one port; returns it."""
@@ -296,7 +297,8 @@ class HttpListener:
             if isinstance(answer, Reply):
                 response = _response(answer, closes=exchange.is_unread)
                 if len(answer.body) >= DOWNLOAD_MIN and request.transport is not None:
-                    reader = _Download(request.transport, exchange)
+                    name = f"{exchange.method} {exchange.path[:200]} ({exchange.peer})"
+                    reader = Download(request.transport, name, exchange.holder)
                     await self._send_large(request, response, reader, len(answer.body))
                 return response
             if isinstance(answer, Upgrade):
@@ -309,7 +311,7 @@ class HttpListener:
             closes = is_unread or isinstance(error, BodyMalformedError)
             return _response(self._handler.failed(exchange, error), closes=closes)
 
-    async def _send_large(self, request: web.BaseRequest, response: web.Response, reader: _Download, size: int) -> None:
+    async def _send_large(self, request: web.BaseRequest, response: web.Response, reader: Download, size: int) -> None:
         """Write an answer and wait until the peer has read it, or is cut off because it does not."""
         await response.prepare(request)
         self._handler.note_unread(reader, size)
@@ -365,6 +367,9 @@ class HttpListener:
         protocol = request.protocol
         assert isinstance(protocol, _Handler)
         protocol.endpoint = endpoint
+        if plan.stranger_max is not None and endpoint is not None:
+            over = bytes(plan.stranger_max + 1)  # the endpoint refuses a message of this size
+            protocol.narrow(plan.stranger_max, lambda: endpoint.received(over))
         try:
             await self._carry(ws, wire, endpoint, plan)
         finally:

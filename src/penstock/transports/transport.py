@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 TEXT = 0x81
 BINARY = 0x82
@@ -123,6 +123,22 @@ class ByteStreamTransport:
 
     def abort(self) -> None:
         """Close without flushing: the peer does not read."""
+        self._transport.abort()
+
+
+class Download:
+    """A large HTTP answer that its peer may not read."""
+
+    def __init__(self, transport: asyncio.WriteTransport, name: str, holder: Any) -> None:
+        self._transport = transport
+        self.holder = holder
+        self.unread_bytes = 0
+        self.reader_name = name
+
+    def unread(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def cut(self, size: int) -> None:
         self._transport.abort()
 
 

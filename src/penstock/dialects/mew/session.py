@@ -93,6 +93,8 @@ class MewSession:
         self.count = 0
         """Messages in the current second."""
         self.rate_max, self.frame_max = limits.space_rate, limits.space_frame_max
+        self.is_known = token is not None
+        """Whether the upgrade request had a token, which the listener checks: otherwise a join must come first."""
         self.identified: Callable[[], None] = lambda: None
         """Called when the peer has shown who it is."""
         self._token = token
@@ -130,7 +132,7 @@ class MewSession:
             return
         limits = self.host.limits
         self.count += 1
-        if self.participant is None and self._token is None and len(data) > limits.join_bytes_max:
+        if self.participant is None and not self.is_known and len(data) > limits.join_bytes_max:
             message = f"join first: until then a message has at most {limits.join_bytes_max} bytes"
             self._end(now, MewRefusal("too_large", message, status=413), 1009)
             return

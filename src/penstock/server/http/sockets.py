@@ -22,7 +22,8 @@ class SubscribeUpgrade(Upgrade):
     """Opens a subscription, or a socket that only says why it is refused."""
 
     def __init__(self, services: HttpServices, request: Request, refusal: Refusal | None) -> None:
-        self.message_max = services.machine.limits.message_max
+        limits = services.machine.limits
+        self.message_max = limits.message_max if refusal is None else min(limits.message_max, limits.join_bytes_max)
         self._runtime = services.runtime
         self._request = request
         self._refusal = refusal
