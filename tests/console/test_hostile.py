@@ -145,6 +145,9 @@ def test_hostile_names_of_a_space_stay_text(server: ServerProcess, visit: Callab
 
 @pytest.mark.promise("Console", "hostile text in any field is shown as text and never becomes part of the page")
 def test_hostile_results_and_tokens_stay_text(server: ServerProcess, visit: Callable[..., Visit]) -> None:
+    http = Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
+    http.enqueue("sealed", "one")
+    assert http.post("/v1/journal/seal", None).status == 200
     visitor = visit(server)
     page = visitor.sign_in("#/pipeline")
     query = page.get_by_role("textbox", name="SQL query")

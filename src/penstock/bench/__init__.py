@@ -18,6 +18,7 @@ for name, place in {
     "relay": "relay.commands",
     "journal": "journal.commands",
     "pipeline": "pipeline.commands",
+    "soak": "soak.commands",
     "compare": "compare",
 }.items():
     bench.command(f"penstock.bench.{place}:{name}", name=name)

@@ -21,7 +21,7 @@ from penstock.cli.options import PLAIN, Output
 FILL_RATE = 100_000
 GRACE_S = 20.0
 QUIET_S = 0.5
-_REQUEST = (
+REQUEST = (
     b"GET /v1/live?view=latestPerAgent HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n"
     b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
 )
@@ -89,7 +89,7 @@ class FollowerSocket(LoadSocket):
         self.latencies_ns: list[int] = []
         self._is_timed = is_timed
         self._tail = b""
-        self.send(_REQUEST)
+        self.send(REQUEST)
 
     def received(self, data: bytes) -> None:
         whole = self._tail + data
