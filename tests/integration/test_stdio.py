@@ -18,9 +18,9 @@ COMMAND = [sys.executable, "-m", "penstock.cli", "stdio"]
 
 
 @contextmanager
-def child(**env: str):
+def child(*words: str, **env: str):
     process = subprocess.Popen(
-        COMMAND,
+        [*COMMAND, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -216,3 +216,80 @@ def test_no_input_at_all_is_an_end():
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+# With a server
+
+
+@pytest.mark.promise("Stream Kernel", "a topology node reaches the journal of a running server")
+def test_a_node_joins_a_running_server(server, http, stream):
+    with child("--server", server.control) as process:
+        process.stdin.write(
+            lines(
+                {"type": "subscribe", "stream": stream, "credit": 1},
+                {"type": "enqueue", "to": stream, "env": envelope("a"), "reqId": 1},
+                {"type": "stats", "stream": stream, "reqId": 2},
+            )
+        )
+        frames = [msgspec.json.decode(process.stdout.readline()) for _ in range(3)]
+        assert sorted(frame["type"] for frame in frames) == ["deliver", "ok", "ok"]
+        assert http.stats(stream)["inflight"] == 1
+        process.stdin.write(lines({"type": "ack", "id": "a"}) + b'{"type":"ping","reqId":"half')
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        assert process.wait(PATIENCE_S) == 0
+        assert process.stderr.read() == b""
+    assert http.stats(stream)["inflight"] == 0
+    assert http.get("/v1/envelopes/a").json["places"][0]["outcome"] == "acked"
+
+
+def test_much_is_carried_at_the_speed_of_the_reader(server, stream):
+    count, text = 100, "x" * 100_000
+    with child("--server", server.control) as process:
+        process.stdin.write(lines({"type": "enqueue", "to": stream, "env": envelope("a", text)}))
+        assert b'"seq":1' in process.stdout.readline()
+
+        def ask():
+            for number in range(count):
+                process.stdin.write(lines({"type": "peek", "stream": stream, "reqId": number, "pad": text}))
+            process.stdin.close()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        with io.BufferedReader(process.stdout) as answers:
+            frames = [msgspec.json.decode(line) for line in answers]
+        asking.join()
+        assert [frame["reqId"] for frame in frames] == list(range(count))
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_a_token_is_needed_where_the_server_wants_one(start_server):
+    token = "a-token-of-a-node-of-a-topology"
+    server = start_server(config=f"auth: {{tokens: [{{token: {token}, scopes: ['streams:*:*']}}]}}")
+    question = lines({"type": "enqueue", "to": "jobs", "env": envelope("a"), "reqId": 1})
+    for env, kind in (({}, "error"), ({"PENSTOCK_TOKEN": token}, "ok")):
+        with child("--server", server.control, **env) as process:
+            process.stdin.write(question)
+            assert msgspec.json.decode(process.stdout.readline())["type"] == kind
+
+
+def test_a_server_that_is_gone_ends_the_node(start_server):
+    server = start_server()
+    with child("--server", server.control) as process:
+        process.stdin.write(lines({"type": "ping", "reqId": 1}))
+        assert process.stdout.readline()
+        server.kill()
+        assert process.wait(PATIENCE_S) == 1
+        assert process.stderr.read().startswith(b"error: Unreachable")
+    done = subprocess.run(
+        [*COMMAND, "--server", server.control], input=b"", capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 1 and b"Unreachable" in done.stderr
+
+
+def test_a_reader_that_goes_away_ends_the_node_of_a_server(server):
+    with child("--server", server.control) as process:
+        process.stdin.write(lines({"type": "ping", "reqId": 1}))
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(PATIENCE_S) == 0

@@ -89,15 +89,28 @@ def start(
     )
 
 
-def stdio(*, output: Output = PLAIN) -> int:
-    """Speak Control v1 on stdin and stdout, with a queue in memory, until the input ends.
+def stdio(
+    *,
+    server: Annotated[
+        str | None,
+        Parameter(help="Use this server instead: tcp://host:port, unix:/path or http://host:port."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        Parameter(env_var="PENSTOCK_TOKEN", help="With --server: the token; without it, say hello with one."),
+    ] = None,
+    output: Output = PLAIN,
+) -> int:
+    """Speak Control v1 on stdin and stdout, with a queue in memory or that of a server, until the input ends.
 
     The output is always JSON lines, so --json changes nothing.
 
     For example:
 
       echo '{"type":"hello","version":"v1"}' | penstock stdio
+      echo '{"type":"stats","stream":"jobs","reqId":1}' | penstock stdio --server tcp://127.0.0.1:9787
     """
+    from penstock.client import address
     from penstock.server.stdio import main
 
-    return main()
+    return main(server=None if server is None else address.parse(server), token=token)
