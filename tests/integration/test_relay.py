@@ -157,6 +157,37 @@ def test_a_killed_relay_comes_back_where_it_was_with_its_registrations(start_ser
     assert wait(lambda: subscriber.follow(DATA, 0.1) or subscriber.gone) == [b"\x03" + b"o" * 32]
 
 
+@pytest.mark.promise("Relay", "a registration cannot be replayed after a restart")
+def test_a_replayed_registration_is_refused_after_each_restart(start_server: Any, context: Sockets) -> None:
+    server = start_server("--relay")
+    publisher = publisher_of(context, server)
+    recorded = peers.registration(publisher.topic, signer(server))
+    other = peers.registration(peers.make_topic(), signer(server))
+
+    def replay(expected: int) -> None:
+        """The replay counts as refused, and a registration behind it as accepted."""
+        publisher.socket.send(recorded)
+        publisher.socket.send(peers.registration(peers.make_topic(), signer(server)))
+        wait(lambda: "penstock_relay_registered_total 1.0" in get(server, "/metrics"))
+        figures = get(server, "/metrics")
+        assert f'penstock_relay_refusals_total{{reason="nonce"}} {expected}.0' in figures
+
+    publisher.socket.send(recorded)
+    publisher.socket.send(other)
+    wait(lambda: len([row for row in rows(server) if row["event"] == "register"]) == 2)
+    pid = relay_pid(server)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait(lambda: json.loads(get(server, "/health"))["relay"]["restarts"] and relay_pid(server))
+    replay(1)
+    server.kill()
+    server = start_server("--relay", "--pub", server.endpoints["pub"], "--pull", server.endpoints["pull"])
+    replay(1)
+    server.stop()
+    server = start_server("--relay", "--pub", server.endpoints["pub"], "--pull", server.endpoints["pull"])
+    replay(1)
+
+
 def _goes_on(publisher: Publisher, subscriber: Subscriber, no: int) -> None:
     """Without a new registration: messages that were on their way when it died may be lost, what is sent from then on is not."""
     mac = publisher.mac

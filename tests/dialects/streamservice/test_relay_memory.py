@@ -7,6 +7,8 @@ import pytest
 from penstock.core.records import Entry
 from penstock.core.relay.topic import Remembered
 from penstock.core.rows import row_of
+from penstock.dialects.streamservice import relay_memory
+from penstock.dialects.streamservice.nonces import AGE_MAX_MS, SKEW_MAX_MS, UsedNonce
 from penstock.dialects.streamservice.relay_memory import DOOR, RelayMemory, register_entry
 
 FIRST = Remembered("aa", "signer", 50_000_000)
@@ -48,3 +50,21 @@ def test_what_has_expired_is_not_given_back():
     found = memory(register_entry(FIRST), register_entry(Remembered("bb", "signer", 60_000_000)))
     assert [each.hash for each in found.valid(50_000_000)] == ["bb"]
     assert list(found.registrations) == ["bb"]
+
+
+@pytest.mark.promise("Relay", "a registration cannot be replayed after a restart")
+def test_nonces_outlive_their_topics_and_a_snapshot():
+    found = memory(register_entry(FIRST, "0a" * 16, 1_000), register_entry(FIRST, "0b" * 16, 2_000))
+    found.restore(row_of(Entry(DOOR, "expire", "aa")))
+    again = RelayMemory()
+    for row in found.snapshot():
+        again.restore(row)
+    used = [UsedNonce("signer", "0a" * 16, 1_000), UsedNonce("signer", "0b" * 16, 2_000)]
+    assert again.used_nonces(0) == found.used_nonces(0) == used
+    assert again.used_nonces((2_000 + AGE_MAX_MS + SKEW_MAX_MS) * 1000) == used[1:]
+
+
+def test_nonces_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(relay_memory, "NONCES_MAX", 2)
+    found = memory(*(register_entry(FIRST, f"{number:032x}", number) for number in range(5)))
+    assert [each.timestamp_ms for each in found.used_nonces(0)] == [3, 4]

@@ -74,7 +74,8 @@ def decide(subject: Registrar, request: RequestEnvelope, *, now_ms: int = NOW_MS
 def test_a_good_registration() -> None:
     frame = sign_registration(TOPIC, EXP_S, KEY, nonce=b"n" * 16, now_ms=NOW_MS, sub="svc/tokens")
     outcome = registrar().admit(register_of(frame), NOW_MS)
-    assert outcome == Registration(TOPIC.encode(), EXP_S, KEY.public, "svc", "svc/tokens")
+    used = {"nonce": "6e" * 16, "timestamp_ms": NOW_MS}
+    assert outcome == Registration(TOPIC.encode(), EXP_S, KEY.public, "svc", "svc/tokens", **used)
     assert isinstance(outcome, Registration)
     assert len(outcome.signer_hash) == 64
 
@@ -293,7 +294,8 @@ def test_no_change_of_a_bit_gets_anything_else_admitted(place: int) -> None:
     seen = peek(bytes(frame))
     if isinstance(seen, Register):
         outcome = registrar().admit(seen, NOW_MS)
-        assert isinstance(outcome, Refusal) or outcome == Registration(TOPIC.encode(), EXP_S, KEY.public, "svc", "svc")
+        wanted = Registration(TOPIC.encode(), EXP_S, KEY.public, "svc", "svc", nonce="00" * 16, timestamp_ms=NOW_MS)
+        assert isinstance(outcome, Refusal) or outcome == wanted
 
 
 def test_every_rejection_has_a_hint() -> None:

@@ -13,7 +13,10 @@ Cost: a dictionary lookup and, over time, one removal for each entry; about 250 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
+
+import msgspec
 
 AGE_MAX_MS = 300_000
 """How old an envelope may be."""
@@ -23,6 +26,16 @@ NONCES_MAX = 100_000
 """Nonces in total: at the limit registrations are rejected until older ones expire."""
 SIGNER_NONCES_MAX = 50_000
 """Nonces of one signer: about 150 registrations a second sustained, and bursts up to the quota."""
+
+
+class UsedNonce(msgspec.Struct, frozen=True, gc=False):
+    """The nonce of an accepted registration, as the journal keeps it."""
+
+    signer: str
+    """The sha256 of its key."""
+    nonce: str
+    timestamp_ms: int
+
 
 Verdict: TypeAlias = Literal["fresh", "replayed", "stale", "quota", "full"]
 
@@ -70,6 +83,12 @@ class NonceCache:
         self._seen.setdefault(signer, set()).add(nonce)
         self._order.append((now_ms + self.retention_ms, timestamp_ms, signer, nonce))
         return "fresh"
+
+    def restore(self, used: Iterable[UsedNonce], now_ms: int) -> None:
+        """Use the nonces of an earlier run, oldest first."""
+        for each in used:
+            signer, nonce = bytes.fromhex(each.signer), bytes.fromhex(each.nonce)
+            self.take(signer, nonce, each.timestamp_ms, min(each.timestamp_ms, now_ms))
 
     def forget(self, now_ms: int) -> None:
         """Drop entries that cannot be replayed any more."""

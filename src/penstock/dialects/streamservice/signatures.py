@@ -118,6 +118,8 @@ class Registration(msgspec.Struct, frozen=True):
     sub: str
     had_milliseconds: bool = False
     """Its time was in milliseconds, which is logged: other services would take it as seconds."""
+    nonce: str = ""
+    timestamp_ms: int = 0
 
     @property
     def signer_hash(self) -> str:
@@ -180,7 +182,8 @@ class Registrar:
 
     def _use_nonce(self, signed: SignedEnvelope, now_ms: int) -> Refusal | None:
         envelope = signed.envelope
-        return _NONCE_REFUSALS[self.nonces.take(signed.signer, envelope.nonce, envelope.timestamp_ms, now_ms)]
+        signer = hashlib.sha256(signed.signer).digest()
+        return _NONCE_REFUSALS[self.nonces.take(signer, envelope.nonce, envelope.timestamp_ms, now_ms)]
 
     def _decide(self, signed: SignedEnvelope, now_ms: int) -> Registration | Refusal:
         register = read_register(signed.envelope.payload)
@@ -205,6 +208,8 @@ class Registrar:
             self.trust.name(signed.signer),
             claims.sub,
             had_milliseconds=max(register.exp, claims.exp) > MILLISECONDS_FROM,
+            nonce=signed.envelope.nonce.hex(),
+            timestamp_ms=signed.envelope.timestamp_ms,
         )
 
 

@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -20,6 +21,7 @@ import zmq
 
 from penstock.core.relay.bounds import MIB
 from penstock.core.relay.topic import Remembered
+from penstock.dialects.streamservice.nonces import UsedNonce
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
 from penstock.server.relay.memory_guard import MemoryGuard
 from penstock.server.relay.reports import FACTS, BindFailed, RelayReport, encode
@@ -47,6 +49,8 @@ class RelayTask(RelaySettings, frozen=True, kw_only=True):
     signers: dict[str, str]
     """Public keys in hexadecimal, by name."""
     remembered: list[Remembered]
+    nonces: tuple[UsedNonce, ...] = ()
+    """Of registrations in earlier runs."""
     is_default: bool = False
     """`pub` is the default; if the port is in use, bind a free one."""
 
@@ -106,6 +110,7 @@ def make_service(
     """The relay of a task, and its pipe to the server."""
     keys = {name: bytes.fromhex(key) for name, key in task.signers.items()}
     registrar = Registrar(TrustStore(keys), lifetime_max_s=task.limits.lifetime_max_s)
+    registrar.nonces.restore(task.nonces, time.time_ns() // 1_000_000)
     outlet = ReportPipe(descriptor)
     service = StreamService("relay", context, task, registrar, outlet.send)
     service.guard = MemoryGuard(task.limits.bytes_max + task.limits.resident_spare_max)

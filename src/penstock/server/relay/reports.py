@@ -34,6 +34,8 @@ class TopicRegistered(msgspec.Struct, tag="register", array_like=True, frozen=Tr
     expires_s: int
     had_milliseconds: bool = False
     """The publisher sent `exp` in milliseconds instead of seconds."""
+    nonce: str = ""
+    timestamp_ms: int = 0
 
 
 class TopicExpired(msgspec.Struct, tag="expire", array_like=True, frozen=True):

@@ -322,7 +322,9 @@ class StreamService:
             self.stats.refuse(outcome.ref or "registration")
             return
         until_s = outcome.expires_us // 1_000_000
-        self.stats.report(TopicRegistered(outcome.hash, outcome.signer, until_s, wanted.had_milliseconds))
+        used = wanted.had_milliseconds, wanted.nonce, wanted.timestamp_ms
+        self.stats.report(TopicRegistered(outcome.hash, outcome.signer, until_s, *used))
+        self.stats.send_waiting()  # a relay that is killed now cannot be sent the same registration again
         if is_new and outcome.subscribers:  # they subscribed before the registration
             self.stats.subscribers_changed(wanted.topic, on=True)
 

@@ -120,8 +120,6 @@ class TopicStats:
         if self._send is None:
             return
         relay, waiting = self._relay, self._waiting
-        self._waiting = []
-        self._observed = self._bodies = 0
         sizes = len(relay.topics), len(relay.remembered), relay.bytes, len(relay.early)
         waiting.append(
             RelayTotals(
@@ -134,4 +132,11 @@ class TopicStats:
                 self.reopened,
             )
         )
-        self._send(waiting)
+        self.send_waiting()
+
+    def send_waiting(self) -> None:
+        """Send the waiting reports."""
+        waiting, self._waiting = self._waiting, []
+        self._observed = self._bodies = 0
+        if waiting and self._send is not None:
+            self._send(waiting)

@@ -152,7 +152,8 @@ class RelaySupervisor:
         from penstock.server.relay.process import RelayTask  # loads ZeroMQ
 
         section = self._section
-        remembered = self._memory.valid(self._runtime.scheduler.now().wall_us)
+        now = self._runtime.scheduler.now()
+        remembered = self._memory.valid(now.wall_us)
         known = {each.hash for each in remembered}  # the new run reports no other topic
         self.topics = {topic: figures for topic, figures in self.topics.items() if topic in known}
         return RelayTask(
@@ -165,6 +166,7 @@ class RelaySupervisor:
             journal=section.journal,
             check_links=section.check_links,
             remembered=remembered,
+            nonces=tuple(self._memory.used_nonces(now.wall_us)),
             is_default=self._pub == PUB and not self._ready.done(),
         )
 
@@ -215,7 +217,8 @@ class RelaySupervisor:
                 if report.had_milliseconds:
                     logs.warning("relay.milliseconds", topic=report.topic, note="`exp` is in seconds")
                 self.topics.setdefault(report.topic, TopicFigures())
-                self._fact(register_entry(Remembered(report.topic, report.signer, report.expires_s * 1_000_000)))
+                known = Remembered(report.topic, report.signer, report.expires_s * 1_000_000)
+                self._fact(register_entry(known, report.nonce, report.timestamp_ms))
             case TopicExpired():
                 self.topics.pop(report.topic, None)
                 self._fact(Entry(DOOR, "expire", report.topic, reason=report.reason, fresh=False))
