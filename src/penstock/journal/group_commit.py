@@ -65,6 +65,11 @@ class DiskJournal:
         """Bytes in the newest segment."""
         return self._log.size
 
+    @property
+    def stuck(self) -> str | None:
+        """Why no segment could be begun, while there is none."""
+        return self._log.trouble if self._log.is_closed else None
+
     def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Done) -> None:
         with self._wake:
             self._queue.append((facts, done))

@@ -71,6 +71,11 @@ class Log:
         """Bytes committed to the file being written."""
         return self._size
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no segment is being written."""
+        return self._file is None
+
     def resume(self, name: str, size: int) -> None:
         """Continue a segment that recovery found valid up to `size`."""
         self._file = self._disk.open(name)

@@ -81,3 +81,29 @@ def test_a_process_that_cannot_start_is_retried_and_can_be_stopped(
         return status
 
     assert asyncio.run(run()).code == "PipelineFailed"
+
+
+# A disk that refuses the status
+
+
+def refuse_status(folder: Path) -> None:
+    """Every write of the status fails: a directory stands where its draft would."""
+    (folder / "run" / STATUS_FILE).with_suffix(".new").mkdir()
+
+
+@pytest.mark.promise("Operations", "on a disk that is full or broken, what cannot be written is refused by its cause")
+def test_a_status_that_cannot_be_written_is_shown_all_the_same(supervisor: PipelineSupervisor, tmp_path: Path) -> None:
+    write(tmp_path, PipelineStatus("running", pid=5))
+    refuse_status(tmp_path)
+    assert asyncio.run(supervisor._exited(-9, 1.0)) == "back_off"
+    assert supervisor.status().state == "failed"
+    write(tmp_path, PipelineStatus("running", pid=6))
+    assert supervisor.status().state == "running", "the pipeline wrote a newer one"
+
+
+def test_a_halt_whose_status_was_refused_backs_off(supervisor: PipelineSupervisor, tmp_path: Path) -> None:
+    """Waiting for a reset would end at once, and start Spark again and again without a pause."""
+    write(tmp_path, PipelineStatus("running", pid=5))
+    refuse_status(tmp_path)
+    assert asyncio.run(supervisor._exited(EXIT_HALTED, 1.0)) == "back_off"
+    assert supervisor.status().state == "failed"

@@ -105,3 +105,13 @@ def test_a_text_that_names_an_unknown_exception_does_not_break_the_report(name: 
 def test_a_bare_exception_is_named_by_its_class() -> None:
     assert describe(KeyError("batch")) == "KeyError: 'batch'"
     assert describe(steps.StepError("`x.py` is not there")) == "`x.py` is not there"
+
+
+@pytest.mark.promise("Operations", "on a disk that is full or broken, what cannot be written is refused by its cause")
+def test_a_failure_has_its_exit_code_where_the_status_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter = Reporter(tmp_path)
+    (tmp_path / "run" / STATUS_FILE).mkdir()
+    assert reporter.fail(DataLossError("rows 1 to 2"), "ingest") == EXIT_HALTED
+    assert "cannot write" in capsys.readouterr().err

@@ -204,6 +204,9 @@ def guarded(work: Callable[[], T]) -> T | Refusal:
         return Refusal("JournalDamaged", str(error))
     except JournalError as error:  # retention removed the range while it was read
         return Refusal("RangeGone", str(error))
+    except OSError as error:
+        logs.error("journal.read_failed", exc=error)
+        return Refusal("JournalUnavailable", f"the disk refuses: {error.strerror or error}")
     except Exception as error:
         logs.error("journal.read_failed", exc=error)
         return Refusal("Internal", "the journal could not be read; the log says why")

@@ -165,6 +165,8 @@ class JournalLifecycle:
             self.journal.rotate(rotated.set_result)
             await rotated
             try:
+                if self.journal.stuck is not None:
+                    raise OSError(f"cannot begin a segment: {self.journal.stuck}")
                 report = await self._run_sealer(wants_live=wants_live)
             except Exception as error:
                 self.seals_failed += 1

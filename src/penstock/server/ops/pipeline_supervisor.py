@@ -45,6 +45,8 @@ class PipelineSupervisor:
         # Spark's output is long and for experts: the log file holds the latest run only.
         self._child = ChildSupervisor(MODULE, log=self._log, stdout="log", environment={"PYTHONUNBUFFERED": "1"})
         self._task: asyncio.Task[None] | None = None
+        self._unwritten: tuple[int, PipelineStatus] | None = None
+        """A status that the disk refused, and the time of the file that it should have replaced."""
 
     def start(self) -> None:
         """Start the pipeline in the background."""
@@ -52,7 +54,9 @@ class PipelineSupervisor:
         self._task = asyncio.get_running_loop().create_task(self._child.keep_running(BACKOFF, self._run, self._exited))
 
     def status(self) -> PipelineStatus:
-        """The status that the pipeline wrote last."""
+        """The status that the pipeline wrote last, or that could not be written since."""
+        if self._unwritten is not None and self._unwritten[0] == self._written_ns():
+            return self._unwritten[1]
         try:
             status = msgspec.json.decode(self._file.read_bytes(), type=PipelineStatus)
         except (OSError, msgspec.DecodeError):
@@ -83,7 +87,7 @@ class PipelineSupervisor:
         if code == 0:
             return "end"
         status = self.status()
-        if code == EXIT_HALTED:
+        if code == EXIT_HALTED and status.state == "halted":  # else the disk refused the status
             logs.error("pipeline.halted", code=status.code, reason=status.message, hint=status.hint)
             await self._wait_for_reset()
             return "restart"
@@ -107,5 +111,12 @@ class PipelineSupervisor:
 
     def _write(self, status: PipelineStatus) -> None:
         draft = self._file.with_suffix(".new")
-        draft.write_bytes(msgspec.json.encode(status))
-        os.replace(draft, self._file)
+        try:
+            draft.write_bytes(msgspec.json.encode(status))
+            os.replace(draft, self._file)
+        except OSError as error:
+            self._unwritten = self._written_ns(), status
+            logs.warning("pipeline.status_not_written", state=status.state, reason=str(error))
+
+    def _written_ns(self) -> int:
+        return self._file.stat().st_mtime_ns if self._file.exists() else 0

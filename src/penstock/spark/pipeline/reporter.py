@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -37,8 +38,11 @@ class Reporter:
     def write(self) -> None:
         self.status.at_us = time.time_ns() // 1000
         draft = self._file.with_name(f".{STATUS_FILE}.{os.getpid()}")
-        draft.write_bytes(msgspec.json.encode(self.status))
-        os.replace(draft, self._file)
+        try:
+            draft.write_bytes(msgspec.json.encode(self.status))
+            os.replace(draft, self._file)
+        except OSError as error:  # a full disk must not end the pipeline, whose exit code still says how it went
+            print(f"cannot write `{self._file}`: {error}", file=sys.stderr)
 
     def fail(self, error: BaseException, query: str | None = None) -> int:
         """Report a failure; returns the exit code."""
