@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 import zmq
+from nacl.signing import SigningKey as NaclKey
 
 from penstock.client.tokens import SigningKey, TokenPublisher, TokenStream
+from penstock.core.errors import PenstockError
 from penstock.dialects.streamservice.keys import StreamKeys, derive
+from penstock.dialects.streamservice.signatures import read_refused
 from penstock.server.relay import subscriptions
+from penstock.server.relay.service import ANSWERS_MAX
 from penstock.server.relay.subscriptions import BURST, REQUESTS
+from tests.client.tokens.driving import until
 from tests.integration import token_peers as peers
-from tests.server.relay.test_service import PATIENCE_S, Running, Start, start
+from tests.server.relay.test_service import KEY, PATIENCE_S, Running, Start, start
 
 __all__ = ["start"]
 
@@ -129,3 +134,65 @@ def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(
     read = asyncio.run(publish_and_read())
     assert read == [["before", "after"]] * len(keys)
     assert run.refused("mixed") == 1
+
+
+@pytest.mark.promise("Relay", "a publisher that subscribes to its control topic learns that it was refused, and why")
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_refused_publisher_learns_why(start: Start, is_early: bool) -> None:
+    run = start()
+    keys = derive(b"e" * 32, b"c" * 32, b"s" * 32)
+    assert isinstance(keys, StreamKeys)
+    stranger = SigningKey(b"?" * 32)
+    if not is_early:  # the answer waits for the subscription
+        run.publisher(keys.ctrl_topic.encode(), is_registered=False).register(NaclKey(b"?" * 32))
+        run.wait(lambda: run.refused("signer"))
+
+    async def publish() -> None:
+        async with TokenPublisher(run.pull, keys, signer=stranger, pub=run.pub) as publisher:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    await publisher.send("token")
+                    await asyncio.sleep(0.005)
+
+    with pytest.raises(PenstockError, match="not trusted") as caught:
+        asyncio.run(publish())
+    assert caught.value.refusal.code == "Unauthorized"
+    assert caught.value.refusal.ref == "signer"
+    assert "relay.signers" in str(caught.value.refusal.hint)
+
+
+@pytest.mark.promise("Relay", "a publisher that subscribes to its control topic learns that it was refused, and why")
+def test_a_block_that_ends_before_the_answer_is_read_still_raises(start: Start) -> None:
+    run = start()
+    keys = derive(b"e" * 32, b"c" * 32, b"s" * 32)
+    assert isinstance(keys, StreamKeys)
+
+    async def publish() -> None:
+        async with TokenPublisher(run.pull, keys, signer=SigningKey(b"?" * 32), pub=run.pub) as publisher:
+            sender = publisher._sender
+            assert sender is not None
+            await until(lambda: sender.refusal)
+
+    with pytest.raises(PenstockError, match="not trusted"):
+        asyncio.run(publish())
+
+
+def test_answers_to_refused_registrations_are_bounded_and_none_is_to_another(start: Start) -> None:
+    run = start()
+    topic = peers.make_topic()
+    subscriber = run.subscriber(topic)
+    run.wait(lambda: topic in run.relay.early)
+    publisher = run.publisher(topic, is_registered=False)
+    flood = 10 * ANSWERS_MAX
+    for _ in range(flood):
+        publisher.register(NaclKey(b"?" * 32))
+    run.wait(lambda: run.refused("signer") == flood)
+    publisher.register(KEY)
+    frame = publisher.chunk(b"hello")
+    answers = []
+    while (parts := subscriber.receive()) != [topic + frame]:
+        assert parts is not None and parts[1][:1] == b"\x04"
+        answers.append(parts[1])
+    assert 0 < len(answers) < flood
+    assert read_refused(answers[0], b"n" * 16) is None
+    assert topic not in run.service._subscribers.refusals

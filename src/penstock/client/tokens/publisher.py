@@ -61,7 +61,8 @@ class TokenPublisher:
             push: The relay's endpoint for publishers.
             keys: The keys of the agreement with the reader.
             signer: Signs the registration; the relay must trust it.
-            pub: The relay's endpoint for readers. Needed only to receive a reader's cancellation.
+            pub: The relay's endpoint for readers. Needed to receive a reader's cancellation, and to learn that the relay refused
+                the stream: `send` then raises the refusal.
             curve: Keys for an encrypted connection.
             lifetime: Seconds that a registration is valid; it is renewed.
             timeout: Seconds that `send` waits for a relay that accepts nothing.
@@ -144,7 +145,7 @@ class TokenPublisher:
         self._composer.flush(_now_us())
         sender.pump()
         if not await sender.room(0, self._timeout_s):
-            raise _stuck()
+            raise _stuck(sender.refusal)
 
     async def complete(self, finish_reason: str = "stop", *, perplexity: float = 0.0, entropy: float = 0.0) -> Complete:
         """End the stream normally; returns the statistics that the reader gets."""
@@ -193,8 +194,12 @@ class TokenPublisher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self.is_over and self._sender is not None and not self._sender.is_closed:
-            if error is None:
+            if error is None and self._sender.refusal is None:
                 await self.complete()
+            elif self._sender.refusal is not None:  # no reader hears an end
+                self._sender.drop()
+                if error is None:
+                    raise PenstockError(self._sender.refusal)
             elif isinstance(error, asyncio.CancelledError):
                 await self.error("the publisher was stopped", "cancelled")
             else:
@@ -208,6 +213,8 @@ class TokenPublisher:
             raise PenstockError(
                 Refusal("InvalidRequest", "the publisher is not open", hint="use it inside `async with`")
             )
+        if sender.refusal is not None:
+            raise PenstockError(sender.refusal)
         if sender.cancelled.is_set():
             raise StreamCancelled
         if self._composer.is_over:
@@ -222,7 +229,7 @@ class TokenPublisher:
 
     async def _wait_for_room(self, sender: StreamSender) -> None:
         if not await sender.room(None, self._timeout_s):
-            raise _stuck()
+            raise _stuck(sender.refusal)
         if sender.cancelled.is_set():
             raise StreamCancelled
 
@@ -263,7 +270,9 @@ def _clipped(text: str) -> str:
     return text.encode(errors="replace")[:TEXT_MAX].decode(errors="ignore")
 
 
-def _stuck() -> PenstockError:
+def _stuck(refusal: Refusal | None) -> PenstockError:
+    if refusal is not None:
+        return PenstockError(refusal)
     hint = "messages keep their order and are sent when the relay is back"
     return PenstockError(Refusal("Unreachable", "the relay accepts no messages", hint=hint))
 

@@ -19,7 +19,7 @@ from penstock.dialects.streamservice.compose_stream import Composer, Parts
 from penstock.dialects.streamservice.control_channel import ControlChannel
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Payload, StreamFailure
-from penstock.dialects.streamservice.signatures import SigningKey, sign_registration
+from penstock.dialects.streamservice.signatures import SigningKey, read_refused, sign_registration
 
 NONCE_SIZE = 16
 DROPPED = "publisher dropped without terminal frame"
@@ -44,6 +44,9 @@ class StreamSender:
         self.composer = composer
         self.is_closed = False
         self.cancelled = asyncio.Event()
+        self.refusal: Refusal | None = None
+        """Why the relay refused the registration; known only with the relay's endpoint for readers."""
+        self._nonce = b""
         self._channel = ControlChannel(keys)
         self._topics = (keys.topic, keys.ctrl_topic) if pub is not None else (keys.topic,)
         self._signer = signer
@@ -103,7 +106,7 @@ class StreamSender:
         try:
             async with asyncio.timeout(timeout):
                 while composer.is_full if unsent_max is None else composer.unsent > unsent_max:
-                    if self.is_closed:
+                    if self.is_closed or self.refusal is not None:
                         return False
                     if self._changed is None or self._changed.done():
                         self._changed = self.loop.create_future()
@@ -128,18 +131,20 @@ class StreamSender:
         """Sign again: a relay accepts each registration once."""
         now_ms = time.time_ns() // 1_000_000
         exp_s = int(now_ms / 1000 + self._lifetime_s) + 1
+        nonces = [secrets.token_bytes(NONCE_SIZE) for _ in self._topics]
+        self._nonce = nonces[-1]
         self._registrations = [
             (
                 sign_registration(
                     topic,
                     exp_s,
                     self._signer,
-                    nonce=secrets.token_bytes(NONCE_SIZE),
+                    nonce=nonce,
                     now_ms=now_ms,
                     sub=self._sub,
                 ),
             )
-            for topic in self._topics
+            for topic, nonce in zip(self._topics, nonces, strict=True)
         ]
         self._renew_us = _now_us() + int(self._lifetime_s * 500_000)
 
@@ -175,7 +180,16 @@ class StreamSender:
 
     def _control_received(self, burst: list[list[bytes]]) -> None:
         for parts in burst:
-            self.take_control(parts)
+            if len(parts) == 2:
+                self._take_answer(parts[1])
+            else:
+                self.take_control(parts)
+
+    def _take_answer(self, answer: bytes) -> None:
+        """The relay refused the registration; nothing that follows reaches a reader."""
+        self.refusal = read_refused(answer, self._nonce) or self.refusal
+        if self.refusal is not None and self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
     def take_control(self, parts: list[bytes]) -> bool:
         """Process a message of the control channel; false when it is not valid."""

@@ -17,7 +17,7 @@ import msgspec
 from nacl import signing as ed25519
 from nacl.exceptions import BadSignatureError
 
-from penstock.core.errors import Refusal
+from penstock.core.errors import TABLE, Refusal
 from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.canonical import canonical
 from penstock.dialects.streamservice.capnp_segments import REASONS, Message, WireError
@@ -42,6 +42,8 @@ SIGNERS_MAX = 10_000
 MILLISECONDS_FROM = 10**11
 """A larger number is taken as milliseconds."""
 PUBLISH = ("publish", "stream")
+REFUSED_MARK = b"\x04"
+"""First byte of the second frame of the answer to a refused registration."""
 
 
 _NONCE_REFUSALS: dict[Verdict, Refusal | None] = {
@@ -211,6 +213,41 @@ class Registrar:
             nonce=signed.envelope.nonce.hex(),
             timestamp_ms=signed.envelope.timestamp_ms,
         )
+
+
+class RegistrationRefused(msgspec.Struct, frozen=True):
+    """The answer to a refused registration, on its topic: two frames, the topic, and 0x04, the nonce and JSON."""
+
+    code: str
+    message: str
+    ref: str | None = None
+    hint: str | None = None
+
+
+def answer_refused(register: Register, refusal: Refusal) -> tuple[bytes, bytes] | None:
+    """The answer to a registration, which may be a stranger's; None if it has no topic to answer on."""
+    try:
+        envelope = signed_envelope(Message(register.frame).root())[0].envelope
+    except WireError:
+        return None
+    wanted = read_register(envelope.payload)
+    if isinstance(wanted, FrameFault) or not is_topic(wanted.topic.encode()):
+        return None
+    answer = RegistrationRefused(refusal.code, refusal.message, refusal.ref, refusal.hint)
+    return wanted.topic.encode(), REFUSED_MARK + envelope.nonce + msgspec.json.encode(answer)
+
+
+def read_refused(answer: bytes, nonce: bytes) -> Refusal | None:
+    """The refusal of our own registration; the nonce shows that the answer is to it."""
+    head = REFUSED_MARK + nonce
+    if not answer.startswith(head):
+        return None
+    try:
+        found = msgspec.json.decode(answer[len(head) :], type=RegistrationRefused)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    code = found.code if found.code in TABLE else "Forbidden"
+    return Refusal(code, f"the relay refused the stream: {found.message}", found.ref, hint=found.hint)
 
 
 def seconds(time: int) -> int:

@@ -17,7 +17,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import Message, Remembered, Topic
-from penstock.dialects.streamservice.signatures import Registrar
+from penstock.dialects.streamservice.signatures import ENVELOPE_MAX, Registrar, answer_refused
 from penstock.dialects.streamservice.wire import (
     BLOCK_MAC_SIZE,
     HEAD,
@@ -43,6 +43,8 @@ DRAIN_BURSTS = 512
 """Bursts of incoming messages that are still relayed at the end."""
 REPORT_US = 250_000
 """How often the relay reports."""
+ANSWERS_MAX = 25
+"""Refused registrations that are answered between two reports: each costs about 50 us, whoever sent it."""
 COUNT_US = 1_000_000
 """How often each active topic is counted."""
 TERMINATE = b"TERMINATE"
@@ -86,6 +88,8 @@ class StreamService:
         """The socket of the subscribers, which is reopened now and then; the hot path saves a lookup."""
         self._pull: zmq.Socket[Any]
         self._is_stopping = False
+        self._answers = 0
+        """Refused registrations that were answered since the last report."""
         self.guard = MemoryGuard()
         """Unbounded by default: the memory of a program that embeds the relay is its own."""
         self.is_exhausted = False
@@ -198,6 +202,7 @@ class StreamService:
                 if now.us >= count_us:
                     count_us = now.us + COUNT_US
                     self.stats.count_all()
+                self._answers = 0
                 self._check_memory(now)
                 self.stats.peers_cut, self.stats.reopened = subscribers.peers.cut, self.guard.reopened
                 self.stats.flush()
@@ -314,19 +319,29 @@ class StreamService:
         wanted = self._registrar.admit(asked, now.wall_us // 1000)
         if isinstance(wanted, Refusal):
             self.relay.totals.refused += 1
-            self.stats.refuse(wanted.ref or "registration")
+            self._refuse(asked, wanted)
             return
         is_new = wanted.topic not in self.relay.topics
         outcome = self.relay.register(now, wanted.topic, wanted.signer_hash, wanted.exp_s)
         if isinstance(outcome, Refusal):
-            self.stats.refuse(outcome.ref or "registration")
+            self._refuse(asked, outcome)
             return
+        self._subscribers.refusals.pop(wanted.topic, None)
         until_s = outcome.expires_us // 1_000_000
         used = wanted.had_milliseconds, wanted.nonce, wanted.timestamp_ms
         self.stats.report(TopicRegistered(outcome.hash, outcome.signer, until_s, *used))
         self.stats.send_waiting()  # a relay that is killed now cannot be sent the same registration again
         if is_new and outcome.subscribers:  # they subscribed before the registration
             self.stats.subscribers_changed(wanted.topic, on=True)
+
+    def _refuse(self, asked: Register, refusal: Refusal) -> None:
+        """Count a refused registration, and answer it on its topic, where its publisher may listen."""
+        self.stats.refuse(refusal.ref or "registration")
+        if self._answers < ANSWERS_MAX and len(asked.frame) <= ENVELOPE_MAX:
+            self._answers += 1
+            answer = answer_refused(asked, refusal)
+            if answer is not None:
+                self._subscribers.answer(*answer)
 
     def _compact(self, now: Now) -> None:
         for ended in self.relay.compact(now):

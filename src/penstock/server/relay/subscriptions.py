@@ -43,6 +43,8 @@ SUBSCRIPTION_MAX = 512
 UNREAD_MAX = 2
 """Subscriptions of one peer that libzmq reads ahead. It stores what it reads, so with a larger bound a flood is stored before the relay
 sees it; with 1 it reads nothing from a CURVE peer."""
+REFUSALS_MAX = 1_000
+"""Answers to refused registrations that are kept, the latest ones: about 300 bytes each."""
 SPARE = 4_096
 """Bytes above the bound that a socket accepts, so that the relay itself rejects and counts the message."""
 
@@ -88,6 +90,8 @@ class SubscriberSocket:
         self._poller = poller
         self.peers = SubscriberPeers(settings.limits.peer_subscriptions_max, settings.limits.subscriptions_max)
         self.socket: zmq.Socket[Any] = self._open(settings.pub)
+        self.refusals: dict[bytes, bytes] = {}
+        """The latest answers to refused registrations, for publishers that subscribe after the answer."""
         self._is_unsure = False
         """A message was among the waiting subscriptions: libzmq may confuse their senders until all are read."""
         self.is_mixed = False
@@ -155,6 +159,8 @@ class SubscriberSocket:
             if not self.peers.grant(peer, name):  # a peer counts once, however often it asks for a replay
                 self._relay.unsubscribe(now, name)
             self._stats.subscribers_changed(name, on=True)
+            if name in self.refusals:
+                self.answer(name, self.refusals[name])
             self.send_all(messages)
 
     def _take_unsubscription(self, now: Now, peer: Peer | None, name: bytes, *, is_sure: bool) -> None:
@@ -186,6 +192,13 @@ class SubscriberSocket:
         self.socket.close(0)
         self._relay.forget_subscribers(now)
         self.socket = opened_again(lambda: self._open(self.endpoint))
+
+    def answer(self, topic: bytes, answer: bytes) -> None:
+        """Answer a refused registration on its topic, now and when its publisher subscribes."""
+        if len(self.refusals) >= REFUSALS_MAX:
+            del self.refusals[next(iter(self.refusals))]
+        self.refusals[topic] = answer
+        self.socket.send_multipart((topic, answer), zmq.NOBLOCK)
 
     def send_all(self, messages: list[Message]) -> None:
         for message in messages:

@@ -20,6 +20,7 @@ from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.subscribe import error_message
 from penstock.dialects.courier.wire.envelopes import to_refusal
 from penstock.dialects.streamservice import encode
+from penstock.dialects.streamservice.signatures import REFUSED_MARK
 from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, CHUNK_MAC_SIZE, TOPIC_SIZE, is_topic
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
@@ -201,6 +202,8 @@ class RelayHub:
         sessions = self._listeners.get(frames[0][:TOPIC_SIZE])
         if sessions is None:
             return
+        if len(frames) == 2 and frames[1][:1] == REFUSED_MARK:
+            return  # an answer for the publisher
         if len(frames) == 2:
             mark = frames[1][1:].hex()
             framed = frame(TEXT, msgspec.json.encode({"gone": mark}))
