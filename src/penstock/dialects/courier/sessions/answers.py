@@ -70,7 +70,7 @@ class Slot:
 class Answers:
     """The answers of one connection."""
 
-    __slots__ = ("_queue", "_runtime", "gate", "session")
+    __slots__ = ("_queue", "_runtime", "gate", "is_full", "session")
 
     def __init__(self, runtime: RuntimePort, session: Session) -> None:
         self.gate = 0
@@ -78,9 +78,11 @@ class Answers:
         self._runtime = runtime
         self.session = session
         self._queue: deque[tuple[int, bool, Render | Slot | bytes]] = deque()
+        self.is_full = False
+        """Whether more requests wait than one turn handles: the connection is not read meanwhile."""
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + self.is_full * (self._runtime.machine.limits.answers_max + 1)
 
     def add(self, data: bytes) -> None:
         """Answer now, or behind what is still waiting."""

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.json_checks import cost_problem
 from penstock.core.limits import Limits
 from penstock.core.links import Link
 from penstock.dialects.courier.sessions.answers import RuntimePort
@@ -124,7 +125,7 @@ class MessageSession(ABC, Generic[Message]):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._fail(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
             return
-        problem = json_problem(data)
+        problem = cost_problem(data) or json_problem(data)
         if problem is not None:
             self._fail(problem, 1007)
         else:

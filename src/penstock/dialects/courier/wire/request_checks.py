@@ -58,7 +58,10 @@ def check_request(data: bytes, limits: Limits) -> Checks:
     envelopes: list[bytes] = []
     for member in (outline.envelopes, outline.envelope, outline.env, outline.payload):
         value = bytes(member)
-        if len(value) <= PART_MIN:
+        if len(value) <= PART_MIN:  # it is checked with the rest, except for its depth
+            problem = depth_problem(value, limits.depth_max + value.startswith(b"["))
+            if problem is not None:
+                return problem
             continue
         # Should the same bytes stand elsewhere before, it is they that are cut out, and this member is checked twice.
         rest = rest.replace(value, b"0", 1)

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
+from penstock.core.json_checks import cost_problem
 from penstock.core.limits import Limits
 from penstock.core.queue.stage import Draft
 from penstock.core.scopes import Principal
@@ -88,7 +89,7 @@ def read(line: bytes, source: BatchSource, now: Now, limits: Limits) -> Draft | 
     """The draft of one line, or its frame if it goes to a space."""
     if len(line) > limits.envelope_max:
         return too_large(line, limits)
-    problem = json_problem(line)
+    problem = cost_problem(line) or json_problem(line)
     if problem is not None:
         return problem
     try:

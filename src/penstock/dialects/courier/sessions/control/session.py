@@ -24,6 +24,7 @@ from penstock.dialects.courier.operations.send import send
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control import frames
+from penstock.dialects.courier.sessions.control.line_queue import LineQueue
 from penstock.dialects.courier.sessions.control.reads import ReadFrame, Reads
 from penstock.dialects.courier.sessions.control.runs import Runs, deny, error_line, ok_line
 from penstock.dialects.courier.sessions.control.subscriptions import Subscriptions
@@ -32,6 +33,7 @@ from penstock.dialects.courier.sessions.message_session import FloodLimiter, Str
 from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.wire.delivery_frames import delivery_lines, tap_lines
 from penstock.dialects.courier.wire.envelopes import json_problem
+from penstock.dialects.courier.wire.request_checks import STEP_BYTES
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
 FEATURES += ["views", "live", "triggers", "tap", "partition"]
@@ -63,6 +65,7 @@ class ControlSession:
         self._subs = Subscriptions(runtime)
         self._strikes = StrikeCounter(runtime.machine.limits)
         self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
+        self._queue = LineQueue(runtime, self.answers, self._take)
         self._runs = Runs(runtime, self.answers)
         self._reads = Reads(runtime, self.answers)
         self._followers = Followers(runtime, self)
@@ -85,17 +88,25 @@ class ControlSession:
         whole = b"".join([*self._parts, data[:cut]]) if self._parts else data[:cut]
         self._parts = []
         self._parts_size = 0
-        for line in whole.split(b"\n"):
+        lines = whole.split(b"\n")
+        if self._queue or len(whole) > STEP_BYTES:
+            self._queue.add(lines)
+        else:
+            self._take(now, lines, None)
+        if cut + 1 < len(data) and self.closing is None:
+            self._keep(data[cut + 1 :])
+
+    def _take(self, now: Now, lines: list[bytes], problem: Refusal | None) -> None:
+        """Handle whole lines; `problem` is what the checks of a large one found."""
+        for line in lines:
             if len(line) > self._line_max:
                 self._runs.close(now)
                 self._too_large(line)
             elif line and line != b"\r":
-                self._line(now, line)
+                self._line(now, line, problem)
             if self.closing is not None:
                 break
         self._runs.close(now)
-        if cut + 1 < len(data) and self.closing is None:
-            self._keep(data[cut + 1 :])
 
     def _keep(self, data: bytes) -> None:
         self._parts.append(data)
@@ -132,11 +143,15 @@ class ControlSession:
         if req_id is not None:
             self.answers.add(ok_line(req_id, result))
 
-    def _line(self, now: Now, line: bytes) -> None:
+    def _line(self, now: Now, line: bytes, problem: Refusal | None) -> None:
         flood = self._flood_limiter.flood(now)
         if flood is not None:
             self._runs.close(now)
             self._fail(None, flood, close=1008)
+            return
+        if problem is not None and problem.code != "InvalidJSON":  # it would cost too much to decode
+            self._runs.close(now)
+            self._refuse(frames.scan_reference(line, is_whole=False), problem)
             return
         try:
             frame = frames.decode_frame(line)
@@ -144,7 +159,8 @@ class ControlSession:
             self._runs.close(now)
             self._bad_line(now, line, error)
             return
-        problem = json_problem(line)
+        if problem is None and len(line) <= STEP_BYTES:  # a larger one was checked in the queue
+            problem = json_problem(line)
         if problem is not None:
             self._runs.close(now)
             self._refuse(frames.reference_of(line), problem)
@@ -271,7 +287,8 @@ class ControlSession:
         else:
             request.envelope = frame.env
         link = self.link
-        outcome = enqueue(self._machine, now, link.principal, request, assign=False, address=link.address)
+        is_checked, who = len(raw) > STEP_BYTES, link.principal
+        outcome = enqueue(self._machine, now, who, request, assign=False, address=link.address, is_checked=is_checked)
         self._answer(req_id, outcome)
 
     def _subscribe(self, now: Now, frame: frames.SubscribeFrame) -> None:

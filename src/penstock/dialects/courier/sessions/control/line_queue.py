@@ -1,0 +1,69 @@
+"""Lines of one connection that are handled over several turns, because they are many or large.
+
+A WebSocket message or a control line may have `limits.frame_max` bytes. The queue hands lines over in their order, `STEP_BYTES` a turn, and
+checks a large line in steps before. While lines wait, the connection is not read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
+from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
+from penstock.dialects.courier.wire.request_checks import STEP_BYTES, CheckSteps, check_request
+
+Take = Callable[[Now, list[bytes], Refusal | None], None]
+"""Handles lines: small ones, or a large one with what its checks found."""
+
+
+class LineQueue:
+    """The waiting lines of one connection."""
+
+    __slots__ = ("_answers", "_check", "_is_running", "_lines", "_runtime", "_take")
+
+    def __init__(self, runtime: RuntimePort, answers: Answers, take: Take) -> None:
+        self._runtime = runtime
+        self._answers = answers
+        self._take = take
+        self._lines: deque[bytes] = deque()
+        self._check: CheckSteps | None = None
+        self._is_running = False
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, lines: list[bytes]) -> None:
+        """Handle these lines after those that wait."""
+        self._lines.extend(lines)
+        if not self._is_running:
+            self._is_running = True
+            self._answers.is_full = True
+            self._runtime.survey(self, self._done, self._answers.session)
+
+    def _done(self) -> None:
+        self._is_running = self._answers.is_full = False
+
+    def step(self, now: Now) -> bool:
+        """Hand over as many bytes as a turn allows, or do one step of the checks of a large line."""
+        size = 0
+        ready: list[bytes] = []
+        problem: Refusal | None = None
+        session = self._answers.session
+        if session.closing is not None or not session.link.open:
+            self._lines.clear()
+        while self._lines and size <= STEP_BYTES:
+            line = self._lines[0]
+            if len(line) > STEP_BYTES:
+                if ready:
+                    break
+                if self._check is None:
+                    self._check = CheckSteps(check_request(line, self._runtime.machine.limits))
+                if not self._check.step(now):
+                    return False
+                problem, self._check = self._check.problem, None
+            ready.append(self._lines.popleft())
+            size += len(line)
+        self._take(now, ready, problem)
+        return not self._lines
