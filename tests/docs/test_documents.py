@@ -15,6 +15,7 @@ from tests.server_process import ServerProcess
 DOCUMENTS = [
     "docs/tutorial/first-queue.md",
     "docs/how-to/command-line.md",
+    "docs/how-to/control-gateway.md",
     "docs/how-to/history.md",
     "docs/how-to/kernel.md",
     "docs/how-to/limits.md",

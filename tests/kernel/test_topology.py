@@ -128,7 +128,8 @@ def test_the_nodes_joined_as_the_host_joins_them() -> None:
         for start in range(0, len(fed), 7):
             courier.stdin.write(fed[start : start + 7])
         courier.stdin.close()
-        said = [msgspec.json.decode(line) for line in courier.stdout.read().splitlines()]
+        output = courier.stdout.read()
+        said = [msgspec.json.decode(line) for line in output.splitlines()]
         assert courier.wait(PATIENCE_S) == 0
         assert courier.stderr.read() == b""
     finally:
@@ -139,3 +140,27 @@ def test_the_nodes_joined_as_the_host_joins_them() -> None:
     assert said[0]["reqId"] == "hello"
     assert [frame["env"]["id"] for frame in said if frame["type"] == "deliver"] == ["e-1", "e-2"]
     assert [frame["result"]["seq"] for frame in said if frame.get("reqId") == "enqueue"] == [1, 2]
+    assert_console_shows_text(output)
+
+
+def assert_console_shows_text(output: bytes) -> None:
+    """The host's console shows a chunk as text only if it has at most 100 bytes, all of them printable."""
+    reader = subprocess.Popen(
+        command("readable"),
+        cwd=ROOT,
+        env=reader_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    assert reader.stdin and reader.stdout
+    with reader:
+        reader.stdin.write(output)
+        reader.stdin.write(b'{"type":"error","reqId":"r","code":"X","detail":"%b"}\n' % ("\u00e9" * 300).encode())
+        reader.stdin.close()
+        shown = reader.stdout.read().splitlines(keepends=True)
+    assert reader.returncode == 0
+    for line in shown:
+        assert len(line) <= 100 and all(0x20 <= byte <= 0x7E for byte in line.rstrip(b"\n")), line
+    assert b'e-2 to agents/jen/inbox: note {"text": "good morning"}\n' in shown
+    assert shown[-1].startswith(b"r failed: X, ???")
