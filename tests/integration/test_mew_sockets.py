@@ -276,6 +276,21 @@ def test_a_participant_that_does_not_read_envelopes_is_disconnected_with_a_reaso
         run(work())
 
 
+@pytest.mark.promise("MEW gateway", "who waits for an answer that is too large is notified by its correlation")
+def test_large_answers_arrive_or_who_waits_is_notified(server: ServerProcess) -> None:
+    async def work() -> None:
+        async with space(server) as join:
+            asking, tool = await join("p6"), await join("p7")
+            for size, kind in ((3 * MIB, "mcp/response"), (6 * MIB, "system/error")):
+                await asking.say("mcp/request", {"method": "tools/call"}, id=f"q{size}", to=["p7"])
+                await tool.until("mcp/request")
+                await tool.say("mcp/response", {"result": "x" * size}, to=["p6"], correlation_id=[f"q{size}"])
+                answer = await asking.until(kind)
+                assert answer["correlation_id"] == [f"q{size}"]
+
+    run(work())
+
+
 @pytest.mark.promise("MEW gateway", "confirmed changes survive a restart and a crash")
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_a_crash_and_a_planned_restart_keep_what_was_confirmed(

@@ -29,6 +29,25 @@ def test_flags_have_upstreams_names_and_defaults(folder: Path) -> None:
     assert configure(GatewayOptions(Path("mine.yaml"), 0, "::", "info")).listen.http == "[::]:0"
 
 
+@pytest.mark.promise("Configuration of a space", "`penstock gateway start --config FILE` accepts limits")
+def test_a_config_file_gives_limits_and_nothing_else(folder: Path) -> None:
+    (folder / "mine.yaml").write_text("space: {id: x}")
+    options = GatewayOptions(Path("mine.yaml"), 0, "localhost", "info", config=folder / "limits.yaml")
+    with pytest.raises(ConfigError, match=r"limits\.yaml"):
+        configure(options)
+    (folder / "limits.yaml").write_text("limits: {space_envelope_max: 9000000}")
+    assert configure(options).limits.space_envelope_max == 9_000_000
+    for text, problem in (
+        ("limits: {space_envelope_mux: 1}", "space_envelope_mux"),
+        ("limits: {space_envelope_max: 0}", "limits.space_envelope_max"),
+        ("limits: {}\nstreams: {maxDepth: 5}\nlogs: {level: error}", "has `streams`, `logs`"),
+    ):
+        (folder / "limits.yaml").write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            configure(options)
+        assert any(problem in each for each in caught.value.errors), caught.value.errors
+
+
 def test_errors_of_the_flags_and_of_the_file_are_reported_together(folder: Path) -> None:
     (folder / "mine.yaml").write_text("space: {id: 5}")
     with pytest.raises(ConfigError) as caught:

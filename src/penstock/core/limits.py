@@ -102,10 +102,12 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     space_request_max: int = 16 * 1024
     """Bytes of the payload of a request for a stream: each joining participant receives it."""
     space_frame_max: int = 4 * MIB
-    """Bytes of one message of a participant, frame or envelope."""
+    """Bytes of one frame of a participant."""
+    space_envelope_max: int = 4 * MIB
+    """Bytes of one envelope of a participant: room for the answer of a tool that reads a file of a few megabytes."""
     space_rate: int = 1_000_000
     """Messages of one participant in a second: further ones are refused."""
-    space_outbox_max: int = 8 * MIB
+    space_outbox_max: int = 16 * MIB
     """Bytes of envelopes that a participant has not read: then it is disconnected."""
     space_telemetry_max: int = 8 * MIB
     """Bytes of frames that a participant has not read: then the oldest are dropped and counted."""

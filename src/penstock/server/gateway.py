@@ -1,6 +1,6 @@
 """`penstock gateway start`: a server for one space, in place of the upstream command of the same name.
 
-There is no config file: the space's own file and the flags say everything. The journal lies next to the space's tokens.
+The space's own file and the flags say everything; a config file may add limits. The journal lies next to the space's tokens.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.core.limits import Limits
 from penstock.ipc.pipeline import PipelineSection
 from penstock.server.assembly import Service
-from penstock.server.config.load import Config
-from penstock.server.config.sections import ListenSection, LogsSection
+from penstock.server.config.load import Config, load
+from penstock.server.config.sections import ListenSection, LogsSection, Sections
 from penstock.server.config.spaces import space_yaml
 from penstock.server.config.spaces.space_yaml import LoadedSpace, mewdir_of
 from penstock.server.files.addresses import HostPort, parse_host_port
@@ -41,6 +42,7 @@ class GatewayOptions(msgspec.Struct):
     log_level: str
     auto_start: bool = True
     as_json: bool = False
+    config: Path | None = None
 
 
 def configure(options: GatewayOptions) -> Config:
@@ -51,6 +53,8 @@ def configure(options: GatewayOptions) -> Config:
     except ValueError as error:
         address = ""
         problems.append(str(error))
+    limits, more = _limits(options.config)
+    problems += more
     entries, found, notices = space_yaml.check([str(options.space_config)], None, Path.cwd())
     problems += [message.removeprefix("spaces[0]: ") for _, message in found]
     if problems:
@@ -59,10 +63,24 @@ def configure(options: GatewayOptions) -> Config:
         listen=ListenSection(http=address, control="off"),
         logs=LogsSection(level="warning" if options.log_level == "warn" else options.log_level),  # type: ignore[arg-type]
         pipeline=PipelineSection(enabled=False),
+        limits=limits,
         spaces=entries,
         notices=tuple(notices),
         serves_courier=False,
     )
+
+
+def _limits(file: Path | None) -> tuple[Limits, list[str]]:
+    """The limits of a config file, and what is wrong with it. Its other sections are for `penstock up`."""
+    try:
+        config = Config() if file is None else load(file, {})
+    except ConfigError as error:
+        return Limits(), [f"`{file}`: {problem}" for problem in error.errors]
+    unset = Config()
+    others = [name for name in Sections.__struct_fields__ if name != "limits"]
+    given = [f"`{name}`" for name in others if getattr(config, name) != getattr(unset, name)]
+    refused = f"`{file}`: a gateway takes only `limits`, and the file has {', '.join(given)}; run `penstock up` with it"
+    return config.limits, [refused] if given else []
 
 
 def main(options: GatewayOptions) -> int:

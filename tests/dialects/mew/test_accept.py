@@ -503,3 +503,53 @@ class TestRelay:
         assert kinds(client.say("mcp/request", {"method": "readme"})) == kinds(p2.heard()) == ["mcp/request"]
         assert error(client.say("mcp/request", {"method": "write"}))["error"] == "capability_violation"
         assert p2.heard() == []
+
+
+class TestTooLarge:
+    @pytest.fixture
+    def small(self) -> GatewayDriver:
+        return GatewayDriver(limits=Limits(space_envelope_max=2_000))
+
+    @pytest.mark.promise("MEW gateway", "who waits for an answer that is too large is notified by its correlation")
+    @pytest.mark.parametrize("size", [2_100, 100_000])
+    @pytest.mark.parametrize("to", [["p1"], None])
+    def test_who_waits_for_the_answer_is_notified(self, small: GatewayDriver, size: int, to: list[str] | None) -> None:
+        p1, p2, p3 = small.joined("p1", "p2", "p3")
+        answer = envelope("mcp/response", {"result": "x" * size}, id="big", correlation_id="q1")
+        assert error(p2.send(answer if to is None else answer | {"to": to}))["error"] == "too_large"
+        (told,) = p1.heard()
+        assert told["kind"] == "system/error" and told["from"] == "system:gateway" and told["to"] == ["p1"]
+        assert told["correlation_id"] == ["q1"] and told["payload"]["error"] == "too_large"
+        assert (told["payload"]["refused_id"], told["payload"]["refused_from"]) == ("big", "p2")
+        assert len(p3.heard()) == (to is None) and p2.is_open
+        assert small.rows("envelope") == []
+
+    def test_over_http_too(self, small: GatewayDriver) -> None:
+        (p1,) = small.joined("p1")
+        answer = {"kind": "mcp/response", "correlation_id": ["q1"], "to": ["p1"], "payload": {"r": "x" * 3_000}}
+        assert small.post("p2", answer)[0] == 413
+        assert error(p1.heard())["refused_from"] == "p2"
+
+    def test_it_needs_a_correlation_and_the_right_to_send(self, small: GatewayDriver) -> None:
+        p1, p2, guest = small.joined("p1", "p2", "guest")
+        assert error(p2.say("chat", {"text": "x" * 3_000}, to=["p1"]))["error"] == "too_large"
+        big = {"text": "x" * 3_000}
+        assert error(guest.say("mcp/call", big, correlation_id=["q"]))["error"] == "capability_violation"
+        assert error(p2.say("chat", big, correlation_id=["q"], from_="p1"))["error"] == "invalid_from"
+        assert p1.heard() == []
+
+    @pytest.mark.parametrize(
+        "data", [b'{"a":' + b"[" * 100_000, b'{"kind":"' + b"\xff" * 100_000 + b'"}', b"{" + b" " * 100_000]
+    )
+    def test_broken_ones_are_refused(self, small: GatewayDriver, data: bytes) -> None:
+        (p1,) = small.joined("p1")
+        assert error(p1.send(data))["error"] == "too_large"
+
+    @pytest.mark.promise("MEW gateway", "an answer of a few megabytes is carried")
+    def test_a_file_of_a_few_megabytes_is_carried(self, driver: GatewayDriver) -> None:
+        p1, p2 = driver.joined("p1", "p2")
+        text = 'a line of "text"\n' * 180_000
+        p2.put(envelope("mcp/response", {"result": {"content": [{"type": "text", "text": text}]}}, to=["p1"]))
+        driver.run()
+        (heard,) = p1.heard()
+        assert heard["payload"]["result"]["content"][0]["text"] == text

@@ -107,10 +107,10 @@ def test_before_the_join_nothing_large_is_looked_at() -> None:
 
 
 def test_an_envelope_that_is_much_too_large_is_refused_unread_and_a_frame_is_not() -> None:
-    driver = GatewayDriver(limits=Limits(envelope_max=1_000))
+    driver = GatewayDriver(limits=Limits(space_envelope_max=1_000))
     (p1,) = driver.joined("p1")
     driver.open_stream(p1)
-    assert error(p1.send(b"{" * 2_001))["error"] == "too_large"
+    assert error(p1.send(b"{" * 80_000))["error"] == "too_large"
     p1.put(b"#stream-1#" + b"{" * 2_001)
     driver.run()
     assert p1.frames() != [] and p1.is_open

@@ -114,7 +114,7 @@ class TestBounds:
         assert p1.wire.closed == (1009, "too_large")
 
     def test_an_envelope_over_its_own_bound_is_refused(self) -> None:
-        driver = GatewayDriver(limits=Limits(envelope_max=1_000))
+        driver = GatewayDriver(limits=Limits(space_envelope_max=1_000))
         p1, p2 = driver.joined("p1", "p2")
         assert error(p1.say("chat", {"text": "x" * 1_000}))["error"] == "too_large"
         assert p1.is_open and p2.heard() == []

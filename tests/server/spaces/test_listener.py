@@ -165,7 +165,7 @@ class TestMessages:
         assert p2.heard() == []
 
     def test_a_body_over_the_bound_is_413(self) -> None:
-        driver = GatewayDriver(limits=Limits(space_frame_max=1_000))
+        driver = GatewayDriver(limits=Limits(space_envelope_max=500))
         status, body = driver.post("p1", b" " * 1_001)
         assert (status, body["error"]) == (413, "too_large")
 

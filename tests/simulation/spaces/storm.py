@@ -26,6 +26,7 @@ SPACES = ("one", "two")
 
 LIMITS = Limits(
     envelope_max=4_000,
+    space_envelope_max=4_000,
     pending_max=9_000,
     answers_max=12,
     outbox_max=20_000,

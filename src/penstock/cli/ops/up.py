@@ -72,6 +72,7 @@ def start(
     host: Annotated[
         str, Parameter(help="Address to listen on; `0.0.0.0` or `::` for all. Tokens are always required.")
     ] = "localhost",
+    config: Annotated[Path | None, Parameter(help="A config file with the section `limits`.")] = None,
     no_auto_start: Annotated[bool, flag("Do not list participants to start; the gateway never starts any.")] = False,
     output: Output = PLAIN,
 ) -> int:
@@ -81,12 +82,11 @@ def start(
 
       penstock gateway start --space-config .mew/space.yaml
       penstock gateway start --port 9000 --log-level warn --no-auto-start
+      penstock gateway start --config limits.yaml
     """
     from penstock.server.gateway import GatewayOptions, main
 
-    return main(
-        GatewayOptions(space_config, port, host, log_level, auto_start=not no_auto_start, as_json=output.as_json)
-    )
+    return main(GatewayOptions(space_config, port, host, log_level, not no_auto_start, output.as_json, config))
 
 
 def stdio(

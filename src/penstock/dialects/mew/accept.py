@@ -7,6 +7,7 @@ then the request itself. Cost: O(1), plus the capability match.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import sha256
 
 import msgspec
@@ -16,12 +17,12 @@ from penstock.core.records import Entry
 from penstock.core.scopes import TOKEN_BYTES, token_text
 from penstock.dialects.mew import stream_requests, stream_writers
 from penstock.dialects.mew.capabilities import Capability, Matcher, clean, covers, with_baseline
-from penstock.dialects.mew.envelopes import Envelope
+from penstock.dialects.mew.envelopes import Envelope, strings
 from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.join import KICKED, is_id, mistakable, put_out
 from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
 from penstock.dialects.mew.participants import Answer, Done, Participant
-from penstock.dialects.mew.rights import CapabilitySource, Decision
+from penstock.dialects.mew.rights import CapabilitySource, Decision, Rights
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
 
 HEARTBEAT = "system/heartbeat"
@@ -29,6 +30,8 @@ IMPLICIT: tuple[Capability, CapabilitySource] = ({"kind": HEARTBEAT}, "implicit"
 """What every participant may send."""
 NOTICES = (*stream_writers.ACKNOWLEDGEMENTS, "space/invite-ack")
 """Kinds that only the gateway sends. `stream/open` and `stream/close` are not among them: upstream's participants send these too."""
+CORRELATIONS_MAX = 16
+"""Ids in the notice to those who wait for an answer that was too large."""
 _encode = msgspec.json.encode
 
 Act = Callable[[SpaceMachine, Now, Participant, Envelope, Done | None], MewRefusal | None]
@@ -49,6 +52,25 @@ def accept(
             fault = act(space, now, sender, envelope, done)
     if fault is not None:
         refuse(space, now, sender, msgspec.structs.replace(fault, cause=envelope.cause), done)
+        if fault.error == "too_large":
+            _notify_waiting(space, now, sender, envelope, fault)
+
+
+def _notify_waiting(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, fault: MewRefusal) -> None:
+    """Notify those who wait for an answer that was too large, by the ids that it answers."""
+    causes = envelope.correlations[:CORRELATIONS_MAX]
+    if not causes:
+        return
+    names = set() if envelope.to is None else set(strings(envelope.to))
+    payload = {**fault.payload, "refused_id": envelope.id, "refused_from": sender.id, "refused_kind": envelope.kind}
+    for each in list(space.present.values()):
+        if each.id != sender.id and (not names or each.id in names or each.party in names):
+            data = space.messages.say(now, "system/error", payload, to=(each.id,), cause=causes)
+            space.then(now, sender, partial(_send, space, each, data))
+
+
+def _send(space: SpaceMachine, participant: Participant, data: bytes, now: Now) -> None:
+    space.send(now, participant, data)
 
 
 def refuse(space: SpaceMachine, now: Now, sender: Participant, fault: MewRefusal, done: Done | None) -> None:
@@ -70,14 +92,15 @@ def _check(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelop
         return MewRefusal("invalid_from", message, status=403)
     if not envelope.sender:
         envelope.put("from", sender.id)
-    watch = space.watch
+    most, size = space.limits.space_envelope_max, envelope.size
+    watch = space.watch if size <= most else None
     if watch is not None:
         watch.received(now, envelope.encode(), envelope.id, sender.id, space.id, transport)
     kind = envelope.kind
     if (kind.startswith("system/") and kind != HEARTBEAT) or kind in NOTICES:
         return MewRefusal("invalid_request", f"{kind} is reserved for the gateway")
     rights = space.rights(sender.party)
-    found = IMPLICIT if kind == HEARTBEAT else rights.match(kind, envelope.raw_payload)
+    found = IMPLICIT if kind == HEARTBEAT else _matched(rights, envelope, is_whole=size <= most)
     if watch is not None:
         matched, source = found or (None, None)
         causes = tuple(envelope.correlations)
@@ -92,13 +115,20 @@ def _check(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelop
         return MewRefusal("capability_violation", message, more, status=403)
     if space.commit_log.draining:
         return MewRefusal("draining", "the server is shutting down; reconnect in a moment", status=503)
-    size = envelope.size
-    if size > space.limits.envelope_max:
-        message = f"the envelope has {size} bytes and `limits.envelope_max` allows {space.limits.envelope_max}"
+    if size > most:
+        message = f"the envelope has {size} bytes and `limits.space_envelope_max` allows {most}"
         return MewRefusal("too_large", message, status=413)
     if space.pending_bytes + size > space.limits.pending_max:
         return MewRefusal("journal_unavailable", "the journal does not keep up; send again in a moment", status=503)
     return None
+
+
+def _matched(rights: Rights, envelope: Envelope, *, is_whole: bool) -> tuple[Capability, CapabilitySource] | None:
+    """The capability that allows an envelope. The payload of one that is too large is not decoded: its kind must be allowed."""
+    if is_whole:
+        return rights.match(envelope.kind, envelope.raw_payload)
+    kinds = Matcher([{"kind": each["kind"]} for each in rights.all])
+    return None if kinds.match(envelope.kind, None) is None else IMPLICIT
 
 
 def _grant(

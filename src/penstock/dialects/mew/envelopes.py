@@ -18,6 +18,8 @@ from penstock.core.json_checks import cost_problem, depth_problem
 from penstock.core.limits import Limits
 from penstock.dialects.mew.gateway_messages import PROTOCOL, PROTOCOLS, MewRefusal
 
+SLACK = 64 * 1024
+"""Bytes of spaces and names that an envelope may have beyond its limit, which counts its members only."""
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _string = msgspec.json.Decoder(str)
@@ -72,7 +74,7 @@ class Envelope(msgspec.Struct):
     @property
     def correlations(self) -> list[str]:
         raw = self.fields.get("correlation_id")
-        return [] if raw is None or bytes(raw) == _NULL else _strings(raw)
+        return [] if raw is None or bytes(raw) == _NULL else strings(raw)
 
     @property
     def to(self) -> msgspec.Raw | None:
@@ -99,10 +101,13 @@ class Envelope(msgspec.Struct):
 
 
 def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefusal:
-    """A JSON object with undecoded members, without spaces between them."""
+    """A JSON object with undecoded members, without spaces between them. One that is too large is split, and checked no further."""
+    is_refused = len(data) > limits.space_envelope_max + SLACK
     try:
         if not data.isascii():
             data.decode()
+        if is_refused:
+            return _fields.decode(data)
         if _SPACE.search(data) is not None:
             data = msgspec.json.format(data, indent=-1)
         problem = cost_problem(data) or depth_problem(data, limits.depth_max)
@@ -117,6 +122,9 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefu
     except msgspec.ValidationError:
         return MewRefusal.validation("Message must be an object")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if is_refused:
+            bound = f"`limits.space_envelope_max` allows {limits.space_envelope_max}"
+            return MewRefusal("too_large", f"the message has {len(data)} bytes and {bound}", status=413)
         return MewRefusal.processing(f"the message is not JSON: {error}"[:300])
 
 
@@ -178,7 +186,7 @@ def members_of(fields: dict[str, msgspec.Raw], name: str) -> dict[str, msgspec.R
     return {} if raw is None or not bytes(raw).startswith(b"{") else _fields.decode(raw)
 
 
-def _strings(raw: msgspec.Raw) -> list[str]:
+def strings(raw: msgspec.Raw) -> list[str]:
     """The texts in a list."""
     return [_string.decode(each) for each in _items.decode(raw) if bytes(each).startswith(b'"')]
 

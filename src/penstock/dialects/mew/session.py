@@ -136,8 +136,8 @@ class MewSession:
             message = f"join first: until then a message has at most {limits.join_bytes_max} bytes"
             self._end(now, MewRefusal("too_large", message, status=413), 1009)
             return
-        if len(data) > self.frame_max:
-            message = f"a message has {len(data)} bytes and `limits.space_frame_max` allows {limits.space_frame_max}"
+        if len(data) > self.frame_max and data[:1] == b"#":
+            message = f"a frame has {len(data)} bytes and `limits.space_frame_max` allows {limits.space_frame_max}"
             self._end(now, MewRefusal("too_large", message, status=413), 1009)
             return
         if self.count > limits.space_rate:
@@ -147,7 +147,7 @@ class MewSession:
             self.refuse_one()
             return
         end = data.find(b"#", 1) if data[:1] == b"#" else -1
-        fields = {} if end > 0 else self._read(data, limits)
+        fields = {} if end > 0 else read_object(data, limits)
         if isinstance(fields, MewRefusal):
             self._fail(now, fields)
         elif _is_join(fields):
@@ -158,13 +158,6 @@ class MewSession:
             self._frame(now, data, end)
         else:
             self._envelope(now, fields)
-
-    def _read(self, data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefusal:
-        """The members of an envelope; one that is far too large is not decoded."""
-        if len(data) > 2 * limits.envelope_max:
-            message = f"the envelope has {len(data)} bytes and `limits.envelope_max` allows {limits.envelope_max}"
-            return MewRefusal("too_large", message, status=413)
-        return read_object(data, limits)
 
     def refuse_one(self) -> None:
         if self.space is not None:

@@ -49,7 +49,7 @@ class SpaceUpgrade(Upgrade):
         self._spaces = spaces
         self._exchange = exchange
         self._peer = exchange.peer
-        self.message_max = spaces.limits.space_frame_max
+        self.message_max = max(spaces.limits.space_frame_max, spaces.limits.space_envelope_max)
         self.subprotocol = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
         self._token = _token(exchange, query)
         self._space = query.get("space")
@@ -99,7 +99,8 @@ class SpaceEndpoint:
 
     @property
     def body_max(self) -> int:
-        return self._spaces.limits.space_frame_max
+        # Above the limit of an envelope, so that those who wait for one that is too large are notified.
+        return 2 * self._spaces.limits.space_envelope_max
 
     async def handle(self, exchange: Exchange) -> Reply | SpaceUpgrade:
         """Answer a request for which `is_for_spaces` holds."""
@@ -206,7 +207,7 @@ class SpaceEndpoint:
         return Reply(fault.status, self._spaces.messages.error(now, fault, id_))
 
     def _too_large(self) -> Reply:
-        message = f"the body is over `limits.space_frame_max`, which is {self.body_max} bytes"
+        message = f"the body is over twice `limits.space_envelope_max`, which is {self.body_max} bytes"
         return json_reply(413, {"error": "too_large", "message": message})
 
     def failed(self, exchange: Exchange, error: Exception) -> Reply:
