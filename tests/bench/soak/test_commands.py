@@ -24,6 +24,11 @@ def test_each_bound_fails_a_run_alone(name: str) -> None:
     assert ("p99" if name == "p99Ms" else name) in failure
 
 
+def test_a_machine_that_is_too_busy_for_the_control_run_proves_nothing() -> None:
+    assert judge({**GOOD, "longestTurnMs": 300.0}, {**GOOD, "longestTurnMs": 320.0}) == []
+    assert len(judge({**GOOD, "longestTurnMs": 330.0}, {**GOOD, "longestTurnMs": 320.0})) == 1
+
+
 @pytest.mark.more
 def test_a_short_soak_loses_nothing_and_reports_both_runs(tmp_path) -> None:
     """On a busy machine a bound may be exceeded, which is code 3; an envelope may not be lost."""
