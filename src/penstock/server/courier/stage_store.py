@@ -10,8 +10,9 @@ the server crashes in between, because frames are live and not stored.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Generator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,9 +22,11 @@ from penstock.core.queue import stage
 from penstock.core.queue.stage import SMALLER, Draft, Taken
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.wire import staged_envelopes
+from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps
 from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit
 from penstock.dialects.courier.wire.staged_frames import StagedFrame, space_problem
 from penstock.server.engine.runtime import Runtime
+from penstock.server.engine.schedulers import in_steps
 from penstock.server.logging import logs
 
 if TYPE_CHECKING:
@@ -66,8 +69,19 @@ class Staging:
         self._cost = 0
         self._is_watching = False
 
-    def part(self, now: Now, source: BatchSource, name: str, run: str, body: bytes) -> Outcome:
-        """Check and keep one part. Replaces a part of the same name and drops parts of another run."""
+    def part(
+        self, now: Now, source: BatchSource, name: str, run: str, body: bytes
+    ) -> Outcome | Coroutine[Any, Any, Outcome]:
+        """Check and keep one part, a large one in steps. Replaces a part of the same name and drops parts of another run."""
+        work = self._part(now, source, name, run, body)
+        if len(body) > STEP_BYTES:
+            return in_steps(self._runtime.survey, work)
+        steps = Steps(work)
+        while not steps.step(now):
+            pass
+        return steps.result
+
+    def _part(self, now: Now, source: BatchSource, name: str, run: str, body: bytes) -> Generator[None, None, Outcome]:
         machine = self._machine
         limits = machine.limits
         refusal = staged_envelopes.part_problem(name) or stage.unknown_app(machine, source.memory)
@@ -81,9 +95,12 @@ class Staging:
         last = machine.last_batch(source.memory)
         if last is not None and source.batch <= last:
             return Result(answer)  # its commit will be a duplicate, so the part is not kept
-        read = self._read(now, source, lines)
+        read = yield from self._read(now, source, lines)
         if isinstance(read, Refusal):
             return read
+        last = machine.last_batch(source.memory)
+        if last is not None and source.batch <= last:  # committed meanwhile
+            return Result(answer)
         cost = PART_COST + sum(ENVELOPE_COST + _size(line) for line in read)
         key = (source.memory, source.batch)
         batch = self._batches.get(key)
@@ -103,10 +120,11 @@ class Staging:
         self._watch(now)
         return Result(answer)
 
-    def _read(self, now: Now, source: BatchSource, lines: list[bytes]) -> Lines | Refusal:
+    def _read(self, now: Now, source: BatchSource, lines: list[bytes]) -> Generator[None, None, Lines | Refusal]:
         machine = self._machine
         permits: dict[str, Refusal | None] = {}
         drafts: Lines = []
+        size = 0
         for index, line in enumerate(lines):
             draft = staged_envelopes.read(line, source, now, machine.limits)
             if isinstance(draft, Draft):
@@ -122,6 +140,10 @@ class Staging:
                 ref = where if draft.ref is None else f"{where}.{draft.ref}"
                 return msgspec.structs.replace(draft, ref=ref)
             drafts.append(draft)
+            size += len(line)
+            if size > STEP_BYTES:
+                size = 0
+                yield
         return drafts
 
     def _fullness(self, more: int, own: int) -> Refusal | None:

@@ -6,11 +6,12 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from heapq import heappop, heappush
 from typing import Protocol
 
 from penstock.core.clock import Now
+from penstock.dialects.courier.wire.request_checks import Steps, T
 from penstock.server.engine.connections import Scheduler
 
 
@@ -139,3 +140,11 @@ class SurveyQueue:
             self._waiting.rotate(-1)
         if self._waiting:
             self._scheduler.soon(self._step)
+
+
+async def in_steps(survey: Callable[[SteppedWork, Callable[[], None]], None], work: Generator[None, None, T]) -> T:
+    """Do work that a request asked for, one step a turn."""
+    steps, done = Steps(work), asyncio.Event()
+    survey(steps, done.set)
+    await done.wait()
+    return steps.result

@@ -15,9 +15,10 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.operations.outcomes import Late, Result
-from penstock.dialects.courier.wire.request_checks import STEP_BYTES, CheckSteps, check_request
+from penstock.dialects.courier.wire.request_checks import STEP_BYTES, check_request
 from penstock.server.admin.reload import REVOKED
 from penstock.server.auth.tokens import bearer, subprotocol
+from penstock.server.engine.schedulers import in_steps
 from penstock.server.http import cors, idempotency, routes, sockets
 from penstock.server.http.request import Done, Request, Route, error_reply
 from penstock.server.http.services import HttpServices
@@ -138,7 +139,7 @@ class HttpEndpoint:
             return data
         request.data = data
         if len(data) > STEP_BYTES and route.body is not None:
-            refusal = await self._check_in_steps(data)
+            refusal = await in_steps(self._runtime.survey, check_request(data, self._runtime.machine.limits))
             if refusal is not None:
                 return error_reply(refusal)
             request.is_checked = True
@@ -153,14 +154,6 @@ class HttpEndpoint:
             self._reply_when_durable(outcome, done)
             return await future
         return _to_reply(outcome)
-
-    async def _check_in_steps(self, data: bytes) -> Refusal | None:
-        """Check a large body, one step a turn."""
-        work = CheckSteps(check_request(data, self._runtime.machine.limits))
-        done = asyncio.Event()
-        self._runtime.survey(work, done.set)
-        await done.wait()
-        return work.problem
 
     def _preflight(self, exchange: Exchange) -> Reply | None:
         """The answer to a CORS preflight, which carries no token; None for pages of this server."""

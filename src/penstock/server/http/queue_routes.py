@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
 
 import msgspec
 
@@ -71,10 +71,13 @@ async def pull(services: HttpServices, request: Request) -> Reply | Refusal:
         raise
 
 
-def staged(work: Callable[[HttpServices, Request, BatchSource], Outcome]) -> Callable[[HttpServices, Request], Outcome]:
+Staged = Outcome | Coroutine[Any, Any, Outcome]
+
+
+def staged(work: Callable[[HttpServices, Request, BatchSource], Staged]) -> Callable[[HttpServices, Request], Staged]:
     """A handler of a staging route: reads the batch from the path, then does the work."""
 
-    def handle(services: HttpServices, request: Request) -> Outcome:
+    def handle(services: HttpServices, request: Request) -> Staged:
         app, *rest = request.values
         source = source_of(app, rest[0] if rest else "0", request.principal, payer_address(request.peer))
         return source if isinstance(source, Refusal) else work(services, request, source)

@@ -9,7 +9,7 @@ import pytest
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
-from penstock.dialects.courier.wire.request_checks import STEP_BYTES, CheckSteps, check_request
+from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps, check_request
 from tests.hostile_json import cpu_s, plain, shapes
 
 LIMITS = Limits()
@@ -28,14 +28,14 @@ def array(payload: bytes, size: int = 200_000) -> bytes:
 
 def verdict(data: bytes) -> tuple[Refusal | None, list[float]]:
     """What is wrong, and the CPU time of each step."""
-    work = CheckSteps(check_request(data, LIMITS))
+    work = Steps(check_request(data, LIMITS))
     steps: list[float] = []
     is_done = False
     while not is_done:
         began = time.thread_time()
         is_done = work.step(Now(0, 0))
         steps.append(time.thread_time() - began)
-    return work.problem, steps
+    return work.result, steps
 
 
 def test_an_array_takes_many_steps() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import cache
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -22,8 +23,7 @@ STEP_BYTES = 128 * 1024
 PART_MIN = 64 * 1024
 """Bytes from which on a member is checked on its own."""
 
-Checks = Generator[None, None, Refusal | None]
-"""Checks in steps; its value says what is wrong."""
+T = TypeVar("T")
 
 
 class _Outline(msgspec.Struct):
@@ -45,8 +45,8 @@ def _items(most: int) -> msgspec.json.Decoder[msgspec.Struct]:
     return msgspec.json.Decoder(msgspec.defstruct("Items", fields, array_like=True))
 
 
-def check_request(data: bytes, limits: Limits) -> Checks:
-    """The checks of a request; whether it has the right members is left to its type."""
+def check_request(data: bytes, limits: Limits) -> Generator[None, None, Refusal | None]:
+    """The checks of a request in steps; its value says what is wrong. Whether it has the right members is left to its type."""
     try:
         outline = _outline.decode(data)
     except msgspec.ValidationError:  # no object
@@ -91,18 +91,19 @@ def check_request(data: bytes, limits: Limits) -> Checks:
     return problem
 
 
-class CheckSteps:
-    """Checks as work that is done a step a turn."""
+class Steps(Generic[T]):
+    """A generator as work that is done a step a turn."""
 
-    def __init__(self, checks: Checks) -> None:
-        self._checks = checks
-        self.problem: Refusal | None = None
+    def __init__(self, work: Generator[None, None, T]) -> None:
+        self._work = work
+        self.result: T
+        """Set when all steps are done."""
 
     def step(self, now: Now) -> bool:
         """Do one step; True when all are done."""
         try:
-            next(self._checks)
+            next(self._work)
         except StopIteration as end:
-            self.problem = end.value
+            self.result = end.value
             return True
         return False

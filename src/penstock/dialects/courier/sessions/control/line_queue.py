@@ -12,7 +12,7 @@ from collections.abc import Callable
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
-from penstock.dialects.courier.wire.request_checks import STEP_BYTES, CheckSteps, check_request
+from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps, check_request
 
 Take = Callable[[Now, list[bytes], Refusal | None], None]
 """Handles lines: small ones, or a large one with what its checks found."""
@@ -28,7 +28,7 @@ class LineQueue:
         self._answers = answers
         self._take = take
         self._lines: deque[bytes] = deque()
-        self._check: CheckSteps | None = None
+        self._check: Steps[Refusal | None] | None = None
         self._is_running = False
 
     def __len__(self) -> int:
@@ -59,10 +59,10 @@ class LineQueue:
                 if ready:
                     break
                 if self._check is None:
-                    self._check = CheckSteps(check_request(line, self._runtime.machine.limits))
+                    self._check = Steps(check_request(line, self._runtime.machine.limits))
                 if not self._check.step(now):
                     return False
-                problem, self._check = self._check.problem, None
+                problem, self._check = self._check.result, None
             ready.append(self._lines.popleft())
             size += len(line)
         self._take(now, ready, problem)
