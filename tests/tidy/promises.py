@@ -30,6 +30,7 @@ SECTIONS = (
     "Limits, reload and HTTP details",
     "Schemas, skills and observability",
     "Benchmarks and robustness",
+    "Hold under hostile conditions",
     "Triggers",
     "The document's testing strategy",
     "Tenants",
