@@ -110,3 +110,24 @@ def test_a_large_message_may_follow_the_join_at_once(start_server):
         kinds = [decode(server_frame(peer)[1])["kind"] for _ in range(2)]
         assert kinds == ["system/welcome", "chat"]
         peer.close()
+
+
+@pytest.mark.more
+@pytest.mark.promise("Hold under hostile conditions", "memory returns to the system after an attack")
+def test_memory_returns_after_paused_readers_are_gone(start_server):
+    server = start_server()
+    http = Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
+    before = resident(server.process.pid)
+    with ExitStack() as peers:
+        for number in range(60):
+            peer = peers.enter_context(connected(server.control))
+            peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            peer.say({"type": "subscribe", "stream": f"q{number}", "credit": 5_000, "reqId": 1})
+            batch = [envelope(f"{number}-{n}", "x" * 1_000) for n in range(3_000)]
+            assert http.post("/v1/enqueue", {"to": f"q{number}", "envelopes": batch}).status == 200
+        grown = resident(server.process.pid) - before
+        assert grown > 200 * MIB
+    for number in range(60):
+        until(lambda number=number: http.stats(f"q{number}")["inflight"] == 0)
+        assert http.post("/v1/purge", {"stream": f"q{number}"}).status == 200
+    until(lambda: resident(server.process.pid) - before < grown * 0.5, "the return of memory")

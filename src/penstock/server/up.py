@@ -17,6 +17,7 @@ from penstock.server.assembly import Endpoints, Service
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.config.relay_sections import relay_errors
 from penstock.server.engine.entrance import raise_descriptor_limit
+from penstock.server.engine.heap import Heap
 from penstock.server.journal.lifecycle import LockedError
 from penstock.server.logging import logs
 from penstock.server.open_cell import version
@@ -221,6 +222,7 @@ async def _run(config: Config, data: Path | None, writer: LogWriter, options: Op
     service = Service(config, data, lambda: writer.dropped, lambda: configure(options, os.environ))
     can_reload = config.source is not None or not sys.stdout.isatty()
     stopping = stop_signals(writer, service.reload if can_reload else None)
+    trimming = asyncio.get_running_loop().create_task(Heap().run())
     endpoints = await service.start()
     for notice in config.notices:
         logs.warning("config.notice", note=notice)
@@ -237,6 +239,7 @@ async def _run(config: Config, data: Path | None, writer: LogWriter, options: Op
         demo = demo_child(service.run_dir)
         await demo.start(task_of(service, config, prints=not options.as_json))
     await stopping.wait()
+    trimming.cancel()
     if demo is not None:
         await demo.stop(DEMO_STOP_S)
     return await drain(service)

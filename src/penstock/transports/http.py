@@ -314,6 +314,7 @@ class HttpListener:
     async def _send_large(self, request: web.BaseRequest, response: web.Response, reader: Download, size: int) -> None:
         """Write an answer and wait until the peer has read it, or is cut off because it does not."""
         await response.prepare(request)
+        request.writer.send_headers()  # aiohttp copies a body that leaves with its headers
         self._handler.note_unread(reader, size)
         self._downloads.add(reader)
         try:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 100_000
 """Rows of one answer."""
-BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of one answer; a single larger row still gets through."""
+BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of one answer, which waits in memory until it is read; a single larger row still gets through."""
 THREADS = 2
 """Reads at a time: history must not take the CPU from messages."""
 WAITING_MAX = 32
