@@ -59,7 +59,7 @@ def comparisons(source: str) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-@pytest.mark.promise("Access and limits", "secrets are compared in constant time")
+@pytest.mark.promise("Security", "secrets are compared in constant time")
 def test_no_secret_is_compared_with_an_operator_that_ends_early() -> None:
     found = {one for path in (ROOT / "src/penstock").rglob("*.py") for one in comparisons(path.read_text("utf-8"))}
     assert found - ALLOWED.keys() == set(), "use hmac.compare_digest, or allow it here with its reason"
