@@ -79,11 +79,11 @@ def test_a_torn_row_that_may_be_acknowledged_waits_for_the_operator(
     assert "JournalDamaged" in capsys.readouterr().err
     assert path.read_bytes() == torn
     done = penstock(capsys, "log", "repair", "--accept-loss", *where)
-    assert (done["epoch"], done["lost"]["bytes"]) == (1, len(frame) - 1)
+    assert (done["epoch"], done["bytes"]) == (1, len(frame) - 1)
     server = start_server()
     http = operator(server)
     (row,) = http.get("/v1/tail", event="repair").json["rows"]
-    assert row["meta"] == {"epoch": 1, "from": done["lost"]["from"], "to": None, "bytes": len(frame) - 1}
+    assert row["meta"] == {"epoch": 1, "from": done["from"], "to": None, "bytes": len(frame) - 1}
     assert http.get("/health").json["journal"]["epoch"] == 1
     assert [one["deliver"]["id"] for one in http.pull("jobs", max=9)] == ["a"]
     http.enqueue("jobs", "c")

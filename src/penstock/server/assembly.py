@@ -297,11 +297,7 @@ class Service:
             if refusal is not None:
                 runtime.dismiss(connection, refusal)
                 closed += 1
-
-        def is_gone(holder: Principal) -> bool:
-            return self.tokens.renewed(holder) is None
-
-        return closed + sum(listener.cut_downloads(is_gone) for listener in self._listeners)
+        return closed + sum(listener.cut_downloads(self.tokens.renewed) for listener in self._listeners)
 
     def start_pipeline(self) -> None:
         """Start the pipeline, once the server listens."""
@@ -323,10 +319,8 @@ class Service:
         if address is None:
             return None
         if isinstance(address, HostPort):
-            local = is_loopback(address.host)
-            self._control = await listen_tcp(
-                address.host, address.port, lambda wire, peer: self._accept(wire, peer, local)
-            )
+            host, local = address.host, is_loopback(address.host)
+            self._control = await listen_tcp(host, address.port, lambda wire, peer: self._accept(wire, peer, local))
             port = self._control.sockets[0].getsockname()[1]
             return f"tcp://{HostPort(address.host, port)}"
         address.parent.mkdir(parents=True, exist_ok=True)

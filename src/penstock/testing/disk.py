@@ -14,8 +14,6 @@ import msgspec
 
 GARBAGE_CHANCE = 0.4
 """How often a crash leaves other bytes than those written in what was not synced."""
-VERSIONS_MAX = 8
-"""Contents of a file written in place that a crash chooses from."""
 _WHOLE = 1 << 60
 
 
@@ -26,7 +24,7 @@ class PowerLossError(BaseException):
 class _Inode:
     """A file's bytes, apart from its names."""
 
-    __slots__ = ("changes", "data", "doubts", "durable", "reserved", "versions")
+    __slots__ = ("changes", "data", "doubts", "durable", "newest", "reserved")
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -36,8 +34,8 @@ class _Inode:
         self.doubts: list[tuple[int, int]] = []
         """Ranges that a failed sync may have dropped: a later sync says nothing about them."""
         self.reserved = 0
-        self.versions: list[bytes] = []
-        """Since the last sync: contents that were written in place, a sector each, so that a crash leaves one of them whole."""
+        self.newest: bytes | None = None
+        """Written in place since the last sync, within a sector: a crash leaves it or the durable content, whole."""
 
     @property
     def size(self) -> int:
@@ -58,12 +56,12 @@ class _Inode:
             self.append(data)
             return
         self.data[:] = data
-        self.versions = [*self.versions[-VERSIONS_MAX:], data]
+        self.newest = data
 
     def sync(self) -> None:
         self.durable = bytes(self.data)
         self.changes.clear()
-        self.versions.clear()
+        self.newest = None
 
     def doubt(self) -> None:
         """A sync failed: the changes count as written, but may be lost."""
@@ -75,7 +73,7 @@ class _Inode:
         self.sync()
 
     def after_crash(self, dice: Random) -> _Inode:
-        found = bytearray(dice.choice(self.versions) if self.versions and dice.random() < 0.5 else self.durable)
+        found = bytearray(self.durable if self.newest is None else dice.choice((self.durable, self.newest)))
         sound = len(found)
         kept = dice.randint(0, len(self.changes))
         for change in self.changes[:kept]:

@@ -266,9 +266,9 @@ class HttpListener:
             port = listener.sockets[0].getsockname()[1]
         return port
 
-    def cut_downloads(self, is_gone: Callable[[Any], bool]) -> int:
-        """End the large answers to holders who are gone; returns how many."""
-        gone = [reader for reader in self._downloads if is_gone(reader.holder)]
+    def cut_downloads(self, renewed: Callable[[Any], object | None]) -> int:
+        """End the large answers to holders who have no rights any more; returns how many."""
+        gone = [reader for reader in self._downloads if renewed(reader.holder) is None]
         for reader in gone:
             reader.cut(0)
         return len(gone)

@@ -196,17 +196,11 @@ def repair(
             hint = "restore a backup, or give up these rows and all after them with --accept-loss"
             hint = "restore a backup" if accept_loss else hint
             raise PenstockError(Refusal("JournalDamaged", str(error), hint=hint)) from None
-    if place.as_json:
-        print_json(report)
-    elif report.lost is not None:
-        lost = report.lost
-        last = "the end, which is unknown" if lost["to"] is None else f"at least {lost['to']}"
-        print_line(f"rows {lost['from']} to {last} are lost, {lost['bytes']} bytes are in `lost-*`: {report.cause}")
-        print_line(f"the journal continues at row {report.end}, in epoch {report.epoch}")
-    elif report.cause is not None:
-        print_line(f"rows may have been lost: {report.cause}; the journal continues in epoch {report.epoch}")
-    else:
-        print_line(f"nothing to repair; the next row is {report.end}")
+    text = f"the journal continues at row {report['end']}, in epoch {report['epoch']}"
+    if "from" in report:
+        last = "an unknown row" if report["to"] is None else f"at least {report['to']}"
+        text = f"rows {report['from']} to {last} are lost, {report['bytes']} bytes are in `lost-*`; {text}"
+    print_result(report, f"{report['notice'] or 'nothing to repair'}; {text}", as_json=place.as_json)
 
 
 @log.command

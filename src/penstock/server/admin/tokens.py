@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,7 +17,7 @@ from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
 
 EXPIRY_LOOK_US = 1_000_000
-"""How often connections of expired tokens are closed, by the wall clock, which may jump. New requests are refused at once."""
+"""How often expired tokens are looked for, by the wall clock, which may jump."""
 
 
 class TokenRow(msgspec.Struct):
@@ -28,7 +29,7 @@ class TokenRow(msgspec.Struct):
     scopes: list[str]
     origin: Literal["config", "minted"]
     created_at: Time | None
-    expires_at: Time | None = None
+    expires_at: datetime | None = None
 
 
 class TokensReply(msgspec.Struct):
@@ -66,8 +67,6 @@ class TokenAdmin(msgspec.Struct, eq=False):
     minted: MintedTokens
     readmit: Callable[[], int]
     """Gives every connection the rights that its token has now; returns how many it closed."""
-    _expired: int = 0
-    _is_watching: bool = False
 
     def listing(self) -> TokensReply:
         rows = [
@@ -108,24 +107,14 @@ class TokenAdmin(msgspec.Struct, eq=False):
 
     def _changed(self) -> int:
         learn(self.minted, self.store, self.guard)
-        self.watch()
         return self.readmit()
 
     def watch(self) -> None:
-        """Close the connections of each token that expires; call it once at the start."""
-        if not self._is_watching:
-            self._expired = self.store.expiring[0]
-            self._look_again()
-
-    def _look_again(self) -> None:
-        expired, expiring = self.store.expiring
-        if expired > self._expired:
-            logs.event("token.expired", tokens=expired - self._expired, closed=self.readmit())
-        self._expired = expired
-        self._is_watching = expiring > 0
-        if self._is_watching:
-            scheduler = self.runtime.scheduler
-            scheduler.at(scheduler.now().us + EXPIRY_LOOK_US, self._look_again)
+        """Refuse each token when it expires, and close its connections; call it once, at the start."""
+        if expired := self.store.expire():
+            logs.event("token.expired", tokens=expired, closed=self.readmit())
+        scheduler = self.runtime.scheduler
+        scheduler.at(scheduler.now().us + EXPIRY_LOOK_US, self.watch)
 
 
 def learn(minted: MintedTokens, store: TokenStore, guard: Guard) -> None:

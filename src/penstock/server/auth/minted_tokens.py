@@ -38,12 +38,7 @@ class MintedToken(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     created_at: str
     agent: str | None = None
     tenant: str | None = None
-    expires_at: str | None = None
-
-    @property
-    def expires_s(self) -> float | None:
-        """When it expires, in seconds since 1970."""
-        return None if self.expires_at is None else datetime.fromisoformat(self.expires_at).timestamp()
+    expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
     @property
     def token(self) -> TokenSection:
@@ -94,15 +89,14 @@ class MintedTokens:
     @property
     def expiries(self) -> dict[bytes, float]:
         """When tokens expire, by their digests."""
-        return {bytes.fromhex(minted.digest): expires for minted in self if (expires := minted.expires_s) is not None}
+        return {bytes.fromhex(minted.digest): minted.expires_at.timestamp() for minted in self if minted.expires_at}
 
     def mint(
         self, request: TokenRequest, wall_us: int, *, configured: Sequence[TokenSection] = (), bound: int
     ) -> str | Refusal:
         """Make a token and return it; only its digest is kept."""
         text = token_text(secrets.token_bytes(TOKEN_BYTES))
-        expires_us = None if request.expires_at is None else int(request.expires_at.timestamp() * 1_000_000)
-        if expires_us is not None and expires_us <= wall_us:
+        if request.expires_at is not None and request.expires_at.timestamp() * 1_000_000 <= wall_us:
             hint = "choose a later time; the clock of the server counts"
             return Refusal("InvalidRequest", "the token would expire in the past", ref="expires_at", hint=hint)
         made = MintedToken(
@@ -112,7 +106,7 @@ class MintedTokens:
             rfc3339(wall_us),
             request.agent,
             request.tenant,
-            None if expires_us is None else rfc3339(expires_us),
+            request.expires_at,
         )
         # A name is the identity that leases belong to, so two tokens never share one.
         taken = [token.holder_name(number) for number, token in enumerate(configured, 1)]
@@ -163,9 +157,5 @@ def _read(file: Path) -> dict[str, MintedToken]:
         problems = token_errors([*kept, minted.token])
         if problems:
             raise ConfigError([f"`{file}`: token `{minted.name[:80]}`: {problem}" for problem in problems])
-        try:
-            _ = minted.expires_s
-        except ValueError as error:  # without its expiry a token would be valid for ever
-            raise ConfigError([f"`{file}`: token `{minted.name[:80]}`: expires_at: {error}"]) from error
         kept.append(minted.token)
     return {minted.name: minted for minted in content.tokens}

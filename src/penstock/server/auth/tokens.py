@@ -47,7 +47,9 @@ class TokenStore:
         self, auth: AuthSection, operator_token: str | None = None, wall_s: Callable[[], float] = time.time
     ) -> None:
         self._wall_s = wall_s
+        self._all_expiries: dict[bytes, float] = {}
         self._expiries: dict[bytes, float] = {}
+        """Those that are still to come."""
         self._holders: dict[bytes, tuple[bytes, Principal]] = {}
         self._minted: tuple[TokenSection, ...] = ()
         self.required = False
@@ -62,9 +64,9 @@ class TokenStore:
         self._learn()
 
     def adopt_minted(self, tokens: Iterable[TokenSection], expiries: Mapping[bytes, float] | None = None) -> None:
-        """Replace the minted tokens. One that has expired is refused, and still makes a token required."""
+        """Replace the minted tokens. `expiries` are their times by digest, in seconds since 1970; see `expire`."""
         self._minted = tuple(tokens)
-        self._expiries = dict(expiries or {})
+        self._all_expiries = dict(expiries or {})
         self._learn()
 
     def _learn(self) -> None:
@@ -84,6 +86,8 @@ class TokenStore:
             holders[digest] = (digest, principal)
         self._holders = holders
         self.required = bool(tokens)
+        self._expiries = dict(self._all_expiries)
+        self.expire()
 
     def add_operator(self, token: str) -> None:
         """Accept this token as the operator's too."""
@@ -98,19 +102,18 @@ class TokenStore:
             return None if self.required else principal
         if not principal.credential:
             return principal  # a worker of the server itself has no token
-        for digest, known in self._holders.values():
+        for _, known in self._holders.values():
             if known.credential == principal.credential:
-                return None if self._is_expired(digest) else known
+                return known
         return None
 
-    @property
-    def expiring(self) -> tuple[int, int]:
-        """How many tokens have expired, and how many will."""
-        expired = sum(map(self._is_expired, self._expiries))
-        return expired, len(self._expiries) - expired
-
-    def _is_expired(self, digest: bytes) -> bool:
-        return digest in self._expiries and self._wall_s() >= self._expiries[digest]
+    def expire(self) -> int:
+        """Refuse the tokens that have expired from now on; returns how many. They still make a token required."""
+        expired = [digest for digest, expires_s in self._expiries.items() if self._wall_s() >= expires_s]
+        for digest in expired:
+            del self._expiries[digest]
+            self._holders.pop(digest, None)
+        return len(expired)
 
     def resolve(self, token: str | None) -> Principal | None:
         """The holder of a token; without a token, ANONYMOUS where none is required; None means 401.
@@ -121,7 +124,7 @@ class TokenStore:
             return None if self.required else ANONYMOUS
         digest = sha256(token.encode("utf-8", "surrogateescape")).digest()
         known, principal = self._holders.get(digest, (b"", None))
-        return principal if hmac.compare_digest(known, digest) and not self._is_expired(digest) else None
+        return principal if hmac.compare_digest(known, digest) else None
 
     def __repr__(self) -> str:
         names = ", ".join(principal.name for _, principal in self._holders.values())

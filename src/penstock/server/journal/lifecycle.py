@@ -6,10 +6,10 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -18,11 +18,9 @@ from penstock.core.clock import Now
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.records import Entry
 from penstock.dialects.mew.state import SpaceMemory
-from penstock.journal import accept_loss
-from penstock.journal.accept_loss import RepairReport
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
-from penstock.journal.open_and_repair import Opened, Progress
+from penstock.journal.open_and_repair import Opened, Progress, read_identity
 from penstock.journal.parquet_table import EventsTable
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
@@ -35,18 +33,13 @@ from penstock.server.engine.schedulers import real_now
 from penstock.server.journal.seal_process import SealTask
 from penstock.server.logging import logs
 
+T = TypeVar("T")
 LOOK_S = 1.0
 """How often the size of the newest segment is checked."""
 
 
 class LockedError(Exception):
     """Another process writes this journal."""
-
-    def __init__(self, data: Path) -> None:
-        super().__init__(
-            f"another process writes `{data}`\n"
-            "hint: stop it, or choose another directory; if it is a server, `penstock top` and `penstock console` show it"
-        )
 
 
 class JournalLifecycle:
@@ -74,23 +67,35 @@ class JournalLifecycle:
         """Free bytes of the journal's disk."""
         return self._disk.free()
 
-    def health(self) -> dict[str, Any]:
-        """The journal's part of `GET /health`, beside its disk: whether a recovery may have lost rows."""
-        assert self._opened is not None
-        news = self._opened.news
-        return {"epoch": self._opened.identity.epoch, "notice": None if news is None else _notice(news)}
+    @property
+    def news(self) -> Entry | None:
+        """The row that began a new epoch at this start."""
+        return None if self._opened is None else self._opened.news
 
-    def recover(self, machine: Machines, now: Now, progress: Progress | None = None) -> int:
+    def health(self) -> dict[str, Any]:
+        """The journal's part of `GET /health`, besides its disk: whether a recovery may have lost rows."""
+        assert self._opened is not None
+        notice = None if self.news is None else f"rows may have been lost: {self.news.reason}"
+        return {"epoch": self._opened.identity.epoch, "notice": notice}
+
+    def recover(
+        self, machine: Machines, now: Now, progress: Progress | None = None, *, accepts_loss: bool = False
+    ) -> int:
         """Lock the directory and rebuild the machine from it; returns the number of rows read."""
         if not self._disk.lock():
-            raise LockedError(self.data)
+            raise LockedError(
+                f"another process writes `{self.data}`\n"
+                "hint: stop it, or choose another directory; if it is a server, `penstock top` and `penstock console` show it"
+            )
         # The lake holds message bodies too, so only its owner may read it by default.
         (self.data / "lake").mkdir(mode=0o700, exist_ok=True)
         # The sealer of a killed server may still run and delete the segments that are read below.
         sealing = RealDisk(self.data / "journal")
         sealing.lock("sealing", waits=True)
         try:
-            opened = Opened(self._disk, fresh_id=os.urandom(16).hex(), sync=self._config.journal.sync)
+            floor = EventsTable(self.data / "lake").sealed_end(_id_of(self._disk), 0) if accepts_loss else None
+            sync = self._config.journal.sync
+            opened = Opened(self._disk, fresh_id=os.urandom(16).hex(), sync=sync, loss_floor=floor)
             rows = 0
             for row in opened.live_rows():
                 machine.resume(now, row)
@@ -99,6 +104,9 @@ class JournalLifecycle:
                 machine.restore(now, row)
                 rows += 1
             self._check_table(opened)
+        except BaseException:
+            self._disk.unlock()
+            raise
         finally:
             sealing.unlock()
         machine.recovered(now)
@@ -129,9 +137,9 @@ class JournalLifecycle:
                 "journal.torn", bytes=self._opened.torn_bytes, note="the torn tail was never acknowledged; truncated"
             )
         log = self._opened.log()
-        if self._opened.news is not None:
-            logs.warning("journal.epoch", epoch=self._opened.identity.epoch, note=_notice(self._opened.news))
-            log.commit([[self._opened.news]], time.time_ns() // 1000)
+        if self.news is not None:
+            logs.warning("journal.epoch", **self.health())
+            log.commit([[self.news]], time.time_ns() // 1000)
             self._opened.publish()
         self.journal = DiskJournal(
             self._opened,
@@ -199,8 +207,9 @@ class JournalLifecycle:
         self._disk.unlock()
 
 
-def _notice(news: Entry) -> str:
-    return f"rows may have been lost: {news.reason}"
+def _id_of(disk: RealDisk) -> str:
+    identity = read_identity(disk)
+    return "" if identity is None else identity.id
 
 
 @contextmanager
@@ -230,39 +239,40 @@ def seal_directory(data: Path, config_path: Path | None) -> SealReport:
     if config_path is None:
         # The retention of the server is unknown without its config, so nothing is deleted.
         config = replace(config, journal=replace(config.journal, retention=KEEP_ALL))
-    with _locked_is_unavailable():
-        return asyncio.run(_seal(data.absolute(), config))
+    return _run_offline(_seal(data.absolute(), config))
 
 
-def repair_directory(data: Path, *, accepts_loss: bool) -> RepairReport:
-    """Repair a journal while no server runs. Raises DamageError unless the loss is accepted."""
-    identity = JournalReader(data).identity()
-    disk, sealing = RealDisk(data / "journal"), RealDisk(data / "journal")
-    with _locked_is_unavailable():
-        if not disk.lock():
-            raise LockedError(data)
-    sealing.lock("sealing", waits=True)
+def repair_directory(data: Path, *, accepts_loss: bool) -> dict[str, Any]:
+    """Open and close a journal while no server runs; returns what was lost. Raises DamageError unless the loss is accepted."""
+    JournalReader(data).identity()
+    return _run_offline(_repair(data.absolute(), load(None, {}), accepts_loss))
+
+
+def _run_offline(work: Coroutine[Any, Any, T]) -> T:
     try:
-        wall_us = time.time_ns() // 1000
-        return accept_loss.repair(disk, data / "lake", identity, wall_us, accepts_loss=accepts_loss)
-    finally:
-        sealing.unlock()
-        disk.unlock()
-
-
-@contextmanager
-def _locked_is_unavailable() -> Iterator[None]:
-    try:
-        yield
+        return asyncio.run(work)
     except LockedError as error:
         message, _, hint = str(error).partition("\nhint: ")
         raise PenstockError(Refusal("JournalUnavailable", message, hint=hint or None)) from None
 
 
-async def _seal(data: Path, config: Config) -> SealReport:
+async def _repair(data: Path, config: Config, accepts_loss: bool) -> dict[str, Any]:
+    archive = _recovered(data, config, accepts_loss=accepts_loss)
+    journal = archive.start(asyncio.get_running_loop())
+    await archive.close()
+    meta = "{}" if archive.news is None else archive.news.meta
+    return {**archive.health(), "end": journal.next_offset, **msgspec.json.decode(meta or "{}")}
+
+
+def _recovered(data: Path, config: Config, *, accepts_loss: bool = False) -> JournalLifecycle:
     archive = JournalLifecycle(data, config)
     machine = make_machine(config.limits, lambda name: policy_for(config, name), os.urandom)
-    archive.recover(Machines(machine, SpaceMemory()), real_now())
+    archive.recover(Machines(machine, SpaceMemory()), real_now(), accepts_loss=accepts_loss)
+    return archive
+
+
+async def _seal(data: Path, config: Config) -> SealReport:
+    archive = _recovered(data, config)
     archive.start(asyncio.get_running_loop())
     try:
         return await archive.seal(wants_live=True)
