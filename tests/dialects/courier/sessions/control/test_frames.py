@@ -1,5 +1,8 @@
 """Frames of Control v1 extend the HTTP requests and keep their own keys; a bad line names its request."""
 
+import time
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -64,6 +67,7 @@ DEEP = b"[" * 3000 + b"]" * 3000
         (rb'{"type":"enqueue","to":"a","env":{"payload":"\\\udc00"},"reqId":"r"}', "r", True),
         (rb'{"type":"enqueue","to":"a","env":{"payload":"\ud800"}}', "enqueue", True),
         (rb'{"type":"subscribe","stream":"\ud800"}', None, True),
+        (rb'{"type":"stats","reqId":"\ud83d\ude00"}', "\U0001f600", True),
         (b'{"type":"stats","stream":"x\xff","reqId":7}', 7, True),
         (b'{"type":"enqueue","to":"a","reqId":7,"env":%b}' % DEEP, 7, True),
         (b'{"type":"enqueue","to":"a","env":%b,"reqId":7}' % DEEP, 7, True),
@@ -93,3 +97,33 @@ def test_a_payload_never_names_the_request(payload: dict[str, object], req_id: s
         for cut in (len(line), *range(1, len(line), 7)):
             found = frames.name_of(frames.scan_reference(line[:cut], is_whole=cut == len(line)))
             assert found in ((req_id, None) if len(members) == 2 else (None,))
+
+
+SIZE = 1024 * 1024
+HOSTILE = {
+    "surrogates": rb'{"a":"' + rb"\ud800" * (SIZE // 6) + b'"}',
+    "backslashes": b'{"a":"' + b"\\" * SIZE,
+    "open escapes": b'{"a":"' + b'\\"' * (SIZE // 2),
+    "quotes": b'"' * SIZE,
+    "braces": b"{" * SIZE,
+    "members": b"{" + b',"reqId":"' * (SIZE // 10),
+    "spaces": b'{,"reqId":1' + b" " * SIZE,
+}
+
+
+@pytest.mark.parametrize("shape", HOSTILE)
+def test_reading_a_broken_line_costs_little(shape: str) -> None:
+    """The CPU of a refusal, compared with one decode of plain JSON of the same size."""
+    line = HOSTILE[shape]
+    plain = msgspec.json.encode(["plain text "] * (SIZE // 14))
+
+    def cost(work: Callable[[], object]) -> int:
+        times = []
+        for _ in range(3):
+            start = time.process_time_ns()
+            work()
+            times.append(time.process_time_ns() - start)
+        return min(times)
+
+    error = msgspec.DecodeError("broken")
+    assert cost(lambda: frames.refusal_of(line, error)) < 10 * cost(lambda: msgspec.json.decode(plain))

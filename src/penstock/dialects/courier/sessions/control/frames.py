@@ -6,6 +6,7 @@ HTTP request struct, so an operation takes the frame itself. Unknown fields are 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from datetime import datetime
 from typing import Annotated, Any
@@ -218,8 +219,10 @@ decode_reference = msgspec.json.Decoder(Reference).decode
 
 HEAD_MAX = 1024
 """Bytes at each end of a broken line in which its `reqId` is looked for."""
+LENIENT_MAX = 64 * 1024
+"""Bytes of a broken line that is read as a whole: a longer one would hold the loop."""
 
-_LONE = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 """The escape of a surrogate. Half of a pair is grammatical JSON, and no text."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]{1,18})(?=[\s,}])')
@@ -228,14 +231,10 @@ _LAST = re.compile(rb'[,{]\s*"reqId"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9]{1,18})\s*}
 
 def reference_of(line: bytes) -> Reference | None:
     """What can be read of the request in a line that is no frame: leniently as a whole, else from its ends."""
-    try:
-        return decode_reference(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return decode_reference(_LONE.sub(rb"\1\\ufffd", line))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return scan_reference(line, is_whole=True)
+    for text in (line, _SURROGATE.sub(rb"\\ufffd", line) if len(line) <= LENIENT_MAX else line[:0]):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return decode_reference(text)
+    return scan_reference(line, is_whole=True)
 
 
 def scan_reference(line: bytes, *, is_whole: bool) -> Reference | None:

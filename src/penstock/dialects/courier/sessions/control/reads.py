@@ -54,6 +54,7 @@ class Reads:
                 self._survey(frame.req_id, WhereSurvey(self._machine, principal, frame.id), slot)
             case _:
                 self._fill(slot, frame.req_id, self._query(now, frame))
+                return
 
     def _query(self, now: Now, frame: QueryFrame) -> Outcome:
         machine, principal = self._machine, self._answers.session.link.principal

@@ -217,6 +217,7 @@ class ControlSession:
                 self._follow(now, frame)
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
+                return
 
     def _operate(self, now: Now, frame: frames.ControlFrame) -> Outcome:
         """The operations that HTTP has too."""
