@@ -33,7 +33,7 @@ def test_a_process_that_cannot_be_had_is_tried_again(tmp_path: Path, monkeypatch
     monkeypatch.setattr(supervisor, "READY_S", 0.25)
 
     async def start() -> int:
-        runtime = cast(Any, SimpleNamespace(scheduler=SimpleNamespace(now=lambda: Now(0, 0))))
+        runtime = cast(Any, SimpleNamespace(turn_listeners=[], scheduler=SimpleNamespace(now=lambda: Now(0, 0))))
         relay = RelaySupervisor(RelaySection(), tmp_path, RelayMemory(), runtime, keeps_rows=False)
         with pytest.raises(RelayError, match="did not open its sockets"):
             await relay.start()

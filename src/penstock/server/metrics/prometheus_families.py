@@ -196,7 +196,7 @@ def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: 
             "penstock_relay_topics": figures.topics,
             "penstock_relay_held_bytes": figures.bytes,
             "penstock_relay_observations_dropped": figures.dropped,
-            "penstock_relay_facts_dropped": figures.facts_dropped,
+            "penstock_relay_facts_dropped": figures.facts_dropped + relay.facts_dropped,
             "penstock_relay_peers_cut": figures.peers_cut,
             "penstock_relay_reopened": figures.reopened,
         }

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.core.clock import Now
+from penstock.core.errors import Refusal
 from penstock.core.records import Entry
 from penstock.core.relay.bounds import MIB, RelayLimits
 from penstock.core.relay.topic import Remembered
@@ -101,6 +103,11 @@ class RelaySupervisor:
         self._child = ChildSupervisor(MODULE, stdout="reports")
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[RelayReady] = asyncio.get_running_loop().create_future()
+        self._undecided: dict[int, list[Entry]] = {}
+        """Facts in batches that the journal has not decided, by batch."""
+        self._refused: list[Entry] = []
+        """Facts that the journal refused; proposed again with each report until it takes them."""
+        self.facts_dropped = 0
         self.is_up = False
         self.figures: RelayTotals | None = None
         self.topics: dict[str, TopicFigures] = {}
@@ -109,6 +116,7 @@ class RelaySupervisor:
 
     async def start(self) -> RelayReady:
         """Start the relay and return the addresses of its sockets."""
+        self._runtime.turn_listeners.append(self)
         curve = self._section.curve
         if curve is not None:
             self._curve = curve_keys(Path(curve.secret), curve.allowed)
@@ -203,6 +211,7 @@ class RelaySupervisor:
                     self._ready.set_exception(RelayError(report.reason))
             case RelayTotals():
                 before, self.figures = self.figures or report, report
+                self._propose_again()
                 if report.peers_cut > before.peers_cut:
                     logs.warning("relay.peer_cut", peers=report.peers_cut, reason="too many subscriptions")
                 if report.reopened > before.reopened:
@@ -239,8 +248,32 @@ class RelaySupervisor:
 
     def _fact(self, entry: Entry) -> None:
         self._memory.apply(entry)
+        self._propose(entry)
+
+    def _propose(self, entry: Entry) -> None:
         if self._keeps_rows:
-            self._runtime.commit_log.facts.append(entry)
+            log = self._runtime.commit_log
+            log.facts.append(entry)
+            self._undecided.setdefault(log.gate, []).append(entry)
+
+    def turn(self) -> None:
+        """A turn ends; the facts are in the commit log already."""
+
+    def decided(self, now: Now, no: int, fresh: Refusal | None, whole: Refusal | None) -> None:
+        """Keep the facts that the journal refused: the relay has acted on them."""
+        refused = [entry for entry in self._undecided.pop(no, ()) if whole is not None or (fresh and entry.fresh)]
+        room = self._limits.facts_max - len(self._refused)
+        self._refused += refused[:room]
+        self.facts_dropped += max(len(refused) - room, 0)
+
+    def _propose_again(self) -> None:
+        """Propose refused facts again, without registrations that ended since."""
+        refused, self._refused = self._refused, []
+        for entry in refused:
+            if entry.event != "register" or entry.channel in self._memory.registrations:
+                self._propose(entry)
+        if refused:
+            self._runtime.schedule_turn()
 
     def _observe(self, entry: Entry) -> None:
         self._memory.apply(entry)
