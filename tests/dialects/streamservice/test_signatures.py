@@ -19,7 +19,7 @@ from penstock.dialects.streamservice.messages import (
     StreamRegister,
     StreamScope,
 )
-from penstock.dialects.streamservice.nonces import NonceCache
+from penstock.dialects.streamservice.nonces import NonceCache, UsedNonce
 from penstock.dialects.streamservice.signatures import (
     ENVELOPE_MAX,
     LIFETIME_MAX_S,
@@ -347,3 +347,16 @@ def test_trust_stores_take_whole_keys_only() -> None:
 
 def test_nothing_is_signed_where_there_is_no_canonical_form() -> None:
     assert isinstance(canonical_message(b"nonsense"), FrameFault)
+
+
+@pytest.mark.promise("Relay", "a registration cannot be replayed after a restart")
+def test_a_nonce_of_an_earlier_run_is_refused_before_the_signature_is_verified() -> None:
+    first, second = registrar(), registrar()
+    outcome = first.admit(register_of(sign(envelope(nonce=7), KEY)), NOW_MS)
+    assert isinstance(outcome, Registration)
+    second.nonces.restore([UsedNonce(outcome.signer_hash, outcome.nonce, outcome.timestamp_ms)], NOW_MS + 5)
+    assert decide(second, envelope(nonce=7)) == "nonce"
+    forged = sign(envelope(nonce=7), STRANGER).replace(STRANGER.public, KEY.public)
+    refusal = second.admit(register_of(forged), NOW_MS)
+    assert isinstance(refusal, Refusal) and refusal.ref == "nonce"
+    assert decide(second, envelope(nonce=8)) == "ok"

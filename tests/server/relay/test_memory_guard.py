@@ -92,6 +92,41 @@ def test_a_subscriber_that_does_not_read_costs_its_connection(tmp_path: Path) ->
         context.destroy(0)
 
 
+@pytest.mark.promise(
+    "Relay", "above a bound of resident memory the relay reopens its sockets, then restarts; both are counted"
+)
+def test_a_flood_of_forged_chunks_stays_under_the_bound_and_others_publish_after_it(tmp_path: Path) -> None:
+    contexts = [peers.Sockets() for _ in range(2)]
+    with running(tmp_path, RelayLimits(bytes_max=MIB, resident_spare_max=SPARE)) as relay:
+        forged = peers.chunk(peers.make_topic(), b"x" * 900_000, b"m" * 32, b"")
+
+        def flood(context: peers.Sockets) -> None:
+            socket = context.socket(zmq.PUSH)
+            socket.sndtimeo = 20_000
+            socket.connect(relay.ready.pull)
+            for _ in range(300):
+                socket.send(forged, copy=False)
+
+        threads = [threading.Thread(target=flood, args=(context,)) for context in contexts]
+        for thread in threads:
+            thread.start()
+        peak = relay.resident
+        while any(thread.is_alive() for thread in threads):
+            peak = max(peak, relay.resident)
+            threading.Event().wait(0.005)
+        assert peak < 3 * SPARE
+        for context in contexts:
+            context.destroy(0)
+        context = peers.Sockets()
+        topic = peers.make_topic()
+        publisher = peers.Publisher(context, relay.ready.pull, topic, b"m" * 32)
+        reader = peers.Subscriber(context, relay.ready.pub, topic, b"m" * 32)
+        publisher.register(KEY)
+        frame = publisher.chunk(b"after the flood")
+        assert reader.receive() == [topic + frame]
+        context.destroy(0)
+
+
 def test_memory_that_stays_above_the_bound_ends_the_process(tmp_path: Path) -> None:
     with running(tmp_path, RelayLimits(bytes_max=1, resident_spare_max=1)) as relay:
         assert relay.process.wait(20) == EXIT_MEMORY

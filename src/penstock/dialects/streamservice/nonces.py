@@ -67,6 +67,10 @@ class NonceCache:
         """The used part of a signer's quota."""
         return len(self._seen.get(signer, ()))
 
+    def is_used(self, signer: bytes, nonce: bytes) -> bool:
+        """Whether a nonce was used; it is not used by asking."""
+        return nonce in self._seen.get(signer, ())
+
     def take(self, signer: bytes, nonce: bytes, timestamp_ms: int, now_ms: int) -> Verdict:
         """Use the nonce of an envelope whose signature is valid."""
         self.forget(now_ms)

@@ -46,9 +46,10 @@ REFUSED_MARK = b"\x04"
 """First byte of the second frame of the answer to a refused registration."""
 
 
+REPLAYED = Refusal("Unauthorized", "the request was made before", "nonce", hint="sign each with a new nonce")
 _NONCE_REFUSALS: dict[Verdict, Refusal | None] = {
     "fresh": None,
-    "replayed": Refusal("Unauthorized", "the request was made before", "nonce", hint="sign each with a new nonce"),
+    "replayed": REPLAYED,
     "stale": Refusal("Unauthorized", "the request is too old", "timestamp", hint="sign it anew"),
     "quota": Refusal("QuotaExceeded", "the signer registers more than its share", "quota"),
     "full": Refusal("QuotaExceeded", "more is registered than we can remember", "full"),
@@ -164,6 +165,10 @@ class Registrar:
             refusal = self._check_time(signed.envelope.timestamp_ms, now_ms)
             if refusal is not None:
                 return refusal
+            if self.nonces.is_used(
+                hashlib.sha256(signed.signer).digest(), signed.envelope.nonce
+            ):  # before the costly signature
+                return REPLAYED
             data = canonical(body)
         except WireError as error:
             return Refusal("InvalidRequest", REASONS[error.reason], ref="message")

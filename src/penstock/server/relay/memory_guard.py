@@ -15,6 +15,9 @@ from typing import Literal, TypeAlias
 CALM_US = 5_000_000
 """How long the memory must stay under the bound after a reopening; otherwise the process ends."""
 
+FREE_MAX = 128 * 1024 * 1024
+"""Resident memory above that of held messages; above it the relay returns free memory after each compaction, about 10 ms."""
+
 Step: TypeAlias = Literal["continue", "reopen", "end"]
 
 
