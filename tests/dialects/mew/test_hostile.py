@@ -26,6 +26,7 @@ from tests.dialects.mew.driving import (
     settings,
     token,
 )
+from tests.hostile_json import cpu_s, plain, shapes
 
 CHATTER = participant("chatter", {"kind": "chat"})
 HUGE = ("1e999", "-1E+400", "9" * 5_000, "9" * 310 + ".0", "9" * 250 + "e99", "[[1e999]]")
@@ -433,3 +434,15 @@ def test_a_participant_that_is_paused_by_a_slow_journal_is_not_disconnected() ->
     for _ in range(2):
         driver.advance(driver.machine.limits.ping_ms, is_answering=False)
     assert p1.wire.is_aborted
+
+
+@pytest.mark.promise("Benchmarks and robustness", "no shape of JSON costs many times what plain JSON of its size costs")
+@pytest.mark.parametrize("name", shapes(100))
+def test_no_shape_of_an_envelope_costs_much_more_than_plain_json(name: str) -> None:
+    def send(payload: bytes) -> None:
+        driver = GatewayDriver()
+        (p1,) = driver.joined("p1")
+        p1.put(b'{"kind":"chat","id":"m","payload":{"text":"x","n":%b}}' % payload)
+        driver.run()
+
+    assert cpu_s(lambda: send(shapes(300_000)[name]), 2) < 12 * cpu_s(lambda: send(plain(300_000)), 2)

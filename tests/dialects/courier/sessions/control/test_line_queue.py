@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.limits import Limits
-from penstock.dialects.courier.wire.request_checks import STEP_BYTES
+from penstock.dialects.courier.sessions.control.line_queue import CHUNK_MAX
 from tests.dialects.courier.talking import Broker, Peer, codes, envelope, line
 from tests.hostile_json import plain, shapes
 
@@ -40,7 +40,7 @@ def test_a_message_of_many_lines_takes_several_turns_and_keeps_its_order() -> No
     broker = Broker()
     peer = broker.control()
     data = enqueues(1_000)
-    assert len(data) > 3 * STEP_BYTES
+    assert len(data) > CHUNK_MAX
     peer.send(data)
     assert len(broker.machine.channels["q"].live) < 500, "one step only"
     peer.send(line(type_="enqueue", to="q", reqId="last", env=envelope("last")))
@@ -48,6 +48,15 @@ def test_a_message_of_many_lines_takes_several_turns_and_keeps_its_order() -> No
     answers = peer.heard()
     assert [answer["reqId"] for answer in answers] == [*range(1_000), "last"]
     assert [answer["result"]["seq"] for answer in answers] == [*range(1, 1_002)]
+
+
+def test_what_one_read_of_a_socket_brings_is_handled_at_once() -> None:
+    broker = Broker()
+    peer = broker.control()
+    peer.send(enqueues(450))
+    assert len(broker.machine.channels["q"].live) == 450
+    broker.run()
+    assert not any(peer.wire.holds)
 
 
 def test_while_lines_wait_the_connection_is_not_read() -> None:

@@ -14,6 +14,9 @@ from penstock.core.errors import Refusal
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps, check_request
 
+CHUNK_MAX = 256 * 1024
+"""Bytes of small lines that are handled at once: what one read of a socket brings."""
+
 Take = Callable[[Now, list[bytes], Refusal | None], None]
 """Handles lines: small ones, or a large one with what its checks found."""
 
@@ -33,6 +36,11 @@ class LineQueue:
 
     def __len__(self) -> int:
         return len(self._lines)
+
+    @staticmethod
+    def is_needed(lines: list[bytes], size: int) -> bool:
+        """Whether lines of this size together are too much for one turn."""
+        return size > STEP_BYTES and (size > CHUNK_MAX or max(map(len, lines)) > STEP_BYTES)
 
     def add(self, lines: list[bytes]) -> None:
         """Handle these lines after those that wait."""

@@ -89,7 +89,7 @@ class ControlSession:
         self._parts = []
         self._parts_size = 0
         lines = whole.split(b"\n")
-        if self._queue or len(whole) > STEP_BYTES:
+        if self._queue or self._queue.is_needed(lines, len(whole)):
             self._queue.add(lines)
         else:
             self._take(now, lines, None)
