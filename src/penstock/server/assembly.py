@@ -1,4 +1,5 @@
 """The server assembled from its config: cell, listeners, supervisors, and the files in `run/`."""
+# size: every part of a server is made and ended here, in order.
 
 from __future__ import annotations
 

@@ -186,6 +186,10 @@ def bounds_hold(world: CheckedWorld) -> None:
     for pipe in world.pipes:
         if pipe.buffered > unread_max:
             raise Broken(BOUNDS, f"{pipe.buffered} bytes wait for the peer of pipe {pipe.no}")
+    outboxes = world.runtime.outboxes
+    noted = sum(connection.unread_bytes for connection in world.runtime.connections)
+    if outboxes.total != noted or (noted > limits.outbox_total_max and not outboxes.is_due):
+        raise Broken(BOUNDS, f"{noted} bytes wait for all peers, and the ledger says {outboxes.total}")
     for link in machine.links.values():
         if len(link.session.answers) > limits.answers_max + world.chunk_requests_max:
             raise Broken(BOUNDS, f"{len(link.session.answers)} answers wait on link {link.no}")

@@ -40,6 +40,7 @@ LIMITS = Limits(
     waiters_max=1,
     outbox_max=1_000,
     outbox_hard_max=4_000,
+    outbox_total_max=6_000,
     answers_max=10,
     observations_max=8,
     subscriptions_max=4,

@@ -4,6 +4,7 @@ Readers are connections that do not read, participants that poll, and large HTTP
 turn. A peer may read without an event, so a size is an estimate from above: all are measured again before a reader is cut off.
 Bytes that readers share count for each of them.
 """
+# size: one ledger.
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Outboxes:
         self._limit = limit
         self._soon = soon
         self._readers: dict[UnreadBytes, None] = {}
-        self._is_due = False
+        self.is_due = False
+        """More is held than the bound allows, and readers are about to be cut off."""
         self.log: Callable[..., None] = lambda event, **fields: None
         self.total = 0
         """Bytes that all of them hold."""
@@ -34,8 +36,8 @@ class Outboxes:
             self._readers[reader] = None
         else:
             self._readers.pop(reader, None)
-        if self.total > self._limit() and not self._is_due:
-            self._is_due = True
+        if self.total > self._limit() and not self.is_due:
+            self.is_due = True
             self._soon(self._enforce)
 
     def _enforce(self) -> None:
@@ -49,4 +51,4 @@ class Outboxes:
             self.log("reader.cut", reader=largest.reader_name, bytes=size, total=self.total, limit=limit)
             self.note(largest, 0)
             largest.cut(size)
-        self._is_due = False
+        self.is_due = False
