@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.server.config.load import ConfigError, load, policy_for
-from penstock.server.files.schema_files import FILE_MAX, opened, read_schemas
+from penstock.server.files.schema_files import FILE_MAX, compile_schema, is_recursive, opened, read_schemas
 
 
 def write(folder: Path, name: str, data: object) -> None:
@@ -111,3 +111,41 @@ class TestConfig:
         config = load(file, {})
         modes = [policy_for(config, name).schema_mode for name in ("x", "jobs/1", "raw/1")]
         assert modes == ["warn", "enforce", "off"]
+
+
+SELF = {"type": "object", "properties": {"left": {"$ref": "#"}}}
+
+
+def test_a_deep_payload_that_does_not_match_a_recursive_schema_costs_little(tmp_path: Path) -> None:
+    """Details cost twice as much for each level: 60 levels would hold the loop for ever."""
+    write(tmp_path, "a/b@v1.json", {"anyOf": [SELF, {**SELF, "title": "another"}]})
+    compiled = compile_schema(tmp_path / "a/b@v1.json")
+    payload: object = "no object"
+    for _ in range(60):
+        payload = {"left": payload}
+    for check in (compiled.strict, compiled.tolerant):
+        (problem,) = check(payload)
+        assert problem.path == "payload" and "no details" in problem.message
+        assert check({"left": {"left": {}}}) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "object"}, False),
+        ({"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {}}}, False),
+        (SELF, True),
+        (
+            {
+                "properties": {"a": {"$ref": "#/$defs/a"}},
+                "$defs": {"a": {"items": {"$ref": "#/$defs/b"}}, "b": {"not": {"$ref": "#/$defs/a"}}},
+            },
+            True,
+        ),
+        ({"anyOf": [{"items": {"$ref": "#/anyOf/0"}}]}, True),
+        ({"$defs": {"a~b": {"items": {"$ref": "#/$defs/a~0b"}}}, "$ref": "#/$defs/a~0b"}, True),
+        ({"$anchor": "top", "items": {"$ref": "#top"}}, True),
+    ],
+)
+def test_references_that_lead_back_are_found(schema: object, expected: bool) -> None:
+    assert is_recursive(schema) is expected

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -92,7 +93,8 @@ def compile_schema(path: Path) -> Compiled | str:
         tolerant = jsonschema_rs.validator_for(opened(schema), offline=True)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         return f"is not a JSON Schema: {' '.join(str(error).split())[:MESSAGE_MAX]}"
-    return Compiled(_checker(strict), _checker(tolerant))
+    has_details = not is_recursive(schema)
+    return Compiled(_checker(strict, has_details), _checker(tolerant, has_details))
 
 
 def _foreign(node: Any) -> Iterator[str]:
@@ -126,10 +128,39 @@ def opened(schema: Any) -> Any:
     return result
 
 
-def _checker(validator: jsonschema_rs.Validator) -> Callable[[Any], list[Problem]]:
+def is_recursive(schema: Any) -> bool:
+    """Whether a reference leads back to a schema that contains it. An anchor counts as one that does."""
+    leads_to = {ref: set(_references(_target(schema, ref))) for ref in _references(schema)}
+    while leads_to:
+        ends = [ref for ref, found in leads_to.items() if not found & leads_to.keys()]
+        if not ends:
+            return True
+        for ref in ends:
+            del leads_to[ref]
+    return False
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        yield from (value for key, value in node.items() if key in _REFERENCES and isinstance(value, str))
+    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _references(value)
+
+
+def _target(schema: Any, ref: str) -> Any:
+    """What a reference refers to; for an anchor, the reference itself."""
+    for step in ref.split("/")[1:]:
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        schema = schema.get(name) if isinstance(schema, dict) else schema  # all items of a list
+    return schema if ref == "#" or ref.startswith("#/") else {"$ref": ref}
+
+
+def _checker(validator: jsonschema_rs.Validator, has_details: bool) -> Callable[[Any], list[Problem]]:
     def check(payload: Any) -> list[Problem]:
         if validator.is_valid(payload):
             return []
+        if not has_details:  # they would cost time exponential in the depth of the payload
+            return [Problem("payload", "#", "does not match; a schema that refers to itself gives no details")]
         errors = islice(validator.iter_errors(payload), PROBLEMS_MAX + 1)
         return [
             Problem(_path(error.instance_path), _rule(error.schema_path), _short(error.message)) for error in errors
