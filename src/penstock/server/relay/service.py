@@ -49,7 +49,7 @@ DRAIN_BURSTS = 512
 REPORT_US = 250_000
 """How often the relay reports."""
 ANSWERS_MAX = 25
-"""Refused registrations that are answered between two reports: each costs about 50 us, whoever sent it."""
+"""Refused registrations that are answered between two reports: each costs about 50 us, also those of strangers."""
 COUNT_US = 1_000_000
 """How often each active topic is counted."""
 TERMINATE = b"TERMINATE"

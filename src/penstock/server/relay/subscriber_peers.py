@@ -26,7 +26,7 @@ UNIT = 65
 _LOST = -1
 
 
-class Peer:
+class SubscriberPeer:
     """One connection."""
 
     __slots__ = ("count", "descriptor", "inode", "is_bounded", "is_cut")
@@ -63,15 +63,15 @@ class SubscriberPeers:
     def __init__(self, peer_max: int, total_max: int) -> None:
         self._peer_max = peer_max
         self._total_max = total_max
-        self._peers: dict[int, Peer] = {}
-        self._holders: dict[bytes, dict[Peer, bool]] = {}
+        self._peers: dict[int, SubscriberPeer] = {}
+        self._holders: dict[bytes, dict[SubscriberPeer, bool]] = {}
         """Who is subscribed to a name, granted or not."""
         self.total = 0
         """Subscriptions of all peers that are not cut."""
         self.cut = 0
         """Peers that were disconnected."""
 
-    def find(self, frame: zmq.Frame) -> Peer | None:
+    def find(self, frame: zmq.Frame) -> SubscriberPeer | None:
         """The sender of a frame; None if libzmq made it, because a peer disconnected."""
         try:
             descriptor = int(frame.get(zmq.SRCFD))
@@ -79,11 +79,11 @@ class SubscriberPeers:
             return None
         try:
             inode = os.fstat(descriptor).st_ino
-            return self._peers.get(inode) or Peer(inode, descriptor)
+            return self._peers.get(inode) or SubscriberPeer(inode, descriptor)
         except OSError:
-            return Peer(0, _LOST)
+            return SubscriberPeer(0, _LOST)
 
-    def add(self, peer: Peer, name: bytes) -> None:
+    def add(self, peer: SubscriberPeer, name: bytes) -> None:
         """A peer subscribes to a name. Over a bound, the peer that holds most is disconnected."""
         holders = self._holders.setdefault(name, {})
         if peer in holders:
@@ -100,13 +100,13 @@ class SubscriberPeers:
             bounded = [each for each in self._peers.values() if each.is_bounded and not each.is_cut]
             self._cut(max(bounded, key=lambda each: each.count, default=peer))
 
-    def grant(self, peer: Peer, name: bytes) -> bool:
+    def grant(self, peer: SubscriberPeer, name: bytes) -> bool:
         """Note that a subscription is granted; false if it was before."""
         holders = self._holders[name]
         was, holders[peer] = holders[peer], True
         return not was
 
-    def remove(self, peer: Peer | None, name: bytes) -> bool:
+    def remove(self, peer: SubscriberPeer | None, name: bytes) -> bool:
         """A peer unsubscribes from a name, or disconnected. True if a granted subscription ends."""
         holders = self._holders.get(name)
         if holders is None:
@@ -132,7 +132,7 @@ class SubscriberPeers:
         self._holders.clear()
         self.total = 0
 
-    def _cut(self, peer: Peer) -> None:
+    def _cut(self, peer: SubscriberPeer) -> None:
         """Disconnect a peer. libzmq then unsubscribes it from each name."""
         self.cut += 1
         self.total -= peer.count

@@ -24,7 +24,7 @@ from penstock.dialects.streamservice.wire import FrameFault, Resume, is_topic, p
 from penstock.server.config.relay_sections import JournalMode
 from penstock.server.relay.reports import ResumeRequested
 from penstock.server.relay.stats import TopicStats
-from penstock.server.relay.subscriber_peers import Peer, SubscriberPeers
+from penstock.server.relay.subscriber_peers import SubscriberPeer, SubscriberPeers
 from penstock.transports.zeromq import CurveKeys, EndpointError, bind
 
 BURST = 256
@@ -138,7 +138,7 @@ class SubscriberSocket:
                 if requests == REQUESTS:
                     return
 
-    def _take_subscription(self, now: Now, peer: Peer | None, name: bytes, *, is_sure: bool) -> None:
+    def _take_subscription(self, now: Now, peer: SubscriberPeer | None, name: bytes, *, is_sure: bool) -> None:
         """Grant a subscription, unless its sender is unsure or holds too many."""
         if peer is None:
             return
@@ -163,7 +163,7 @@ class SubscriberSocket:
                 self.answer(name, self.refusals[name])
             self.send_all(messages)
 
-    def _take_unsubscription(self, now: Now, peer: Peer | None, name: bytes, *, is_sure: bool) -> None:
+    def _take_unsubscription(self, now: Now, peer: SubscriberPeer | None, name: bytes, *, is_sure: bool) -> None:
         """End a subscription that the peer holds; others cannot end it."""
         if self.peers.remove(peer, name):
             if is_sure:
