@@ -136,7 +136,11 @@ def test_labelled_subscriptions_are_never_evicted() -> None:
 
 def test_one_that_holds_envelopes_is_evicted_last_and_gives_them_back() -> None:
     peer = full(limit=1)
+    logged: list[tuple[str, dict[str, Any]]] = []
+    peer.broker.runtime._log = lambda event, **fields: logged.append((event, fields))
     peer.say(type="enqueue", to="s/0", env=envelope("1"))
     peer.say(type="subscribe", stream="new")
+    ((event, fields),) = logged
+    assert (event, fields["stream"]) == ("conn.evicted", "s/0") and "subscriptions_max" in fields["reason"]
     assert subscribed(peer) == ["new"]
     assert peer.broker.counts("s/0")["q.depth"] == 1
