@@ -290,3 +290,20 @@ def test_a_wrong_environment_is_refused(env: dict[str, str]) -> None:
 
 
 # The reference pages
+
+
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
+
+
+@pytest.mark.parametrize("text", [LAUGHS, "[" * 20_000, "x: " + "y" * (2 * yaml_tree.TEXT_MAX), "a: &a {b: *a}"])
+def test_a_bomb_in_a_config_or_a_space_file_is_one_error(text: str, tmp_path: Path) -> None:
+    """The text of a bomb is never repeated in the error, and every file goes through the same bounds."""
+    space = tmp_path / "space.yaml"
+    space.write_text(text)
+    config = tmp_path / "config.yaml"
+    config.write_text("spaces: [space.yaml]")
+    for path in (space, config):
+        with pytest.raises(ConfigError) as caught:
+            load(path, {})
+        assert len(str(caught.value)) < 2_000
+        assert "values, or is nested deeper" in str(caught.value) or "are read" in str(caught.value)
