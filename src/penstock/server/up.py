@@ -107,7 +107,7 @@ def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, hints: 
         runner = asyncio.run  # type: ignore[assignment]
     raise_descriptor_limit()
     try:
-        return runner(work())
+        return runner(_trimmed(work()))
     except ConfigError as error:
         for problem in error.errors:
             print(f"error: {problem}", file=sys.stderr)
@@ -126,6 +126,15 @@ def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, hints: 
         return EXIT_USAGE
     finally:
         writer.close()
+
+
+async def _trimmed(work: Coroutine[Any, Any, int]) -> int:
+    """Run a server and return its free memory to the system meanwhile."""
+    trimming = asyncio.get_running_loop().create_task(Heap().run())
+    try:
+        return await work
+    finally:
+        trimming.cancel()
 
 
 def _fault(error: OSError) -> str:
@@ -222,7 +231,6 @@ async def _run(config: Config, data: Path | None, writer: LogWriter, options: Op
     service = Service(config, data, lambda: writer.dropped, lambda: configure(options, os.environ))
     can_reload = config.source is not None or not sys.stdout.isatty()
     stopping = stop_signals(writer, service.reload if can_reload else None)
-    trimming = asyncio.get_running_loop().create_task(Heap().run())
     endpoints = await service.start()
     for notice in config.notices:
         logs.warning("config.notice", note=notice)
@@ -239,7 +247,6 @@ async def _run(config: Config, data: Path | None, writer: LogWriter, options: Op
         demo = demo_child(service.run_dir)
         await demo.start(task_of(service, config, prints=not options.as_json))
     await stopping.wait()
-    trimming.cancel()
     if demo is not None:
         await demo.stop(DEMO_STOP_S)
     return await drain(service)

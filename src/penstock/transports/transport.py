@@ -183,7 +183,9 @@ class ServerWebSocketTransport(ByteStreamTransport):
         if self.is_framed:
             super().send(messages)
         elif self._merge:
-            super().send([frame_head(sum(map(len, messages)), TEXT), *messages])
+            data = b"".join(messages)
+            head = frame_head(len(data), TEXT)
+            super().send([head + data] if len(data) < SHARED_MIN * len(messages) else [head, *messages])
         else:
             super().send([frame(TEXT, message) for message in messages])
 
