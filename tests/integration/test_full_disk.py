@@ -43,7 +43,7 @@ def check_console(server: ServerProcess) -> None:
     assert http.get("/console/session", headers=cookie).status == 200
     assert http.ask("DELETE", "/console/session", headers=cookie).status == 204
     assert http.get("/console/session", headers=cookie).code == "Unauthorized"
-    assert "console.key_not_written" in server.log()
+    until(lambda: "console.key_not_written" in server.log(), "the line of the log")
 
 
 def check_tokens(server: ServerProcess, reason: str) -> None:

@@ -127,7 +127,8 @@ class JournalLifecycle:
     def _note_lake(self, trouble: str | None) -> None:
         if trouble is not None and trouble != self.lake_trouble:
             logs.warning("lake.damaged", reason=trouble, note="history stays in segments until the table is repaired")
-        self.lake_trouble = trouble
+        # `/health` answers everyone, who need not know where the data is.
+        self.lake_trouble = None if trouble is None else trouble.replace(str(self.data), "DIR")
 
     def start(self, loop: asyncio.AbstractEventLoop) -> DiskJournal:
         """Start to write, and to seal at intervals."""
@@ -178,8 +179,8 @@ class JournalLifecycle:
                 report = await self._run_sealer(wants_live=wants_live)
             except Exception as error:
                 self.seals_failed += 1
-                self.lake_trouble = error.cause if isinstance(error, ChildError) else str(error)
-                logs.error("journal.seal_failed", exc=error, reason=self.lake_trouble)
+                logs.error("journal.seal_failed", exc=error)
+                self._note_lake(error.cause if isinstance(error, ChildError) else str(error))
                 raise
             self._note_lake("; ".join(report.damaged) or None)
             self._sealed_at = time.monotonic()
