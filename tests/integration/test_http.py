@@ -403,6 +403,10 @@ def test_purge_needs_the_operator_and_drops_what_waits(http, operator, stream):
     assert (refused.status, refused.code) == (403, "Forbidden")
     answer = operator.post("/v1/purge", {"stream": stream})
     assert (answer.status, answer.json) == (200, {"purged": 2})
+    http.enqueue(stream, "again")
+    key = {"Idempotency-Key": f"purge-{stream}"}
+    twice = [operator.post("/v1/purge", {"stream": stream}, key) for _ in range(2)]
+    assert [(one.status, one.json) for one in twice] == [(200, {"purged": 1})] * 2
     stats = http.stats(stream)
     assert (stats["depth"], stats["delayed"], stats["inflight"]) == (0, 0, 1)
 

@@ -6,6 +6,8 @@ is accepted, in the same commit. So a full dead-letter channel loses nothing: th
 
 from __future__ import annotations
 
+from itertools import islice
+
 from penstock.core.clock import Now
 from penstock.core.effects import Job, Send
 from penstock.core.errors import Refusal
@@ -162,16 +164,17 @@ def redrive(state: QueueState, now: Now, name: str, limit: int) -> Job | Refusal
     return job
 
 
-def purge(state: QueueState, now: Now, channel: Channel) -> int:
-    """Drop what is ready or delayed, as facts. Leases go on."""
-    delayed = [record for record in channel.live.values() if record.state == DELAYED]
-    doomed = [*channel.ready, *delayed]
-    channel.ready.clear()
-    for record in delayed:
+def purge(state: QueueState, now: Now, channel: Channel, limit: int | None = None) -> int:
+    """Drop what is ready or delayed, as facts, at most `limit` of it. Leases go on."""
+    limit = len(channel.live) if limit is None else limit
+    doomed = take_out(channel.ready, limit)
+    delayed = (record for record in channel.live.values() if record.state == DELAYED)
+    waiting = list(islice(delayed, limit - len(doomed))) if channel.delayed else []
+    for record in waiting:
         channel.undelay(record)
-    for record in doomed:
+    for record in doomed + waiting:
         channel.counters.purged += 1
         state.commit_log.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))
         state.settle(record, "purged", now)
     state.rest(channel, now)
-    return len(doomed)
+    return len(doomed) + len(waiting)

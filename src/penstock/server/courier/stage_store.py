@@ -76,10 +76,7 @@ class Staging:
         work = self._part(now, source, name, run, body)
         if len(body) > STEP_BYTES:
             return in_steps(self._runtime.survey, work)
-        steps = Steps(work)
-        while not steps.step(now):
-            pass
-        return steps.result
+        return Steps(work).all(now)
 
     def _part(self, now: Now, source: BatchSource, name: str, run: str, body: bytes) -> Generator[None, None, Outcome]:
         machine = self._machine

@@ -240,7 +240,12 @@ class HttpEndpoint:
         if first is not None:
             # Callbacks, not awaits: the reply is kept even if this client disconnects before the commit.
             try:
-                self._reply_when_durable(self._run(request), first)
+                outcome = self._run(request)
+                if isinstance(outcome, CoroutineType):
+                    task = asyncio.ensure_future(self._finish(request, outcome))
+                    task.add_done_callback(lambda task: self._reply_when_durable(_outcome(task), first))
+                else:
+                    self._reply_when_durable(outcome, first)
             except Exception:
                 first(error_reply(_FAILED))
                 raise
@@ -261,6 +266,14 @@ class HttpEndpoint:
                 done(json_reply(200, outcome.value()))
 
         self._runtime.when(outcome.gate, fresh, finish)
+
+
+def _outcome(task: asyncio.Task[Any]) -> Any:
+    """The outcome of work that goes on without its client."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        logs.error("http.failed", exc=error)
+    return _FAILED if error is not None or task.cancelled() else task.result()
 
 
 def permit(principal: Principal, what: str) -> Refusal | None:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from penstock.dialects.courier.operations import payload_schemas, queries, views
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
 from penstock.dialects.courier.operations.payload_schemas import ValidateRequest
-from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, StreamRequest, purge, redrive
+from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, StreamRequest, purge_steps, redrive
 from penstock.dialects.courier.operations.send import SendRequest, send
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.operations.views import SnapshotQuery
@@ -24,6 +24,7 @@ from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.staged_envelopes import StageCommit
 from penstock.server.admin import journal, lake, relay, reload, spaces, sql, sql_process, tail, tokens
 from penstock.server.auth.minted_tokens import TokenRequest
+from penstock.server.engine.schedulers import in_steps
 from penstock.server.files.addresses import payer_address
 from penstock.server.http import answers, queue_routes, server_routes, sockets
 from penstock.server.http.console import NO_CONSOLE, ConsoleReply, Login
@@ -49,7 +50,7 @@ ROUTES = (
           lambda s, r: redrive(s.machine, r.now, r.principal, r.body),
           body=RedriveRequest, answer=answers.REDRIVEN, is_idempotent=True),
     Route("POST", "/v1/purge", "purge", "Drop the envelopes that wait in a stream (admin)",
-          lambda s, r: purge(s.machine, r.now, r.principal, r.body),
+          lambda s, r: in_steps(s.runtime.survey, purge_steps(s.machine, r.now, r.principal, r.body)),
           body=StreamRequest, answer=answers.PURGED, is_idempotent=True),
     Route("GET", "/v1/stats", "stats", "Figures of one stream",
           lambda s, r: queries.stats(s.machine, r.now, r.principal, r.query.stream),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS, OPERATOR
 from penstock.dialects.courier.operations.redrive_and_purge import (
+    PURGE_STEP,
     RedriveRequest,
     StreamRequest,
     purge,
+    purge_steps,
     redrive,
 )
+from penstock.dialects.courier.wire.request_checks import Steps
 from tests.dialects.courier.operations.operation_results import code, only, value
-from tests.dialects.courier.talking import Broker, envelope
+from tests.dialects.courier.talking import Broker, envelope, filled
 
 
 class TestMoving:
@@ -43,3 +47,31 @@ class TestMoving:
         assert value(broker, purge(broker.machine, broker.now, OPERATOR, request)) == {"purged": 1}
         nowhere = StreamRequest("nowhere")
         assert code(purge(broker.machine, broker.now, OPERATOR, nowhere)) == "UnknownStream"
+
+
+def test_a_purge_takes_several_steps_and_leaves_what_came_after_it() -> None:
+    broker = Broker()
+    records = [Record(f"e{number}", "t", b"{}") for number in range(2 * PURGE_STEP + 5)]
+    broker.machine.enqueue(broker.now, "q", records)
+    broker.runtime.schedule_turn()
+    broker.run()
+    work = Steps(purge_steps(broker.machine, broker.now, OPERATOR, StreamRequest("q")))
+    assert not work.step(broker.now)
+    assert len(broker.machine.channels["q"].live) == PURGE_STEP + 5
+    filled(broker, "q", "late")
+    assert not work.step(broker.now) and work.step(broker.now)
+    assert value(broker, work.result) == {"purged": 2 * PURGE_STEP + 5}
+    assert list(broker.machine.channels["q"].live) == ["late"]
+    assert broker.machine.channels["q"].balance == 0
+
+
+def test_a_stream_may_be_unloaded_while_it_is_purged() -> None:
+    broker = Broker()
+    broker.machine.enqueue(broker.now, "q", [Record(f"e{n}", "t", b"{}") for n in range(PURGE_STEP + 5)])
+    broker.runtime.schedule_turn()
+    broker.run()
+    work = Steps(purge_steps(broker.machine, broker.now, OPERATOR, StreamRequest("q")))
+    assert not work.step(broker.now)
+    assert value(broker, purge(broker.machine, broker.now, OPERATOR, StreamRequest("q"))) == {"purged": 5}
+    assert work.step(broker.now)
+    assert value(broker, work.result) == {"purged": PURGE_STEP}

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Annotated
 
 import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.queue.channel import Channel
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.core.tenants import dead_name, home_name
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access, forbidden
 from penstock.dialects.courier.wire import envelopes
+from penstock.dialects.courier.wire.request_checks import Steps
+
+PURGE_STEP = 5_000
+"""Envelopes that a purge drops in one turn: about 10 ms."""
 
 
 class RedriveRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,11 +56,27 @@ def redrive(machine: QueueMachine, now: Now, principal: Principal, request: Redr
 
 
 def purge(machine: QueueMachine, now: Now, principal: Principal, request: StreamRequest) -> Outcome:
-    """Drop what waits in a stream; needs `admin`."""
+    """Drop what waits in a stream, at once."""
+    return Steps(purge_steps(machine, now, principal, request)).all(now)
+
+
+def purge_steps(
+    machine: QueueMachine, now: Now, principal: Principal, request: StreamRequest
+) -> Generator[None, None, Outcome]:
+    """Drop what waits in a stream, in steps; needs `admin`."""
     refusal = check_access(machine, principal, "admin", request.stream)
     if refusal is not None:
         return refusal
     channel = machine.find(principal.to_channel(request.stream))
     if isinstance(channel, Refusal):
         return channel
-    return Result({"purged": machine.purge(now, channel)}, machine.commit_log.gate)
+    left = len(channel.ready) + channel.delayed
+    purged = 0
+    while isinstance(channel, Channel) and (taken := machine.purge(now, channel, min(left, PURGE_STEP))):
+        purged += taken
+        left -= taken
+        if not left:
+            break
+        yield
+        channel = machine.find(channel.name)  # it may have been unloaded meanwhile
+    return Result({"purged": purged}, machine.commit_log.gate)

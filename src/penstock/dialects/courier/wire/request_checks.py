@@ -107,3 +107,9 @@ class Steps(Generic[T]):
             self.result = end.value
             return True
         return False
+
+    def all(self, now: Now) -> T:
+        """Do all steps at once."""
+        while not self.step(now):
+            pass
+        return self.result
