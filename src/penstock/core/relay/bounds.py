@@ -46,10 +46,11 @@ class RelayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unregistered topics that have subscribers. When full: evict entries older than `early_ms`, otherwise reject new ones."""
     early_ms: Positive = 30_000
     """How long those subscribers are remembered at least; while there is room, for as long as they are connected."""
-    peer_subscriptions_max: Positive = 2_000
+    peer_subscriptions_max: Positive = 1_000
     """Subscriptions of one TCP connection, granted or not; above it the relay disconnects the peer. ZeroMQ stores about 4 KiB for each."""
-    subscriptions_max: Positive = 50_000
-    """Subscriptions of all connections; above it the relay disconnects the peer that holds most."""
+    subscriptions_max: Positive = 10_000
+    """Subscriptions of all connections; above it the relay disconnects the peer that holds most. ZeroMQ visits all of them whenever a
+    peer disconnects, about 10 us each."""
     replay_interval_ms: Positive = 100
     """Minimum time between two replays of one topic, which go to all of its subscribers; requests in between are merged."""
     lifetime_max_s: Positive = 86_400
