@@ -66,11 +66,7 @@ def _notify_waiting(space: SpaceMachine, now: Now, sender: Participant, envelope
     for each in list(space.present.values()):
         if each.id != sender.id and (not names or each.id in names or each.party in names):
             data = space.messages.say(now, "system/error", payload, to=(each.id,), cause=causes)
-            space.then(now, sender, partial(_send, space, each, data))
-
-
-def _send(space: SpaceMachine, participant: Participant, data: bytes, now: Now) -> None:
-    space.send(now, participant, data)
+            space.then(now, sender, partial(lambda each, data, now: space.send(now, each, data), each, data))
 
 
 def refuse(space: SpaceMachine, now: Now, sender: Participant, fault: MewRefusal, done: Done | None) -> None:
