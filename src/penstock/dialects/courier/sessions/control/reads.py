@@ -52,7 +52,7 @@ class Reads:
                 self._survey(frame.req_id, MetricsSurvey(self._machine, principal), slot)
             case frames.WhereFrame():
                 self._survey(frame.req_id, WhereSurvey(self._machine, principal, frame.id), slot)
-            case _:
+            case frames.StatsFrame() | frames.PeekFrame() | frames.SnapshotFrame() | frames.ExplainFrame():
                 self._fill(slot, frame.req_id, self._query(now, frame))
                 return
 
