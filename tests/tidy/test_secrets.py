@@ -19,6 +19,7 @@ PLAIN_KEYS = re.compile(r"^_?[a-z_]*keys?$")
 CIPHER_KEYS = ("mac_key", "signing_key", "private_key", "console_key")
 ALLOWED = {
     "nonce in seen": "nonces are public parts of signed messages",
+    "nonce in self._seen.get(signer, ())": "nonces are public parts of signed messages",
     "mac in self._seen": "MACs of messages that already arrived are public",
     "chunk.mac in self._seen": "MACs of messages that already arrived are public",
     "mac == _MAC": "the length of a MAC",

@@ -84,7 +84,7 @@ class Entrance:
         self.open = 0
         self.refused = {"address": 0, "descriptors": 0, "evicted": 0}
         """Connections refused, or closed before they were authenticated, by reason."""
-        if limits().links_max > self.room:
+        if limits().links_max > 2 * self.room:
             note = "`penstock doctor` says how to raise the limit of open files"
             logs.event("descriptors.few", connections=self.room, links_max=limits().links_max, note=note)
 
