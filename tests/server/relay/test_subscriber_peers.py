@@ -96,7 +96,15 @@ class RawPeer:
         self.socket = socket.create_connection((host, int(port)))
         ready = b"\x05READY\x0bSocket-Type\0\0\0\x03SUB"
         greeting = b"\xff" + bytes(8) + b"\x7f\x03\0NULL" + bytes(48)
-        self.socket.sendall(greeting + b"\x04" + bytes((len(ready),)) + ready)
+        self.socket.sendall(greeting)
+        self._read(len(greeting))
+        self.socket.sendall(b"\x04" + bytes((len(ready),)) + ready)
+        self._read(self._read(2)[1])
+
+    def _read(self, size: int) -> bytes:
+        data = self.socket.recv(size, socket.MSG_WAITALL)
+        assert len(data) == size, "the relay closed the connection"
+        return data
 
     def send(self, *frames: bytes) -> None:
         self.socket.sendall(b"".join(b"\0" + bytes((len(frame),)) + frame for frame in frames))
