@@ -431,7 +431,7 @@ def test_a_look_never_makes_a_stream(http, operator, stream):
 def test_health_and_welcome(http):
     answer = http.get("/health")
     body = answer.json
-    about = {"ok", "status", "version", "bootId", "features", "spaces", "clients", "uptime", "journal"}
+    about = {"ok", "status", "version", "bootId", "features", "spaces", "clients", "uptime", "journal", "lake"}
     assert set(body) == about
     assert (answer.status, body["ok"], body["status"]) == (200, True, "ok")
     assert {"courier", "control", "credit", "views", "live", "triggers", "partition"} <= set(body["features"])

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 
 import msgspec
@@ -239,8 +240,10 @@ def test_a_node_joins_a_running_server(server, http, stream):
         assert process.stdout.read() == b""
         assert process.wait(PATIENCE_S) == 0
         assert process.stderr.read() == b""
-    assert http.stats(stream)["inflight"] == 0
-    assert http.get("/v1/envelopes/a").json["places"][0]["outcome"] == "acked"
+    deadline = time.monotonic() + PATIENCE_S
+    while "outcome" not in (place := http.get("/v1/envelopes/a").json["places"][0]):  # an ack has no answer
+        assert time.monotonic() < deadline, "the ack did not arrive"
+    assert place["outcome"] == "acked" and http.stats(stream)["inflight"] == 0
 
 
 def test_much_is_carried_at_the_speed_of_the_reader(server, stream):

@@ -19,7 +19,7 @@ from tests.simulation.queue.checks import Broken
 from tests.simulation.spaces import checks as space_checks
 from tests.simulation.spaces.storm import STEPS, calm, space_storm
 
-SEEDS = 12
+SEEDS = 20
 """A fault that needs more storms than this to show is not caught."""
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -55,7 +55,8 @@ class Journaled(QueueDriver):
         made = {"id": id_, "ts": moment, "type": "note", "payload": {"n": id_}, **more}
         if sender is not None:
             made["from"] = sender
-        record = envelopes.parse(msgspec.json.encode(made), to, ANONYMOUS, Limits())
+        principal = ANONYMOUS if sender is None else Principal(sender, sender)  # also for senders that are reserved
+        record = envelopes.parse(msgspec.json.encode(made), to, principal, Limits())
         assert isinstance(record, Record), record
         self.offer(to, record)
         self.commit()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from penstock.core.limits import Limits
 from penstock.core.patterns import matches
 from penstock.core.records import Record
-from penstock.core.scopes import ANONYMOUS
+from penstock.core.scopes import Principal
 from penstock.dialects.courier.wire import envelopes
 from penstock.ipc.pipeline import AnyAlertRule, DeadLetterRule, LatencyRule, RateRule, SilenceRule
 from penstock.spark.lake.schemas import ALERTS, QUEUE_MINUTES
@@ -330,6 +330,8 @@ def test_its_envelope_is_taken_by_the_door_and_is_the_same_whenever_it_is_made(
     sent = envelope(firing, "sam")
     assert sent["headers"]["severity"] == "critical"
     assert sent["corr"] == made["corr"]
-    record = envelopes.parse(msgspec.json.encode(sent), "agents/sam/inbox", ANONYMOUS, Limits())
+    record = envelopes.parse(
+        msgspec.json.encode(sent), "agents/sam/inbox", Principal("app", "pipeline/penstock"), Limits()
+    )
     assert isinstance(record, Record)
     assert (record.id, record.sender) == (f"alert-{firing.id}-firing", "pipeline/penstock")
