@@ -127,13 +127,15 @@ async def _join(server: Address, token: str | None) -> None:
 
     ended, output = await open_stdio(accept)
     work = [ended.wait(), output.closed.wait(), carrier.up(uplink), carrier.down(uplink)]
-    is_ended, is_closed, _, down = tasks = [asyncio.ensure_future(one) for one in work]
+    is_ended, is_closed, up, down = tasks = [asyncio.ensure_future(one) for one in work]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if is_closed.done():
             return
         if not is_ended.done():
             raise PenstockError(Refusal("Unreachable", f"no connection to {server.url}: {uplink.reason}"))
+        carrier.chunks.put_nowait(b"")  # what was read before the end is sent first
+        await asyncio.wait((up,), timeout=FLUSH_S)
         await uplink.finish()
         await asyncio.wait((down,), timeout=FLUSH_S)
         output.close()
