@@ -36,9 +36,9 @@ class Error(Struct, tag="error", tag_field="type", rename="camel"):
     retry_after_ms: int | None = None
 
     def exception(self) -> PenstockError:
-        return PenstockError(
-            refusal(self.code, self.detail, ref=self.ref, hint=self.hint, retry_after_ms=self.retry_after_ms)
-        )
+        """The error to raise; a code that this client does not know becomes `Internal`."""
+        code, text = (self.code, self.detail) if self.code in TABLE else ("Internal", f"{self.code}: {self.detail}")
+        return PenstockError(Refusal(code, text, ref=self.ref, hint=self.hint, retry_after_ms=self.retry_after_ms))
 
 
 class DeliverFrame(Struct, tag="deliver", tag_field="type", rename="camel"):
@@ -189,20 +189,6 @@ class Settled(Struct, frozen=True, rename="camel"):
     op: str = ""
     settled: bool = True
     lease_expires_at: int | None = None
-
-
-def refusal(
-    code: str,
-    message: str,
-    *,
-    ref: str | None = None,
-    hint: str | None = None,
-    retry_after_ms: int | None = None,
-) -> Refusal:
-    """An error from the wire; a code that this client does not know becomes `Internal`."""
-    if code not in TABLE:
-        code, message = "Internal", f"{code}: {message}"
-    return Refusal(code, message, ref=ref, hint=hint, retry_after_ms=retry_after_ms)
 
 
 def now_text() -> str:

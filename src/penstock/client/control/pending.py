@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from msgspec import Raw
 
@@ -27,17 +28,15 @@ FRAME_MAX = Limits().frame_max
 """The most bytes of one line that the server accepts."""
 
 
+@dataclass(slots=True)
 class PendingRequest:
     """A request without an answer."""
 
-    __slots__ = ("deadline", "future", "is_repeatable", "line", "sends")
-
-    def __init__(self, line: bytes, future: asyncio.Future[Raw], deadline: float, is_repeatable: bool) -> None:
-        self.line = line
-        self.future = future
-        self.deadline = deadline
-        self.is_repeatable = is_repeatable
-        self.sends = 0
+    line: bytes
+    future: asyncio.Future[Raw]
+    deadline: float
+    is_repeatable: bool
+    sends: int = 0
 
 
 class PendingRequests:

@@ -14,6 +14,7 @@ from penstock.client.address import Address
 from penstock.client.control.transport import LINE_MAX, WRITE_HIGH, LineReceiver, LineTransport
 from penstock.core.errors import PenstockError, Refusal
 
+PING_S = 30.0
 CLOSE_S = 1.0
 """How long the closing handshake may take."""
 MESSAGE_BYTES = 1024 * 1024
@@ -128,29 +129,32 @@ class WebSocketTransport:
         return message
 
 
+async def dial_websocket(
+    url: str, *, headers: dict[str, str] | None = None, close_s: float = CLOSE_S
+) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
+    """Open a WebSocket in a session of its own. Raises the errors of aiohttp."""
+    session = aiohttp.ClientSession()
+    try:
+        timeout = aiohttp.ClientWSTimeout(ws_close=close_s)
+        socket = await session.ws_connect(
+            url, headers=headers, max_msg_size=LINE_MAX, heartbeat=PING_S, compress=0, timeout=timeout
+        )
+    except BaseException:
+        await session.close()
+        raise
+    return session, socket
+
+
 async def open_websocket(address: Address, receiver: LineReceiver, token: str | None) -> LineTransport:
     """Dial. Raises OSError when that fails, or when the server has no control endpoint there."""
-    session = aiohttp.ClientSession()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        socket = await session.ws_connect(
-            address.url,
-            headers=headers,
-            max_msg_size=LINE_MAX,
-            heartbeat=30,
-            compress=0,
-            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
-        )
+        session, socket = await dial_websocket(address.url, headers=headers)
     except aiohttp.WSServerHandshakeError as error:
-        await session.close()
         code = {401: "Unauthorized", 403: "Forbidden", 404: "UnknownRoute"}.get(error.status)
         if code is None:
             raise OSError(f"the upgrade was answered with status {error.status}") from error
         raise PenstockError(Refusal(code, f"`{address.url}` answered with status {error.status}")) from error
     except aiohttp.ClientError as error:
-        await session.close()
         raise OSError(str(error)) from error
-    except BaseException:
-        await session.close()
-        raise
     return WebSocketTransport(session, socket, receiver)

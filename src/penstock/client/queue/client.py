@@ -10,7 +10,6 @@ import asyncio
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
@@ -312,9 +311,7 @@ class Client(Queries):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     # -- inside

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from types import TracebackType
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from penstock.client import address
@@ -15,24 +14,8 @@ from penstock.client.queue.client import Client
 class Connecting:
     """The result of `connect`: await it to get a client, or use it in `async with`."""
 
-    def __init__(
-        self,
-        url: str | None,
-        token: str | None,
-        agent: str | None,
-        *,
-        timeout: float,
-        connect_timeout: float,
-        reconnect: bool,
-        retries: int,
-    ) -> None:
-        self._url = url
-        self._token = token
-        self._agent = agent
-        self._timeout_s = timeout
-        self._connect_timeout_s = connect_timeout
-        self._reconnect = reconnect
-        self._retries = retries
+    def __init__(self, open_client: Callable[[], Coroutine[Any, Any, Client]]) -> None:
+        self._open = open_client
         self._client: Client | None = None
 
     def __await__(self) -> Generator[Any, None, Client]:
@@ -42,28 +25,9 @@ class Connecting:
         self._client = await self._open()
         return self._client
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         if self._client is not None:
             await self._client.close()
-
-    async def _open(self) -> Client:
-        place = address.parse(address.discover(self._url))
-        token = self._token or os.environ.get("PENSTOCK_TOKEN") or None
-
-        async def dial() -> ControlConnection:
-            connection = ControlConnection(
-                place,
-                token,
-                timeout_s=self._timeout_s,
-                connect_timeout_s=self._connect_timeout_s,
-                reconnect=self._reconnect,
-            )
-            await connection.open()
-            return connection
-
-        return Client(await dial(), dial, agent=self._agent, retries=self._retries)
 
 
 def connect(
@@ -95,12 +59,18 @@ def connect(
         async with penstock.connect(agent="sam") as client:
             await client.send("jen", {"text": "hello"})
     """
-    return Connecting(
-        url,
-        token,
-        agent,
-        timeout=timeout,
-        connect_timeout=connect_timeout,
-        reconnect=reconnect,
-        retries=retries,
-    )
+
+    async def open_client() -> Client:
+        place = address.parse(address.discover(url))
+        secret = token or os.environ.get("PENSTOCK_TOKEN") or None
+
+        async def dial() -> ControlConnection:
+            connection = ControlConnection(
+                place, secret, timeout_s=timeout, connect_timeout_s=connect_timeout, reconnect=reconnect
+            )
+            await connection.open()
+            return connection
+
+        return Client(await dial(), dial, agent=agent, retries=retries)
+
+    return Connecting(open_client)

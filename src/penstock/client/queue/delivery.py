@@ -43,11 +43,6 @@ class Holder(Protocol):
 
     async def extend(self, delivery: Delivery, ms: int | None) -> int: ...
 
-    def renew(self, delivery: Delivery) -> None:
-        """Extend the lease without waiting for the answer."""
-
-    def lost(self, delivery: Delivery, error: LeaseLost) -> None: ...
-
     def reply(self, delivery: Delivery, payload: object, type: str | None) -> Awaitable[Sent]: ...  # noqa: A002
 
 

@@ -7,7 +7,7 @@ subscribe to the inbox itself. Envelopes that answer no question stay leased and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.control.frames import Sent
@@ -43,7 +43,7 @@ class PendingQuestions:
             return False
         answer.set_result(delivery)
         # The asker has the content. If the ack fails, the server delivers it once more, and it is released.
-        self._keep(_ack(delivery))
+        self._keep(_quietly(delivery.ack()))
         return True
 
     def listening(self, subscription: Subscription) -> None:
@@ -53,8 +53,8 @@ class PendingQuestions:
         """An inbox of the application was closed; open questions get a private subscription instead."""
         self._listening.discard(subscription)
         if self._answers and self._private is None and not self._has_inbox():
-            private = self._private = self._subscribe(ASIDE_MAX)
-            self._keep(_open(private))
+            self._private = self._subscribe(ASIDE_MAX)
+            self._keep(_quietly(self._private.open()))
 
     async def expect(self, corr: str) -> asyncio.Future[Delivery]:
         """Open a question; must be followed by `close`."""
@@ -85,16 +85,10 @@ class PendingQuestions:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _open(private: Subscription) -> None:
+async def _quietly(work: Awaitable[object]) -> None:
+    """Open an inbox or ack an answer. If that fails, the connection has ended, or the server delivers the answer again."""
     try:
-        await private.open()
-    except PenstockError:
-        pass  # the connection has ended, which fails the question itself
-
-
-async def _ack(delivery: Delivery) -> None:
-    try:
-        await delivery.ack()
+        await work
     except PenstockError:
         pass
 

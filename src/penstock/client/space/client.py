@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
@@ -196,10 +195,7 @@ class Space:
         wants: Wanted,
     ) -> tuple[str, SpaceEnvelope]:
         try:
-            async with (
-                asyncio.timeout(self._timeout_s if timeout is None else timeout),
-                self._exchanges.slot(),
-            ):
+            async with asyncio.timeout(self._timeout_s if timeout is None else timeout), self._exchanges.slots:
                 transport = await self._connection.ready()
                 exchange = self._exchanges.begin(wants)
                 try:
@@ -306,10 +302,7 @@ class Space:
         reason: str | None = None,
     ) -> Invitation:
         """Invite a new participant. The invitation holds its token, which cannot be looked up later."""
-        payload: dict[str, object] = {
-            "participant_id": participant,
-            "initial_capabilities": list(capabilities),
-        }
+        payload: dict[str, object] = {"participant_id": participant, "initial_capabilities": list(capabilities)}
         if reason:
             payload["reason"] = reason
         answer = object_of((await self.ask_gateway("space/invite", payload)).payload)
@@ -338,9 +331,7 @@ class Space:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     # -- for the connection

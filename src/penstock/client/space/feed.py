@@ -11,7 +11,6 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from penstock.client.space.messages import Arrival, Frame, SpaceEnvelope
@@ -86,9 +85,7 @@ class Feed(Generic[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self.close()
 
     # -- for the space

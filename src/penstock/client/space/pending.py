@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Literal
 
 from penstock.client.space.messages import SpaceEnvelope, SpaceError, object_of
@@ -38,19 +36,14 @@ class PendingEnvelopes:
 
     def __init__(self) -> None:
         self._open: dict[str, PendingEnvelope] = {}
-        self._slots = asyncio.Semaphore(OPEN_MAX)
+        self.slots = asyncio.Semaphore(OPEN_MAX)
+        """Hold one while an envelope is pending; waits until one is free."""
         self._stem = secrets.token_hex(6)
         self._serial = 0
 
     def next_id(self) -> str:
         self._serial += 1
         return f"{self._stem}-{self._serial}"
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """A place for one more; waits until one is free."""
-        async with self._slots:
-            yield
 
     def begin(self, wants: Wanted) -> PendingEnvelope:
         """Add a pending envelope; `end` removes it."""

@@ -98,14 +98,8 @@ class SpaceStream:
 
 
 def closed_error(stream_id: str) -> PenstockError:
-    return PenstockError(
-        Refusal(
-            "UnknownStream",
-            f"the stream `{stream_id}` is not open",
-            ref=stream_id,
-            hint="its owner closed it or was disconnected too long; open another one with `open_stream`",
-        )
-    )
+    hint = "its owner closed it or was disconnected too long; open another one with `open_stream`"
+    return PenstockError(Refusal("UnknownStream", f"the stream `{stream_id}` is not open", ref=stream_id, hint=hint))
 
 
 def opened_id(envelope: SpaceEnvelope) -> str:

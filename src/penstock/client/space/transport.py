@@ -1,6 +1,6 @@
 """One WebSocket to the gateway of a space: dial, join, single messages both ways, and the reason of its end.
 
-Interprets nothing beyond the join. A message larger than `MESSAGE_MAX` closes the socket, which bounds the memory that a peer can use.
+Interprets nothing beyond the join. A message larger than `LINE_MAX` closes the socket, which bounds the memory that a peer can use.
 The library pings, and closes a silent connection.
 """
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from penstock.client.control.transport import LINE_MAX
+from penstock.client.control.websocket import dial_websocket
 from penstock.client.space.messages import (
     Arrival,
     SpaceEnvelope,
@@ -22,9 +22,6 @@ from penstock.client.space.messages import (
 )
 from penstock.core.errors import PenstockError, Refusal
 
-MESSAGE_MAX = LINE_MAX
-"""The most bytes of one message."""
-PING_S = 30.0
 CLOSE_S = 2.0
 """How long the closing handshake may take."""
 TAKEN_OVER = 4001
@@ -134,32 +131,14 @@ async def _welcome(transport: SpaceTransport, url: str) -> SpaceEnvelope:
 
 
 async def _dial(url: str) -> SpaceTransport:
-    session = aiohttp.ClientSession()
     try:
-        socket = await session.ws_connect(
-            url,
-            max_msg_size=MESSAGE_MAX,
-            heartbeat=PING_S,
-            compress=0,
-            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
-        )
+        return SpaceTransport(*await dial_websocket(url, close_s=CLOSE_S))
     except aiohttp.WSServerHandshakeError as error:
-        await session.close()
         code = _STATUSES.get(error.status) or ("Unreachable" if error.status >= 500 else "Unsupported")
         message = f"`{url}` is not a gateway: it answered with status {error.status}"
-        hint = (
-            "the server may have no spaces; the section `spaces` of its config adds them"
-            if code == "UnknownRoute"
-            else None
-        )
-        raise PenstockError(Refusal(code, message, hint=hint)) from error
+        hint = "the server may have no spaces; the section `spaces` of its config adds them"
+        raise PenstockError(Refusal(code, message, hint=hint if code == "UnknownRoute" else None)) from error
     except aiohttp.ClientConnectorError as error:
-        await session.close()
         raise OSError(error.os_error.strerror or str(error)) from error
     except aiohttp.ClientError as error:
-        await session.close()
         raise OSError(str(error)) from error
-    except BaseException:
-        await session.close()
-        raise
-    return SpaceTransport(session, socket)
