@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -36,95 +37,30 @@ def systemd(
     _out(systemd_unit(found, data=data, config=config, user=user), output)
 
 
-@print_.command
-def container(*, output: Output = PLAIN) -> None:
-    """Print a Containerfile for a checkout.
-
-    For example:
-
-      penstock print container > Containerfile
-    """
-    from penstock.server.ops.deployment import containerfile
-
-    _out(containerfile(), output)
-
-
-@print_.command
-def alerts(*, output: Output = PLAIN) -> None:
-    """Print alert rules for Prometheus.
-
-    For example:
-
-      penstock print alerts > penstock-alerts.yaml
-    """
-    from penstock.server.metrics.alert_rules import alert_rules
-
-    _out(alert_rules(), output)
+_PAGES = {
+    "container": ("ops.deployment:containerfile", "a Containerfile for a checkout", " > Containerfile"),
+    "alerts": ("metrics.alert_rules:alert_rules", "alert rules for Prometheus", " > penstock-alerts.yaml"),
+    "dashboard": ("metrics.grafana:dashboard", "a dashboard for Grafana", " > penstock-dashboard.json"),
+    "metrics": ("ops.reference_pages:metrics_reference", "the reference of every metric, as Markdown", ""),
+    "http": ("ops.reference_pages:http_reference", "the reference of every HTTP route, as Markdown", ""),
+    "errors": ("config.reference:error_reference", "the reference of every error code, as Markdown", ""),
+    "cli": ("penstock.cli.reference:cli_reference", "the reference of every command, as Markdown", ""),
+}
+"""Texts without options: the function that makes each, below `penstock.server`; what it is; the end of the example."""
 
 
-@print_.command
-def dashboard(*, output: Output = PLAIN) -> None:
-    """Print a dashboard for Grafana.
+def _add_page(name: str, place: str, what: str, example: str) -> None:
+    def command(*, output: Output = PLAIN) -> None:
+        module, _, function = place.partition(":")
+        path = module if module.startswith("penstock.") else f"penstock.server.{module}"
+        _out(getattr(importlib.import_module(path), function)(), output)
 
-    For example:
-
-      penstock print dashboard > penstock-dashboard.json
-    """
-    from penstock.server.metrics.grafana import dashboard as board
-
-    _out(board(), output)
+    command.__doc__ = f"Print {what}.\n\nFor example:\n\n  penstock print {name}{example}\n"
+    print_.command(command, name=name)
 
 
-@print_.command
-def metrics(*, output: Output = PLAIN) -> None:
-    """Print the reference of every metric, as Markdown.
-
-    For example:
-
-      penstock print metrics
-    """
-    from penstock.server.ops.reference_pages import metrics_reference
-
-    _out(metrics_reference(), output)
-
-
-@print_.command
-def http(*, output: Output = PLAIN) -> None:
-    """Print the reference of every HTTP route, as Markdown.
-
-    For example:
-
-      penstock print http
-    """
-    from penstock.server.ops.reference_pages import http_reference
-
-    _out(http_reference(), output)
-
-
-@print_.command
-def errors(*, output: Output = PLAIN) -> None:
-    """Print the reference of every error code, as Markdown.
-
-    For example:
-
-      penstock print errors
-    """
-    from penstock.server.config.reference import error_reference
-
-    _out(error_reference(), output)
-
-
-@print_.command
-def cli(*, output: Output = PLAIN) -> None:
-    """Print the reference of every command, as Markdown.
-
-    For example:
-
-      penstock print cli
-    """
-    from penstock.cli.reference import cli_reference
-
-    _out(cli_reference(), output)
+for _name, _page in _PAGES.items():
+    _add_page(_name, *_page)
 
 
 def _out(text: str, output: Output) -> None:

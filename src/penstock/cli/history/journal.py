@@ -93,16 +93,6 @@ class OffsetRange:
 ORIGIN, DATA_DEFAULT, EVERY, WHOLE = JournalOptions(), DataOption(), Filter(), OffsetRange()
 
 
-class OffsetBounds(Protocol):
-    """The first offset and the end of a journal."""
-
-    journal: str
-    epoch: int
-    first: int
-    sealed_end: int
-    end: int
-
-
 class ReadableJournal(Protocol):
     """A source of rows."""
 
@@ -215,18 +205,18 @@ def seal_now(data: Path, config: Path | None) -> dict[str, Any]:
 
     from penstock.client.address import operator_token, read_endpoints
 
-    report: dict[str, Any]
+    sealed: msgspec.Struct
     file = endpoints_file(data)
     endpoints = read_endpoints(file)
     if endpoints is not None and endpoints.http is not None:
         from penstock.client.journal import RemoteJournal
 
-        token = operator_token(endpoints.http, file)
-        report = msgspec.to_builtins(RemoteJournal(endpoints.http, token).seal())
-        return report
-    from penstock.server.admin.journal import to_sealed
-    from penstock.server.journal.lifecycle import seal_directory
+        sealed = RemoteJournal(endpoints.http, operator_token(endpoints.http, file)).seal()
+    else:
+        from penstock.server.admin.journal import to_sealed
+        from penstock.server.journal.lifecycle import seal_directory
 
-    with reading():
-        report = msgspec.to_builtins(to_sealed(seal_directory(data, config)))
-        return report
+        with reading():
+            sealed = to_sealed(seal_directory(data, config))
+    report: dict[str, Any] = msgspec.to_builtins(sealed)
+    return report

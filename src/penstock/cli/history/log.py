@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,8 +28,6 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.plain_values import iso
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from penstock.journal.disk import RealDisk
 
 EXIT_CHECK = 3
@@ -144,12 +141,13 @@ def check(*, place: DataOption = DATA_DEFAULT) -> int:
       penstock log check --data /var/lib/penstock --json
     """
     from penstock.journal.audit import audit
+    from penstock.server.journal.lifecycle import progress_bar
 
     if not (place.data / "journal").is_dir():
         hint = "name the data directory of a server with --data"
         raise PenstockError(Refusal("InvalidRequest", f"there is no journal in `{place.data}`", hint=hint))
-    bar = None if place.as_json else progress_bar("checking")
-    report = audit(place.data, bar)
+    with progress_bar("checking", is_wanted=not place.as_json) as bar:
+        report = audit(place.data, bar)
     if place.as_json:
         print_json({"ok": report.is_sound, **msgspec.to_builtins(report)})
         return 0 if report.is_sound else EXIT_CHECK
@@ -262,22 +260,3 @@ def readers(
     columns = ("name", "offset", "behind", "at", "holds")
     cells = [list(row.values()) for row in rows]
     print_rows({"readers": rows}, columns, cells, as_json=place.as_json, empty="there are no named readers")
-
-
-def progress_bar(label: str) -> Callable[[int, int], None] | None:
-    """A progress bar on a terminal; None elsewhere."""
-    if not sys.stderr.isatty():
-        return None
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bar = Progress(transient=True, console=Console(file=sys.stderr))
-    task = bar.add_task(label, total=None)
-    bar.start()
-
-    def show(done: int, total: int) -> None:
-        bar.update(task, completed=done, total=total)
-        if done >= total:
-            bar.stop()
-
-    return show

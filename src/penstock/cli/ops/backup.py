@@ -29,15 +29,11 @@ def backup(
       penstock backup /backup/monday.tar --data /var/lib/penstock
     """
     import penstock
-    from penstock.cli.history.log import progress_bar
+    from penstock.server.journal.lifecycle import progress_bar
     from penstock.server.ops.backup import backup as make
 
-    bar = None if place.as_json else progress_bar("copying")
-    try:
+    with progress_bar("copying", is_wanted=not place.as_json) as bar:
         manifest = make(place.data, target, penstock.__version__, bar)
-    finally:
-        if bar is not None:
-            bar(1, 1)
     size = sum(entry.bytes for entry in manifest.files.values())
     end, count = manifest.end, len(manifest.files)
     result = {"target": str(target), "journal": manifest.journal, "end": end, "files": count, "bytes": size}
@@ -61,15 +57,11 @@ def restore(
       penstock restore /backup/penstock-monday
       penstock restore /backup/monday.tar --data /var/lib/penstock
     """
-    from penstock.cli.history.log import progress_bar
+    from penstock.server.journal.lifecycle import progress_bar
     from penstock.server.ops.restore import restore as make
 
-    bar = None if place.as_json else progress_bar("restoring")
-    try:
+    with progress_bar("restoring", is_wanted=not place.as_json) as bar:
         manifest, report = make(source, place.data, bar)
-    finally:
-        if bar is not None:
-            bar(1, 1)
     made_at, end, count = manifest.made_at, report.end, len(manifest.files)
     result = {
         "data": str(place.data),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from penstock.cli.history.journal import DATA_DEFAULT, DataOption
+from penstock.cli.history.journal import DATA_DEFAULT, DataOption, endpoints_file
 from penstock.cli.options import PLAIN, Output
 from penstock.cli.output import print_json, print_line
 from penstock.core.errors import PenstockError, Refusal
@@ -32,7 +32,7 @@ def check(file: File = None, *, output: Output = PLAIN) -> int:
 
       penstock config check penstock.yaml
     """
-    config, problems = _load(file)
+    config, problems = load_config(file)
     notices = list(config.notices) if config is not None else []
     if output.as_json:
         print_json({"ok": not problems, "problems": problems, "notices": notices})
@@ -53,7 +53,7 @@ def show(file: File = None, *, output: Output = PLAIN) -> int:
 
       penstock config show penstock.yaml
     """
-    config, problems = _load(file)
+    config, problems = load_config(file)
     if config is None:
         if output.as_json:
             print_json({"error": {"code": "InvalidConfig", "message": "; ".join(problems)}})
@@ -100,7 +100,7 @@ def reload(place: DataOption = DATA_DEFAULT) -> None:
     from penstock.client.address import operator_token, read_endpoints
     from penstock.client.journal import RemoteServer
 
-    file = place.data / "run" / "endpoints.json"
+    file = endpoints_file(place.data)
     endpoints = read_endpoints(file)
     if endpoints is None or endpoints.http is None:
         raise PenstockError(Refusal("Unreachable", f"no server runs on `{place.data}`"))
@@ -115,7 +115,8 @@ def reload(place: DataOption = DATA_DEFAULT) -> None:
         print_line(f"connections closed: {report.closed}")
 
 
-def _load(file: Path | None) -> tuple[Config | None, list[str]]:
+def load_config(file: Path | None) -> tuple[Config | None, list[str]]:
+    """The effective config, or its errors."""
     from penstock.server.config.load import ConfigError, load
 
     try:

@@ -15,15 +15,21 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
 
 import penstock
+from penstock.cli.history.journal import endpoints_file
+from penstock.cli.ops.config import load_config
 from penstock.cli.options import DEFAULTS, Common
 from penstock.cli.output import print_json, print_table
 from penstock.core.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client.address import ServerEndpoints
+    from penstock.server.config.load import Config
 
 EXIT_CHECK = 3
 DISK_LEAST_BYTES = 1024**3
@@ -66,20 +72,26 @@ def doctor(
       penstock doctor
       penstock doctor --data /var/lib/penstock --json
     """
+    from penstock.client import address
+
+    settings, problems = load_config(config)
+    file = endpoints_file(data)
+    running = address.read_endpoints(file)
+    endpoints = running or address.ServerEndpoints()
     findings = [
         _python(),
         _versions(),
-        _config(config),
-        *_ports(config, data),
+        _config(settings, problems),
+        *_ports(settings, endpoints),
         *_disk(data),
-        *_descriptors(config, data),
+        *_descriptors(settings, endpoints),
         _clock(),
         *_journal(data),
         *_lake(data),
         _uvloop(),
         *_spark(data),
         _console(),
-        *_server(common, data),
+        *_server(common, file, running),
     ]
     is_sound = all(finding.status != "failed" for finding in findings)
     if common.as_json:
@@ -106,25 +118,17 @@ def _versions() -> CheckResult:
     return CheckResult("versions", "ok", ", ".join(found))
 
 
-def _config(file: Path | None) -> CheckResult:
-    from penstock.server.config.load import ConfigError, load
-
-    try:
-        config = load(file, os.environ)
-    except ConfigError as error:
-        return CheckResult("config", "failed", "; ".join(error.errors))
+def _config(config: Config | None, problems: list[str]) -> CheckResult:
+    if config is None:
+        return CheckResult("config", "failed", "; ".join(problems))
     return CheckResult("config", "ok", config.source or "defaults")
 
 
-def _ports(config_file: Path | None, data: Path) -> Iterator[CheckResult]:
+def _ports(config: Config | None, endpoints: ServerEndpoints) -> Iterator[CheckResult]:
     """The ports: free, or bound by the running server."""
-    from penstock.client.address import ServerEndpoints, parse, read_endpoints
-    from penstock.server.config.load import ConfigError, load
+    from penstock.client.address import parse
 
-    endpoints = read_endpoints(data / "run" / "endpoints.json") or ServerEndpoints()
-    try:
-        config = load(config_file, os.environ)
-    except ConfigError:
+    if config is None:
         return
     listen, relay = config.listen, config.relay
     pub = "off" if relay.enabled is False else relay.pub.removeprefix("tcp://")
@@ -174,17 +178,13 @@ def _disk(data: Path) -> Iterator[CheckResult]:
     yield CheckResult("disk sync", "ok" if is_quick else "info", f"{sync_ms:.2f} ms for each sync")
 
 
-def _descriptors(config_file: Path | None, data: Path) -> Iterator[CheckResult]:
+def _descriptors(config: Config | None, endpoints: ServerEndpoints) -> Iterator[CheckResult]:
     """Whether the limit of open files, of the running server or here, allows as many connections as the config."""
-    from penstock.client.address import ServerEndpoints, read_endpoints
-    from penstock.server.config.load import ConfigError, load
     from penstock.server.engine.entrance import connections_of, descriptor_limit
 
-    endpoints = read_endpoints(data / "run" / "endpoints.json") or ServerEndpoints()
-    try:
-        wanted = load(config_file, os.environ).limits.links_max
-    except ConfigError:
+    if config is None:
         return
+    wanted = config.limits.links_max
     limit = descriptor_limit(raised=True)
     try:
         limits = Path(f"/proc/{endpoints.pid}/limits").read_text()
@@ -194,9 +194,10 @@ def _descriptors(config_file: Path | None, data: Path) -> Iterator[CheckResult]:
     room = connections_of(limit)
     detail = f"{limit} open files allow {room} connections; `limits.links_max` is {wanted}"
     hint = "raise the hard limit (`ulimit -Hn`, `LimitNOFILE=` of systemd), or lower `limits.links_max`"
-    yield CheckResult(
-        "descriptors", "ok" if room >= wanted else "info", detail if room >= wanted else f"{detail}; {hint}"
-    )
+    if room >= wanted:
+        yield CheckResult("descriptors", "ok", detail)
+    else:
+        yield CheckResult("descriptors", "info", f"{detail}; {hint}")
 
 
 def _sync_ms(descriptor: int) -> float:
@@ -303,13 +304,11 @@ def _spark(data: Path) -> Iterator[CheckResult]:
     yield CheckResult("pipeline", "failed" if status.state in ("failed", "halted") else "ok", detail)
 
 
-def _server(common: Common, data: Path) -> Iterator[CheckResult]:
+def _server(common: Common, file: Path, running: ServerEndpoints | None) -> Iterator[CheckResult]:
     """A server with an endpoints file must answer; no server at all is no failure."""
     from penstock.client import address
     from penstock.client.queue.connect import connect
 
-    file = data / "run" / "endpoints.json"
-    running = address.read_endpoints(file)
     is_expected = bool(common.url) or running is not None
     url = common.url or (running and (running.control or running.http)) or address.DEFAULT_URL
 

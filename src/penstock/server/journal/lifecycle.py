@@ -214,9 +214,9 @@ def _id_of(disk: RealDisk) -> str:
 
 
 @contextmanager
-def progress_bar(total_label: str) -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar(total_label: str, *, is_wanted: bool = True) -> Iterator[Callable[[int, int], None] | None]:
     """A progress bar on a terminal; None elsewhere."""
-    if not sys.stderr.isatty():
+    if not is_wanted or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
