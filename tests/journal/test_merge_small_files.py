@@ -12,9 +12,9 @@ import pytest
 
 from penstock.core.rows import Row
 from penstock.journal import merge_small_files
-from penstock.journal.columns import encode_rows
+from penstock.journal.columns import encode_rows, fitted
 from penstock.journal.delta_log import CHECKPOINT_EVERY, KEPT_VERSIONS, DeltaLog
-from penstock.journal.parquet_table import EventsTable, with_identity
+from penstock.journal.parquet_table import FILE_SCHEMA, EventsTable
 
 SEALS = 260
 STEP_US = 86_400_000_000 * 2 // SEALS  # two days
@@ -26,7 +26,7 @@ def sealed(bronze, number):
         Row("j1", 0, 0, offset, number * STEP_US, "courier", "enqueue", "jobs", offset, f"m{offset}")
         for offset in range(number * 3, number * 3 + 3)
     ]
-    table = pa.Table.from_batches([with_identity(encode_rows(rows), "j1", 0, 0)])
+    table = pa.Table.from_batches([fitted(encode_rows(rows), FILE_SCHEMA, {"journal": "j1", "shard": 0, "epoch": 0})])
     assert bronze.publish(table, "j1", 0, number * 3 + 3)
     bronze.tidy()
 

@@ -240,8 +240,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fuse]:
     """A fuse in everything that sealing does outside the disk port."""
     fuse = Fuse(0)
     for owner, name in (
-        (parquet_table, "_sync_file"),
-        (parquet_table, "_sync_directory"),
+        (parquet_table, "sync_path"),
         (EventsTable, "publish"),
         (EventsTable, "_write"),
         (EventsTable, "remove"),

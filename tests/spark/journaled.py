@@ -14,8 +14,8 @@ from penstock.core.records import Fact, Record
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import ANONYMOUS, Principal, require
 from penstock.dialects.courier.wire import envelopes
-from penstock.journal.columns import encode_rows
-from penstock.journal.parquet_table import FILE_SCHEMA, with_identity
+from penstock.journal.columns import encode_rows, fitted
+from penstock.journal.parquet_table import FILE_SCHEMA
 from tests.core.driving import START_WALL_US, QueueDriver
 
 JOURNAL = "0123456789abcdef" * 2
@@ -89,7 +89,7 @@ def events_of(rows: list[Row], journal: str = JOURNAL) -> pa.Table:
     """Rows as everybody outside sees them."""
     if not rows:
         return FILE_SCHEMA.empty_table()
-    return pa.Table.from_batches([with_identity(encode_rows(rows), journal, 0, 0)])
+    return pa.Table.from_batches([fitted(encode_rows(rows), FILE_SCHEMA, {"journal": journal, "shard": 0, "epoch": 0})])
 
 
 def at(us: int) -> Now:

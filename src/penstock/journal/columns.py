@@ -7,7 +7,7 @@ runs on the journal thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -181,3 +181,20 @@ def decode_rows(batch: pa.RecordBatch, journal: str, shard: int, epoch: int) -> 
         values.append((column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist())
     for row in zip(*values, strict=True):
         yield Row(journal, shard, epoch, *row)
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, object] | None = None) -> pa.RecordBatch:
+    """A batch with exactly these columns: `constants` are repeated, and those that an older file lacks are null."""
+    if constants is None and batch.schema.equals(schema):
+        return batch
+    known, count = constants or {}, batch.num_rows
+    present = {name: index for index, name in enumerate(batch.schema.names)}
+    arrays = [
+        pa.repeat(pa.scalar(known[field.name], field.type), count)
+        if field.name in known
+        else batch.column(present[field.name]).cast(field.type)
+        if field.name in present
+        else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -137,11 +137,7 @@ class RealDisk:
         os.pwrite(fd, data, 0)
 
     def sync_names(self) -> None:
-        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_path(self.directory)
 
     def free(self) -> int:
         stats = os.statvfs(self.directory)
@@ -153,3 +149,12 @@ class RealDisk:
             os.posix_fallocate(fd, 0, size)
         finally:
             os.close(fd)
+
+
+def sync_path(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

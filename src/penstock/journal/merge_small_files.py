@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.journal.columns import fitted
 from penstock.journal.segments import DamageError
 
 if TYPE_CHECKING:
@@ -55,13 +56,7 @@ def groups(root: Path, run: Sequence[DataFile], schema: pa.Schema, rows_max: int
                 rows = data.read()
         except (OSError, pa.ArrowException) as error:
             raise DamageError(f"lake/{root.name}/{file.path}", None, str(error)) from error
-        columns = [
-            rows.column(field.name)
-            if field.name in rows.column_names
-            else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
-            for field in schema
-        ]
-        held.append(pa.Table.from_arrays(columns, schema=schema))
+        held.append(pa.Table.from_batches([fitted(batch, schema) for batch in rows.to_batches()], schema))
         together = pa.concat_tables(held)
         if together.num_rows >= rows_max or together.nbytes >= GROUP_BYTES:
             yield together

@@ -24,6 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from penstock.journal import merge_small_files
 from penstock.journal.columns import SCHEMA
 from penstock.journal.delta_log import DeltaLog
+from penstock.journal.disk import sync_path
 from penstock.journal.segments import DamageError
 
 TABLE = "events"
@@ -61,21 +62,6 @@ class DataFile(msgspec.Struct, frozen=True, array_like=True):
     last_at_us: int
     journal: str = ""
     """The journal of its rows: a directory whose journal was created again keeps the rows of the old one."""
-
-
-def with_identity(batch: pa.RecordBatch, journal: str, shard: int, epoch: int) -> pa.RecordBatch:
-    """A batch of a segment with the columns that the segment's header holds."""
-    count = batch.num_rows
-    constant = [
-        pa.repeat(pa.scalar(journal), count),
-        pa.repeat(pa.scalar(shard, pa.int32()), count),
-        pa.repeat(pa.scalar(epoch, pa.int32()), count),
-    ]
-    present = {name: index for index, name in enumerate(batch.schema.names)}
-    rest = [
-        batch.column(present[field.name]) if field.name in present else pa.nulls(count, field.type) for field in SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(constant + rest, schema=FILE_SCHEMA)
 
 
 class EventsTable:
@@ -160,9 +146,9 @@ class EventsTable:
                 if following is None:
                     break
                 rows = following
-        _sync_file(draft)
+        sync_path(draft)
         os.replace(draft, path)
-        _sync_directory(path.parent)
+        sync_path(path.parent)
         status = path.stat()
         stats = {
             "numRecords": count,
@@ -263,19 +249,3 @@ def _iso(rows: pa.Table, index: int) -> str:
     """A row's time as Delta's statistics have it: cut to milliseconds, which every reader allows for."""
     moment = rows.column("recorded_at")[index].as_py()
     return str(moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
-
-
-def _sync_file(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

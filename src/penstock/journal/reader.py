@@ -12,11 +12,12 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from penstock.journal.columns import fitted
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import Identity, read_identity, read_watermark, segments
 from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, EventsTable
 from penstock.journal.sealed_reader import Part, SealedRows, SealedView
-from penstock.journal.segment_index import IndexedSegment, SegmentRows
+from penstock.journal.segment_index import IndexedSegment
 from penstock.journal.selection import Selection
 
 RACES_MAX = 100
@@ -165,27 +166,12 @@ class JournalReader:
                 raise FileNotFoundError(f"rows {first} to {segment.first - 1} are in no segment")
             stop = end if segment.limit is None else min(end, segment.limit)
             for rows in self._segments[segment.name].rows(first, stop, read):
-                batch = _with_identity(rows, schema)
+                [batch] = rows.table.to_batches()
+                batch = fitted(batch, schema, rows.header.identity)
                 if selection is not None:
                     batch = selection.passed(batch).select(columns)
                 yield Part(rows.first + rows.table.num_rows, batch)
             first = max(first, stop)
-
-
-def _with_identity(rows: SegmentRows, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of a segment as one batch, with what the segment's header holds where it is wanted."""
-    table, header = rows.table, rows.header
-    count = table.num_rows
-    constant = {"journal": header.journal, "shard": header.shard, "epoch": header.epoch}
-    arrays = [
-        pa.repeat(pa.scalar(constant[field.name], field.type), count)
-        if field.name in constant
-        else table.column(field.name).combine_chunks()
-        if field.name in table.schema.names
-        else pa.nulls(count, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.core.clock import Now
 from penstock.core.rows import Row
 from penstock.journal import named_readers
-from penstock.journal.columns import SCHEMA, decode_rows, encode_rows
+from penstock.journal.columns import SCHEMA, decode_rows, encode_rows, fitted
 from penstock.journal.delta_log import DeltaLog, damaged_tables
 from penstock.journal.disk import Disk
 from penstock.journal.open_and_repair import (
@@ -31,7 +31,7 @@ from penstock.journal.open_and_repair import (
     replace_file,
     segments,
 )
-from penstock.journal.parquet_table import EventsTable, with_identity
+from penstock.journal.parquet_table import FILE_SCHEMA, EventsTable
 from penstock.journal.retention import Retention, choose
 from penstock.journal.segments import KIND_LIVE, DamageError, Header, Scan, encode_frame, encode_header
 
@@ -108,7 +108,8 @@ class Sealer:
         if limit <= sealed_end:
             return 0
         scan = Scan(self._disk.read(segment.name), segment.name, is_last=False)
-        batches = [with_identity(batch, journal, scan.header.shard, scan.header.epoch) for batch in _until(scan, limit)]
+        identity = scan.header.identity | {"journal": journal}
+        batches = [fitted(batch, FILE_SCHEMA, identity) for batch in _until(scan, limit)]
         rows = pa.Table.from_batches(batches)
         rows = rows.filter(pa.compute.greater_equal(rows.column("offset"), sealed_end))
         self._bronze.publish(rows, journal, self._shard, limit)

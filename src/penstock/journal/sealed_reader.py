@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.journal.columns import fitted
 from penstock.journal.delta_log import newest_entry
 from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, DataFile, EventsTable
 from penstock.journal.selection import ColumnRange, Selection
@@ -114,20 +115,6 @@ def _of_file(
                 yield Part(high, batch if judge is None else judge.passed(batch).select(list(columns)))
             if begin >= end:
                 return
-
-
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch with exactly these columns; those that an older file lacks are null."""
-    if batch.schema.equals(schema):
-        return batch
-    present = {name: index for index, name in enumerate(batch.schema.names)}
-    arrays = [
-        batch.column(present[field.name]).cast(field.type)
-        if field.name in present
-        else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _range(group: pq.RowGroupMetaData, name: str) -> ColumnRange | None:

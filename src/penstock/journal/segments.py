@@ -41,6 +41,11 @@ class Header(msgspec.Struct, frozen=True):
     first_offset: int
     kind: int = KIND_LOG
 
+    @property
+    def identity(self) -> dict[str, str | int]:
+        """The columns of the table `events` that a segment does not repeat for each row."""
+        return {"journal": self.journal, "shard": self.shard, "epoch": self.epoch}
+
 
 class DamageError(Exception):
     """Damage in a file, with its position where it is known; never skipped."""

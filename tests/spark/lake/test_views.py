@@ -9,8 +9,8 @@ import pytest
 
 import penstock.spark
 from penstock.core.rows import Row
-from penstock.journal.columns import encode_rows
-from penstock.journal.parquet_table import EventsTable, with_identity
+from penstock.journal.columns import encode_rows, fitted
+from penstock.journal.parquet_table import FILE_SCHEMA, EventsTable
 from penstock.spark.lake.snapshots import LakeError
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake.views import _moment
@@ -37,7 +37,9 @@ def sealed(data, count):
             )
             for offset in range(first, first + count)
         ]
-        table = pa.Table.from_batches([with_identity(encode_rows(rows), "j1", 0, 0)])
+        table = pa.Table.from_batches(
+            [fitted(encode_rows(rows), FILE_SCHEMA, {"journal": "j1", "shard": 0, "epoch": 0})]
+        )
         bronze.publish(table, "j1", 0, first + count)
 
 

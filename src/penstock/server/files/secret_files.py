@@ -11,6 +11,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from penstock.journal.disk import sync_path
 from penstock.server.files.yaml_tree import ConfigError
 
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
@@ -59,15 +60,7 @@ def write_private(path: Path, data: bytes, *, sync: bool = False) -> None:
                 os.fsync(descriptor)
         draft.replace(path)
         if sync:
-            _sync_folder(path.parent)
+            sync_path(path.parent)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,6 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from penstock.core.errors import PenstockError, Refusal
+from penstock.journal.disk import sync_path
 
 MANIFEST = "backup.json"
 MANIFEST_MAX = 256 * 1024 * 1024
@@ -85,9 +86,9 @@ class _Directory:
         write_file(place, file, size)
 
     def finish(self) -> None:
-        sync_folder(self._part)
+        sync_path(self._part)
         self._part.rename(self._path)  # replaces an empty directory, and fails on anything else
-        sync_folder(self._path.parent)
+        sync_path(self._path.parent)
 
     def abandon(self) -> None:
         shutil.rmtree(self._part, ignore_errors=True)
@@ -117,7 +118,7 @@ class _Tar:
         if os.path.lexists(self._path):
             raise FileExistsError(17, "another process took the name")
         self._part.rename(self._path)
-        sync_folder(self._path.parent)
+        sync_path(self._path.parent)
 
     def abandon(self) -> None:
         self._file.close()
@@ -136,14 +137,6 @@ def write_file(place: Path, file: DigestReader, size: int) -> None:
             size -= len(piece)
         out.flush()
         os.fsync(out.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def tar_mode(path: Path) -> str | None:

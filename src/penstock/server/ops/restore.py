@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.audit import Audit, audit
-from penstock.journal.disk import RealDisk
+from penstock.journal.disk import RealDisk, sync_path
 from penstock.journal.open_and_repair import (
     IDENTITY,
     WATERMARK,
@@ -33,7 +33,6 @@ from penstock.server.ops.backup_format import (
     DigestReader,
     is_taken,
     refused,
-    sync_folder,
     write_file,
 )
 
@@ -55,9 +54,9 @@ def restore(source: Path, data: Path, progress: Progress | None = None) -> tuple
         if report.journal != found.manifest.journal:
             raise refused("the manifest belongs to another journal", "use another backup")
         _begin_epoch(draft)
-        sync_folder(draft)
+        sync_path(draft)
         draft.rename(data)  # replaces an empty directory, and fails on anything else
-        sync_folder(data.absolute().parent)
+        sync_path(data.absolute().parent)
         return found.manifest, report
     except OSError as error:
         message = f"cannot write `{data}`: {error.strerror or error}"

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
+from penstock.journal.disk import sync_path
 from penstock.spark.errors import HintedError
 
 FILE_ROWS_MAX = 1_000_000
@@ -205,9 +206,9 @@ class _Writer:
 
     def close(self) -> StagedFile:
         self._parquet.close()
-        sync(self._draft)
+        sync_path(self._draft)
         os.replace(self._draft, self._path)
-        sync(self._path.parent)
+        sync_path(self._path.parent)
         status = self._path.stat()
         statistics = _statistics(self.rows, self._least, self._greatest, self._nulls)
         return StagedFile(
@@ -357,12 +358,3 @@ def _ceiling(value: Any) -> Any:
     if isinstance(value, str) and len(value) > TEXT_STATISTIC_MAX:
         return value[:TEXT_STATISTIC_MAX] + _LAST_CHARACTER
     return _floor(value)
-
-
-def sync(path: Path) -> None:
-    """Make a file, or the names in a directory, durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

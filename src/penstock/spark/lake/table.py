@@ -24,6 +24,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, TABLE_NAME
+from penstock.journal.disk import sync_path
 from penstock.spark.lake import compaction, data_files, merge
 from penstock.spark.lake.compaction import TIER_FILES
 from penstock.spark.lake.data_files import LiveFile, SchemaError, StagedFile
@@ -169,7 +170,7 @@ class LakeTable(TableReader):
             to = self.path / file.path
             to.parent.mkdir(parents=True, exist_ok=True)
             os.link(other.path / file.path, to)
-            data_files.sync(to.parent)
+            sync_path(to.parent)
         ends = {app: source.transaction_version(app) for app in apps}
         progress = {app: Progress(0, end) for app, end in ends.items() if end is not None}
         self.overwrite([file.staged(int(now * 1000)) for file in files], progress, may_go_back=True)
@@ -315,8 +316,8 @@ class LakeTable(TableReader):
             ),
         )
         # The handle still shows the version before; `delta` updates it. The log is synced last: a commit that is lost is repeated.
-        data_files.sync(self.log.path / f"{table.version() + 1:020d}.json")
-        data_files.sync(self.log.path)
+        sync_path(self.log.path / f"{table.version() + 1:020d}.json")
+        sync_path(self.log.path)
         self._commits += 1
 
 
