@@ -10,6 +10,7 @@ counted instead of kept. The log knows no clock, no journal medium and no protoc
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -41,47 +42,31 @@ class GatedAnswers(Protocol):
         """Batch `no` has its outcome: `fresh` refuses new records, `whole` everything. Returns whether answers still wait."""
 
 
+@dataclass(slots=True, eq=False)
 class CommitLog:
     """The open batch and those that the journal has not answered for."""
 
-    __slots__ = (
-        "_open_bytes",
-        "decided",
-        "draining",
-        "facts",
-        "gate",
-        "is_awaited",
-        "limits",
-        "observations",
-        "observations_dropped",
-        "observed",
-        "observed_bytes",
-        "proposed",
-        "undecided",
-    )
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.facts: list[Fact] = []
-        self.observations: list[Observation] = []
-        self.draining = False
-        """Whether the server shuts down: peers add no facts any more, except settles."""
-        self.gate = 1
-        """Number of the open batch."""
-        self.decided = 0
-        """Number of the newest batch whose outcome is known."""
-        self.is_awaited = False
-        """Whether an answer waits for the open batch even if it stays empty."""
-        self.proposed: deque[Batch] = deque()
-        """Batches that the journal has not answered for, oldest first."""
-        self.undecided = 0
-        """Facts in proposed batches."""
-        self.observed = 0
-        """Observations in the open batch and in proposed ones."""
-        self.observed_bytes = 0
-        """Bytes that those carry."""
-        self.observations_dropped = 0
-        self._open_bytes = 0
+    limits: Limits
+    facts: list[Fact] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
+    draining: bool = False
+    """Whether the server shuts down: peers add no facts any more, except settles."""
+    gate: int = 1
+    """Number of the open batch."""
+    decided: int = 0
+    """Number of the newest batch whose outcome is known."""
+    is_awaited: bool = False
+    """Whether an answer waits for the open batch even if it stays empty."""
+    proposed: deque[Batch] = field(default_factory=deque)
+    """Batches that the journal has not answered for, oldest first."""
+    undecided: int = 0
+    """Facts in proposed batches."""
+    observed: int = 0
+    """Observations in the open batch and in proposed ones."""
+    observed_bytes: int = 0
+    """Bytes that those carry."""
+    observations_dropped: int = 0
+    _open_bytes: int = 0
 
     def observe(self, event: str, record: Record, peer: str | None) -> None:
         """Note what happened to a record."""

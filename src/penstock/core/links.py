@@ -7,6 +7,7 @@ A session speaks one protocol, a link is its connection inside a machine, a cons
 from __future__ import annotations
 
 from collections.abc import Sized
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.clock import Now
@@ -69,73 +70,52 @@ class PeerlessSession:
         """The machine ends pulls and deliveries by itself."""
 
 
+@dataclass(slots=True, eq=False)
 class Link:
     """One connection inside a machine."""
 
-    __slots__ = ("address", "consumers", "no", "open", "principal", "room", "session", "stalled", "taps")
-
-    def __init__(self, no: int, principal: Principal, session: Any, room: int) -> None:
-        self.no = no
-        self.principal = principal
-        """Who speaks; replaced when a hello brings a token."""
-        self.session = session
-        """The dialect's object for this connection: opaque here."""
-        self.room = room
-        """Bytes that may still be handed over before the peer must read."""
-        self.stalled = False
-        """A consumer wanted more than there was room for."""
-        self.open = True
-        self.address = ""
-        """Where the peer is, as far as rates are concerned."""
-        self.consumers: list[Consumer] = []
-        self.taps: dict[str, Tap] = {}
-        """The channels it only looks at, by name."""
+    no: int
+    principal: Principal
+    """Who speaks; replaced when a hello brings a token."""
+    session: Any
+    """The dialect's object for this connection: opaque here."""
+    room: int
+    """Bytes that may still be handed over before the peer must read."""
+    stalled: bool = False
+    """A consumer wanted more than there was room for."""
+    open: bool = True
+    address: str = ""
+    """Where the peer is, as far as rates are concerned."""
+    consumers: list[Consumer] = field(default_factory=list)
+    taps: dict[str, Tap] = field(default_factory=dict)
+    """The channels it only looks at, by name."""
 
 
+@dataclass(slots=True, eq=False)
 class Consumer:
     """A subscription or a pull: its credit, and the leases it holds."""
 
-    __slots__ = (
-        "auto",
-        "batch",
-        "channel",
-        "credit",
-        "delivered",
-        "expiry_wanted",
-        "granted",
-        "label",
-        "lease_us",
-        "leases",
-        "link",
-        "no",
-        "pull",
-        "ringed",
-        "tag",
-        "ticket",
-    )
-
-    def __init__(self, no: int, channel: Channel, link: Link, lease_us: int) -> None:
-        self.no = no
-        self.channel = channel
-        self.link = link
-        self.lease_us = lease_us
-        self.label = ""
-        """The client's name for it, in its own protocol."""
-        self.tag: Any = None
-        """What the dialect wants to keep with it."""
-        self.credit = 0
-        self.granted = 0
-        self.delivered = 0
-        self.auto = 0
-        """Credit that the server keeps up by itself; 0 leaves it to the client."""
-        self.batch = 1
-        self.expiry_wanted = False
-        self.pull = False
-        """Ends with its first delivery; its leases outlive the connection."""
-        self.ringed = False
-        """In its channel's ring of consumers that can take more."""
-        self.ticket = 0
-        self.leases: dict[int, Record] = {}
+    no: int
+    channel: Channel
+    link: Link
+    lease_us: int
+    label: str = ""
+    """The client's name for it, in its own protocol."""
+    tag: Any = None
+    """What the dialect wants to keep with it."""
+    credit: int = 0
+    granted: int = 0
+    delivered: int = 0
+    auto: int = 0
+    """Credit that the server keeps up by itself; 0 leaves it to the client."""
+    batch: int = 1
+    expiry_wanted: bool = False
+    pull: bool = False
+    """Ends with its first delivery; its leases outlive the connection."""
+    ringed: bool = False
+    """In its channel's ring of consumers that can take more."""
+    ticket: int = 0
+    leases: dict[int, Record] = field(default_factory=dict)
 
     @property
     def holder_name(self) -> str:

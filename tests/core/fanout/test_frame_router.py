@@ -26,7 +26,7 @@ class RouterDriver:
         self.boxes: dict[str, Outbox] = {}
 
     def enter(self, name: str, party: str | None = None) -> Outbox:
-        box = self.boxes[name] = Outbox(name, firm_max=1 << 30, telemetry_max=1 << 30)
+        box = self.boxes[name] = Outbox(name, 1 << 30, 1 << 30, 1 << 20)
         self.router.enter(Member(name, party or name, box))
         return box
 

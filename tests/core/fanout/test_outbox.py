@@ -18,7 +18,7 @@ class Source:
 
 
 def outbox(firm_max: int = 10_000, telemetry_max: int = 10_000, *, stuck: bool = True) -> Outbox:
-    made = Outbox(None, firm_max=firm_max, telemetry_max=telemetry_max)
+    made = Outbox(None, firm_max, telemetry_max, 1 << 20)
     made.stuck = stuck
     return made
 

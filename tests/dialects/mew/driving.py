@@ -413,7 +413,7 @@ def picture(memory: SpaceMemory) -> Any:
                     stream.shown(),
                     stream.no,
                     stream.name,
-                    stream.overflow,
+                    stream.route.overflow,
                     stream.request_id,
                     stream.open_id,
                     stream.route.keep,

@@ -233,4 +233,4 @@ def test_a_restart_keeps_what_a_stream_does_when_it_overflows(driver: GatewayDri
     (p1,) = driver.joined("p1")
     driver.open_stream(p1, expected_size_bytes=1)
     stream = driver.again().space.state.streams["stream-1"]
-    assert (stream.overflow, stream.route.waits, stream.route.sheds) == ("wait", True, False)
+    assert (stream.route.overflow, stream.route.waits, stream.route.sheds) == ("wait", True, False)

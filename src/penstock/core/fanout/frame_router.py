@@ -8,6 +8,8 @@ when any other message is sent, so nothing overtakes. Cost of `publish`: O(1), O
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
 
 from penstock.core.fanout.outbox import Outbox
 
@@ -19,90 +21,64 @@ RUN_MAX = 64 * 1024
 """Bytes of frames that travel as one piece: what may be dropped is dropped in such pieces."""
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """A member of the space, under a name; several members may be one party."""
 
-    __slots__ = ("name", "outbox", "party")
-
-    def __init__(self, name: str, party: str, outbox: Outbox | None) -> None:
-        self.name = name
-        self.party = party
-        """Who it is: targets may be given by either."""
-        self.outbox = outbox
-        """None for one that the journal serves."""
+    name: str
+    party: str
+    """Who it is: targets may be given by either."""
+    outbox: Outbox | None
+    """None for one that the journal serves."""
 
 
+@dataclass(slots=True, eq=False)
 class FrameRoute:
     """A stream of frames from its writers to its targets."""
 
-    __slots__ = (
-        "_audience",
-        "_version",
-        "base",
-        "broadcast",
-        "bytes",
-        "counted",
-        "deliveries",
-        "dropped",
-        "frames",
-        "full",
-        "id",
-        "is_kept",
-        "keep",
-        "key",
-        "mark",
-        "owner",
-        "reach",
-        "removed",
-        "sheds",
-        "targets",
-        "waits",
-        "writers",
-    )
+    id: str
+    owner: str
+    targets: tuple[str, ...] = ()
+    """Who receives its frames; empty means all members. Never changes."""
+    keep: str = "counts"
+    """What the journal keeps of its frames: `full`, `counts` or `off`."""
+    overflow: Literal["drop-oldest", "wait", "disconnect"] = "drop-oldest"
+    writers: dict[str, None] = field(init=False)
+    key: bytes = field(init=False)
+    mark: int = field(init=False)
+    """Where the data of a frame begins."""
+    is_kept: bool = field(init=False)
+    sheds: bool = field(init=False)
+    """Whether a slow reader misses the oldest frames."""
+    waits: bool = field(init=False)
+    """Whether its writers wait for a slow reader; if neither, that reader is disconnected."""
+    full: dict[Outbox, None] = field(default_factory=dict)
+    """Outboxes of readers that are too far behind."""
+    removed: dict[Member, None] = field(default_factory=dict)
+    """Members that receive no more of its frames, while they stay."""
+    base: int = 0
+    """The number of its newest frame when it was rebuilt from the journal."""
+    frames: int = 0
+    bytes: int = 0
+    deliveries: int = 0
+    """Frames times those who were to receive them."""
+    broadcast: int = 0
+    """What deliveries would have been without targets."""
+    dropped: int = 0
+    counted: tuple[int, ...] = (0, 0, 0, 0, 0)
+    """The five counts above when they were last written down."""
+    reach: int = 0
+    """How many receive a frame, those included that the journal serves; as of its latest audience."""
+    _audience: tuple[Outbox, ...] = ()
+    _version: int = -1
 
-    def __init__(
-        self,
-        id_: str,
-        owner: str,
-        targets: tuple[str, ...] = (),
-        *,
-        keep: str = "counts",
-        overflow: str = "drop-oldest",
-    ) -> None:
-        self.id = id_
-        self.key = id_.encode()
-        self.owner = owner
-        self.writers: dict[str, None] = {owner: None}
-        self.targets = targets
-        """Who receives its frames; empty means all members. Never changes."""
-        self.keep = keep
-        """What the journal keeps of its frames: `full`, `counts` or `off`."""
-        self.is_kept = keep == "full"
-        self.sheds = overflow == "drop-oldest"
-        """Whether a slow reader misses the oldest frames."""
-        self.waits = overflow == "wait"
-        """Whether its writers wait for a slow reader; if neither, that reader is disconnected."""
-        self.full: dict[Outbox, None] = {}
-        """Outboxes of readers that are too far behind."""
-        self.removed: dict[Member, None] = {}
-        """Members that receive no more of its frames, while they stay."""
+    def __post_init__(self) -> None:
+        self.writers = {self.owner: None}
+        self.key = self.id.encode()
         self.mark = len(self.key) + 2
-        """Where the data of a frame begins."""
-        self.base = 0
-        """The number of its newest frame when it was rebuilt from the journal."""
-        self.frames = 0
-        self.bytes = 0
-        self.deliveries = 0
-        """Frames times those who were to receive them."""
-        self.broadcast = 0
-        """What deliveries would have been without targets."""
-        self.dropped = 0
-        self.counted = (0, 0, 0, 0, 0)
-        """The five counts above when they were last written down."""
-        self.reach = 0
-        """How many receive a frame, those included that the journal serves; as of its latest audience."""
-        self._audience: tuple[Outbox, ...] = ()
-        self._version = -1
+        self.is_kept = self.keep == "full"
+        self.sheds = self.overflow == "drop-oldest"
+        self.waits = self.overflow == "wait"
 
     @property
     def seq(self) -> int:

@@ -8,14 +8,13 @@ the peer is disconnected. `put` is O(1), amortised.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 ENTRY_COST = 256
 """Overhead of an entry in bytes."""
-WAIT_MAX = 1024 * 1024
-"""Bytes of one source that wait before it is full, unless the owner of the outbox says otherwise."""
 WAIT_ALL = 4
-"""How many times that much may wait of all sources together before each of them is full."""
+"""How many times `wait_max` may wait of all sources together before each of them is full."""
 COMPACT_MIN = 1_024
 """Dropped entries that are left standing before they are swept out."""
 
@@ -32,48 +31,32 @@ class DropPolicy(Protocol):
     dropped: int
 
 
+@dataclass(slots=True, eq=False)
 class Outbox:
     """What is on its way to one peer."""
 
-    __slots__ = (
-        "_queue",
-        "_shed",
-        "_stale",
-        "_telemetry",
-        "firm",
-        "firm_max",
-        "is_over",
-        "lost",
-        "owner",
-        "stuck",
-        "telemetry_max",
-        "wait_max",
-        "waiting",
-        "waits",
-    )
-
-    def __init__(self, owner: Any, *, firm_max: int, telemetry_max: int, wait_max: int = WAIT_MAX) -> None:
-        self.owner = owner
-        """Whose it is: opaque here."""
-        self.firm_max = firm_max
-        self.telemetry_max = telemetry_max
-        self.wait_max = wait_max
-        self.stuck = False
-        """The peer does not read: nothing leaves."""
-        self.is_over = False
-        """Too much is waiting that must not be dropped: the peer is to be disconnected."""
-        self.firm = 0
-        """Bytes that must not be lost."""
-        self.waits = 0
-        """Bytes of sources that wait."""
-        self.waiting: dict[DropPolicy, int] = {}
-        """The same by source."""
-        self.lost: dict[Any, int] = {}
-        """Messages dropped since the last report to the peer, by source."""
-        self._queue: deque[list[Any]] = deque()
-        self._shed: deque[list[Any]] = deque()
-        self._telemetry = 0
-        self._stale = 0
+    owner: Any
+    """Whose it is: opaque here."""
+    firm_max: int
+    telemetry_max: int
+    wait_max: int
+    """Bytes of one source that wait before it is full."""
+    stuck: bool = False
+    """The peer does not read: nothing leaves."""
+    is_over: bool = False
+    """Too much is waiting that must not be dropped: the peer is to be disconnected."""
+    firm: int = 0
+    """Bytes that must not be lost."""
+    waits: int = 0
+    """Bytes of sources that wait."""
+    waiting: dict[DropPolicy, int] = field(default_factory=dict)
+    """The same by source."""
+    lost: dict[Any, int] = field(default_factory=dict)
+    """Messages dropped since the last report to the peer, by source."""
+    _queue: deque[list[Any]] = field(default_factory=deque)
+    _shed: deque[list[Any]] = field(default_factory=deque)
+    _telemetry: int = 0
+    _stale: int = 0
 
     def __bool__(self) -> bool:
         return bool(self._queue)

@@ -64,41 +64,31 @@ class Firing(msgspec.Struct, eq=False):
     is_undone: bool = False
 
 
-class Triggers:
+_NO_RULES = RuleIndex(())
+
+
+class Triggers(msgspec.Struct, eq=False):
     """The rules of one machine, and what they are waiting for."""
 
-    __slots__ = (
-        "base",
-        "changing",
-        "cooling",
-        "given",
-        "kept_bytes",
-        "on_ack",
-        "on_dead",
-        "on_insert",
-        "on_timeout",
-        "pending",
-        "rules",
-        "texts",
-    )
-
-    def __init__(self) -> None:
-        self.base: dict[str, Rule] = {}
-        """Rules of the config."""
-        self.given: dict[str, Rule] = {}
-        """Rules that were given at run time; each stands in for one of the config with the same id."""
-        self.texts: dict[str, str] = {}
-        """The same as they are journaled. One that this version cannot read is kept and not tried."""
-        self.rules: dict[str, Rule] = {}
-        """Both, in the order in which they are tried."""
-        self.changing: dict[str, int] = {}
-        """The commit of the newest change of a rule, while that is undecided or was lately."""
-        self.cooling: dict[tuple[str, str], Cooling] = {}
-        self.kept_bytes = 0
-        """What cooldowns keep for their summaries."""
-        self.pending: dict[Record, Firing] = {}
-        """What rules have sent and the journal has not answered for."""
-        self.on_insert = self.on_ack = self.on_timeout = self.on_dead = RuleIndex(())
+    base: dict[str, Rule] = {}
+    """Rules of the config."""
+    given: dict[str, Rule] = {}
+    """Rules that were given at run time; each stands in for one of the config with the same id."""
+    texts: dict[str, str] = {}
+    """The same as they are journaled. One that this version cannot read is kept and not tried."""
+    rules: dict[str, Rule] = {}
+    """Both, in the order in which they are tried."""
+    changing: dict[str, int] = {}
+    """The commit of the newest change of a rule, while that is undecided or was lately."""
+    cooling: dict[tuple[str, str], Cooling] = {}
+    kept_bytes: int = 0
+    """What cooldowns keep for their summaries."""
+    pending: dict[Record, Firing] = {}
+    """What rules have sent and the journal has not answered for."""
+    on_insert: RuleIndex = _NO_RULES
+    on_ack: RuleIndex = _NO_RULES
+    on_timeout: RuleIndex = _NO_RULES
+    on_dead: RuleIndex = _NO_RULES
 
     def install(self, rules: list[Rule]) -> None:
         """Replace the rules of the config. One that stays as it was keeps its counts, its cooldowns and its breaker."""

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.clock import Now
+from penstock.core.fanout.frame_router import Member
 from penstock.core.limits import Limits
 from penstock.core.records import Entry
 from penstock.dialects.mew import stream_requests, stream_writers
@@ -95,7 +96,7 @@ def enter(space: SpaceMachine, now: Now, participant: Participant) -> MewRefusal
             status=429,
         )
     space.present[participant.id] = participant
-    space.router.enter(participant.member)
+    space.router.enter(Member(participant.id, participant.party, participant.outbox))
     if before is not None:
         fault = MewRefusal("taken_over", f"`{participant.id}` has joined again from elsewhere", status=409)
         space.evicted.append((before, TAKEN_OVER, fault))

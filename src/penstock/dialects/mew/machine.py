@@ -290,7 +290,7 @@ class SpaceMachine:
         if fresh is not None:
             for pending in self.pending:
                 if pending.gate == no:
-                    pending.refusal = fresh if pending.fresh else whole
+                    pending.refusal = fresh if all(entry.fresh for entry in pending.entries) else whole
         pendings = self.pending
         while pendings and pendings[0].gate <= no:
             pending = pendings.popleft()

@@ -8,31 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
-from penstock.core.fanout.frame_router import Member
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.records import Entry
 from penstock.dialects.mew.gateway_messages import MewRefusal
 
 
-class Participant:
+class Participant(msgspec.Struct, eq=False):
     """A participant that is present, or that sends over HTTP without being present."""
 
-    __slots__ = ("id", "kind", "last", "member", "outbox", "party", "waiting")
-
-    def __init__(self, id_: str, party: str, outbox: Outbox | None, kind: str = "websocket") -> None:
-        self.id = id_
-        self.party = party
-        """The name that the space knows, given by the token."""
-        self.outbox = outbox
-        self.kind = kind
-        """`websocket`, `virtual`, `pipeline`, `polling` or `http`."""
-        self.member = Member(id_, party, outbox)
-        self.waiting = 0
-        """The weight of what it sent and that waits."""
-        self.last: PendingCommit | None = None
-        """Its newest commit that is not decided; what it sends next waits there."""
+    id: str
+    party: str
+    """The name that the space knows, given by the token."""
+    outbox: Outbox | None
+    kind: str = "websocket"
+    """`websocket`, `virtual`, `pipeline`, `polling` or `http`."""
+    waiting: int = 0
+    """The weight of what it sent and that waits."""
+    last: PendingCommit | None = None
+    """Its newest commit that is not decided; what it sends next waits there."""
 
 
 Answer = dict[str, Any]
@@ -54,45 +51,22 @@ def weight(data: bytes) -> int:
     return 1 + len(data) // WEIGHT
 
 
-class PendingCommit:
+class PendingCommit(msgspec.Struct, eq=False):
     """Something that is announced when its commit is durable."""
 
-    __slots__ = (
-        "announce",
-        "behind",
-        "cause",
-        "done",
-        "entries",
-        "failed",
-        "fresh",
-        "gate",
-        "refusal",
-        "sender",
-        "size",
-    )
+    gate: int
+    sender: Participant | None
+    announce: Callable[[Now], Answer | MewRefusal | None]
+    entries: Sequence[Entry] = ()
+    done: Done | None = None
+    failed: Callable[[Now], None] | None = None
+    """Called if the commit is refused."""
+    cause: str | None = None
+    """The id of the envelope."""
+    refusal: Refusal | None = None
+    behind: list[tuple[Callable[[Now], None], int]] = []
+    """What its sender sent next and that needs no commit, with its weight."""
 
-    def __init__(
-        self,
-        gate: int,
-        sender: Participant | None,
-        announce: Callable[[Now], Answer | MewRefusal | None],
-        *,
-        entries: Sequence[Entry] = (),
-        done: Done | None = None,
-        failed: Callable[[Now], None] | None = None,
-        cause: str | None = None,
-    ) -> None:
-        self.gate = gate
-        self.sender = sender
-        self.announce = announce
-        self.entries = entries
-        self.done = done
-        self.failed = failed
-        """Called if the commit is refused."""
-        self.cause = cause
-        """The id of the envelope."""
-        self.fresh = all(entry.fresh for entry in entries)
-        self.size = sum(entry.size or 0 for entry in entries)
-        self.refusal: Refusal | None = None
-        self.behind: list[tuple[Callable[[Now], None], int]] = []
-        """What its sender sent next and that needs no commit, with its weight."""
+    @property
+    def size(self) -> int:
+        return sum(entry.size or 0 for entry in self.entries)

@@ -75,12 +75,7 @@ class MewSession:
         self.answers: Sized = _Backlog(self)
         self.closing: tuple[int, str] | None = None
         limits = host.limits
-        self.outbox = Outbox(
-            self,
-            firm_max=limits.space_outbox_max,
-            telemetry_max=limits.space_telemetry_max,
-            wait_max=limits.space_wait_max,
-        )
+        self.outbox = Outbox(self, limits.space_outbox_max, limits.space_telemetry_max, limits.space_wait_max)
         self.space: SpaceMachine | None = None
         self.participant: Participant | None = None
         self.held: list[bytes] = []

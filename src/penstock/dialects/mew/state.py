@@ -38,7 +38,6 @@ class OpenStream(msgspec.Struct, eq=False):
     created: str
     request: dict[str, Any]
     """The members of its request, without the target."""
-    overflow: Overflow = "drop-oldest"
     name: str | None = None
     """Its name in the settings of the space."""
     request_id: str | None = None
@@ -137,7 +136,6 @@ class SpaceState(msgspec.Struct, eq=False):
             entry.seq,
             opened.created,
             opened.request,
-            opened.overflow,
             opened.name,
             entry.id,
             opened.open_id,
@@ -242,7 +240,7 @@ def open_entry(space: str, stream: OpenStream, body: bytes, recipients: int) -> 
         stream.request,
         list(route.targets),
         route.keep,
-        stream.overflow,
+        route.overflow,
         stream.name,
         stream.open_id,
         route.seq,

@@ -113,7 +113,7 @@ def _make(
     route = FrameRoute(f"stream-{no}", owner, targets, keep=kept, overflow=overflow)
     open_id = space.messages.fresh(f"stream-open-{no}")
     aliases = space.aliases((owner, *targets))
-    return OpenStream(route, no, rfc3339(now.wall_us), asked, overflow, name, None, open_id, 0, aliases)
+    return OpenStream(route, no, rfc3339(now.wall_us), asked, name, None, open_id, 0, aliases)
 
 
 def _keep_of(space: SpaceMachine, targets: tuple[str, ...], keep: Keep | None) -> Keep:

@@ -135,7 +135,7 @@ def describe_space(space: SpaceMachine) -> dict[str, Any]:
                 **stream.shown(),
                 "name": stream.name,
                 "keep": stream.route.keep,
-                "overflow": stream.overflow,
+                "overflow": stream.route.overflow,
                 "receivers": [each.name for each in space.router.receivers(stream.route)],
                 "frames": stream.route.frames,
                 "bytes": stream.route.bytes,

@@ -330,8 +330,7 @@ class Spaces:
     def enter(self, space: SpaceMachine, name: str, sink: Sink, kind: str) -> Participant:
         """Add a participant without a connection."""
         limits = self.limits
-        firm_max, telemetry_max = limits.space_outbox_max, limits.space_telemetry_max
-        outbox = Outbox(sink, firm_max=firm_max, telemetry_max=telemetry_max, wait_max=limits.space_wait_max)
+        outbox = Outbox(sink, limits.space_outbox_max, limits.space_telemetry_max, limits.space_wait_max)
         participant = Participant(name, name, outbox, kind)
         join.enter(space, self.runtime.scheduler.now(), participant)
         self.schedule_turn()

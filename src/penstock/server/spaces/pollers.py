@@ -41,8 +41,7 @@ class Poller:
         self._spaces = spaces
         self.space = space
         limits = spaces.limits
-        firm_max, telemetry_max = limits.space_outbox_max, limits.space_telemetry_max
-        self.outbox = Outbox(self, firm_max=firm_max, telemetry_max=telemetry_max, wait_max=limits.space_wait_max)
+        self.outbox = Outbox(self, limits.space_outbox_max, limits.space_telemetry_max, limits.space_wait_max)
         self.outbox.stuck = True  # so that the bounds count from the first byte
         self.participant = Participant(id_, party, self.outbox, "polling")
         self.seen_us = 0

@@ -82,41 +82,26 @@ def lines(label: str) -> Style:
     return Style(f"lines {label}", head, b"}\n", bare)
 
 
-class ViewFollower:
+class ViewFollower(msgspec.Struct, eq=False):
     """One follower of one view."""
 
-    __slots__ = (
-        "base",
-        "credit",
-        "is_resumed",
-        "label",
-        "rows",
-        "seen",
-        "sent_version",
-        "session",
-        "sight",
-        "style",
-        "view",
-    )
-
-    def __init__(self, session: Session, view: View, sight: Sight, style: Style, label: str = "") -> None:
-        self.session = session
-        self.view = view
-        self.sight = sight
-        self.style = style
-        self.label = label
-        self.credit: int | None = None
-        """Changes that may still be sent; None: as many as the peer reads."""
-        self.seen: int | None = None
-        """Its position in the view; None before its snapshot."""
-        self.sent_version = 0
-        """The version of its last message."""
-        self.base: int | None = None
-        """The last version at which it was complete; behind `seen` only while credit is short."""
-        self.rows: dict[str, bool] = {}
-        """Rows sent since `base`, and whether they existed; bounded by the view's rows and the removals that it remembers."""
-        self.is_resumed = False
-        """It resumed and is not complete yet: which rows it has is unknown, so changes are sent as if it had all of them."""
+    session: Session
+    view: View
+    sight: Sight
+    style: Style
+    label: str = ""
+    credit: int | None = None
+    """Changes that may still be sent; None: as many as the peer reads."""
+    seen: int | None = None
+    """Its position in the view; None before its snapshot."""
+    sent_version: int = 0
+    """The version of its last message."""
+    base: int | None = None
+    """The last version at which it was complete; behind `seen` only while credit is short."""
+    rows: dict[str, bool] = {}
+    """Rows sent since `base`, and whether they existed; bounded by the view's rows and the removals that it remembers."""
+    is_resumed: bool = False
+    """It resumed and is not complete yet: which rows it has is unknown, so changes are sent as if it had all of them."""
 
     def follow_on(self, since: int) -> None:
         """Resume after a reconnect: the peer has the changes up to this version, and perhaps some later ones."""
