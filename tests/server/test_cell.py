@@ -50,7 +50,7 @@ def test_rows_of_the_journal_are_restored_before_the_runtime_starts() -> None:
     built = Built(restore)
     assert list(built.cell.machine.channels["a"].live) == ["e-1"]
     assert built.cell.runtime.machine is built.cell.machine
-    assert built.cell.commit_log.take_batch() is None, "what is restored is not written again"
+    assert built.cell.machine.commit_log.take_batch() is None, "what is restored is not written again"
 
 
 def test_spaces_share_the_commit_log_and_the_turns_of_the_queue() -> None:
@@ -58,7 +58,7 @@ def test_spaces_share_the_commit_log_and_the_turns_of_the_queue() -> None:
     spaces = cell.host_spaces(is_operator=lambda token: False)
     spaces.add(SpaceSettings(id="demo"))
     assert cell.spaces is spaces
-    assert spaces.spaces["demo"].commit_log is cell.commit_log
+    assert spaces.spaces["demo"].commit_log is cell.machine.commit_log
     assert cell.runtime.turn_listeners == [spaces]
     assert cell.runtime.health(NOW)["spaces"] == 1
 
@@ -66,7 +66,7 @@ def test_spaces_share_the_commit_log_and_the_turns_of_the_queue() -> None:
 def test_two_cells_share_nothing() -> None:
     one, other = Built().cell, Built().cell
     one.machine.enqueue(NOW, "a", [Record("e-1", "note", b"{}")])
-    assert (len(one.commit_log.facts), len(other.commit_log.facts)) == (1, 0)
+    assert (len(one.machine.commit_log.facts), len(other.machine.commit_log.facts)) == (1, 0)
     assert "a" not in other.machine.channels
 
 

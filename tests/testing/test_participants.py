@@ -9,21 +9,11 @@ from typing import Any
 import pytest
 
 from penstock.testing import World, participants
-from penstock.testing.participants import KnownStream, KnownStreams, make_space, member, stream_of, token_of, unframed
-from penstock.transports.transport import BINARY, TEXT, frame
+from penstock.testing.participants import KnownStream, KnownStreams, make_space, member, stream_of, token_of
 
 
 def test_the_examples_in_the_docstrings_run() -> None:
     assert doctest.testmod(participants).failed == 0
-
-
-@pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
-def test_frames_of_every_size_are_read_one_after_the_other(size: int) -> None:
-    content = b"." * size
-    data = frame(BINARY, content) + frame(TEXT, b"{}") + frame(BINARY, content)
-    found = list(unframed(data))
-    assert [one for _, one in found] == [content, b"{}", content]
-    assert [opcode for opcode, _ in found] == [BINARY, TEXT, BINARY]
 
 
 def test_a_member_has_the_digest_of_its_token_and_its_kinds() -> None:

@@ -25,8 +25,8 @@ from penstock.transports.http import (
 )
 from penstock.transports.transport import (
     Admission,
+    ByteStreamTransport,
     ConnectionPort,
-    EventStreamTransport,
     ServerWebSocketTransport,
     UnreadBytes,
 )
@@ -39,7 +39,7 @@ Raw = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Endpoint:
     """Notes what it receives."""
 
-    def __init__(self, wire: EventStreamTransport | ServerWebSocketTransport) -> None:
+    def __init__(self, wire: ByteStreamTransport | ServerWebSocketTransport) -> None:
         self.wire = wire
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()
         self.pongs = 0
@@ -85,7 +85,7 @@ class Stream(StreamingReply):
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
 
-    def open(self, wire: EventStreamTransport) -> ConnectionPort | None:
+    def open(self, wire: ByteStreamTransport) -> ConnectionPort | None:
         wire.send([b"first\n"])
         return self.handler.add(wire)
 
@@ -114,7 +114,7 @@ class Handler:
         self.unread: list[int] = []
         self.is_asked = asyncio.Event()
 
-    def add(self, wire: EventStreamTransport | ServerWebSocketTransport) -> Endpoint:
+    def add(self, wire: ByteStreamTransport | ServerWebSocketTransport) -> Endpoint:
         endpoint = Endpoint(wire)
         self.endpoints.put_nowait(endpoint)
         return endpoint

@@ -18,6 +18,7 @@ from penstock.transports.transport import (
     frame,
     frame_head,
     tune,
+    unframed,
 )
 
 
@@ -164,3 +165,12 @@ def test_a_peer_that_takes_nothing_holds_no_buffer_after_the_close(monkeypatch: 
     asyncio.run(go())
     uvloop = pytest.importorskip("uvloop")
     uvloop.run(go())
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
+def test_frames_of_every_size_are_read_one_after_the_other(size: int) -> None:
+    content = b"." * size
+    data = frame(BINARY, content) + frame(TEXT, b"{}") + frame(BINARY, content)
+    found = list(unframed(data))
+    assert [one for _, one in found] == [content, b"{}", content]
+    assert [opcode for opcode, _ in found] == [BINARY, TEXT, BINARY]

@@ -34,15 +34,6 @@ class Glob(msgspec.Struct, frozen=True):
         *middle, tail = rest
         return cls(pattern, head, tuple(piece for piece in middle if piece), tail)
 
-    @property
-    def is_exact(self) -> bool:
-        return self.tail is None
-
-    @property
-    def literal_length(self) -> int:
-        """How many characters of a name the pattern fixes."""
-        return len(self.head) + sum(map(len, self.middle)) + len(self.tail or "")
-
     def matches(self, name: str) -> bool:
         """Whether the pattern covers the whole name."""
         if self.tail is None:
@@ -84,4 +75,5 @@ def best(patterns: Iterable[str], name: str) -> str | None:
 
 
 def _closeness(glob: Glob) -> tuple[bool, int, int]:
-    return glob.is_exact, len(glob.head), glob.literal_length
+    fixed = len(glob.head) + sum(map(len, glob.middle)) + len(glob.tail or "")
+    return glob.tail is None, len(glob.head), fixed

@@ -13,6 +13,7 @@ A check changes nothing. All buckets are checked before any is charged. O(1) a c
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 
 import msgspec
@@ -61,15 +62,13 @@ class Rates(msgspec.Struct, frozen=True):
     """Of tenants by their name."""
 
 
+@dataclass(slots=True, eq=False)
 class Bucket:
     """What is owed to one rate."""
 
-    __slots__ = ("at_us", "debt", "rate")
-
-    def __init__(self, rate: Rate, now_us: int) -> None:
-        self.rate = rate
-        self.debt = 0
-        self.at_us = now_us
+    rate: Rate
+    at_us: int
+    debt: int = 0
 
     def settle(self, now_us: int) -> None:
         """Pay off what time has paid."""

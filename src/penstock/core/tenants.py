@@ -8,6 +8,7 @@ records and bytes. Usage is estimated from above and counted only when the estim
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -68,19 +69,17 @@ class Quota(msgspec.Struct, frozen=True):
     bytes_max: int = 256 * 1024 * 1024
 
 
+@dataclass(slots=True, eq=False)
 class Holding:
     """What one tenant holds."""
 
-    __slots__ = ("_bytes", "_counted_us", "_records", "channels", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.channels: dict[str, Channel] = {}
-        """Its channels in memory."""
-        self._records = 0
-        self._bytes = 0
-        """Never less than there is: what left since the last count is still in it."""
-        self._counted_us = -COUNT_EVERY_US
+    name: str
+    channels: dict[str, Channel] = field(default_factory=dict)
+    """Its channels in memory."""
+    _records: int = 0
+    _bytes: int = 0
+    """Never less than there is: what left since the last count is still in it."""
+    _counted_us: int = -COUNT_EVERY_US
 
     def streams_problem(self, quota: Quota) -> Refusal | None:
         """Why it may not have another stream in memory."""

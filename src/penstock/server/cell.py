@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from penstock.core.commit_log import CommitLog
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.control.session import FEATURES
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.dialects.mew.state import SpaceMemory
 from penstock.journal.port import Journal
 from penstock.server.engine.connections import Scheduler
 from penstock.server.engine.machines import Machines, install_rules
@@ -37,12 +35,12 @@ class Cell:
         authenticate: Callable[[str | None], Principal | None],
         version: str,
         triggers: Iterable[Trigger] = (),
-        log: Log | None = None,
+        log: Log = lambda event, **fields: None,
         log_records: bool = False,
         keeps_history: bool = False,
     ) -> None:
         self.machine = machine
-        self.machines = Machines(machine, SpaceMemory())
+        self.machines = Machines(machine)
         self.journal = open_journal(self.machines)
         """`open_journal` restores the rows of the journal into the machines before it returns."""
         self.lost_rules = install_rules(machine, triggers)
@@ -63,11 +61,6 @@ class Cell:
     def _about(self) -> dict[str, Any]:
         spaces = 0 if self.spaces is None else len(self.spaces.spaces)
         return {"features": ["courier", "control", *FEATURES, *MEW_FEATURES], "spaces": spaces}
-
-    @property
-    def commit_log(self) -> CommitLog:
-        """The log that all machines of the cell write to."""
-        return self.machine.commit_log
 
     def host_spaces(self, **options: Any) -> Spaces:
         """Add the host of the spaces; `options` are those of `Spaces`. It has no space yet."""

@@ -10,23 +10,12 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from penstock.core.clock import Now
+from penstock.server.engine.schedulers import HandTimer
 
 START_US = 1_000_000
 """Not zero, to find code that treats zero as no time."""
 START_WALL_US = 1_767_225_600_000_000
 """1 January 2026, so that times in a trace are readable."""
-
-
-class Event:
-    """A scheduled call; a cancelled event stays in the heap and is skipped."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call: Callable[[], None] | None = call
-
-    def cancel(self) -> None:
-        self.call = None
 
 
 class Clock:
@@ -43,20 +32,20 @@ class Clock:
     def __init__(self) -> None:
         self.us = START_US
         self.wall_offset_us = START_WALL_US - START_US
-        self._heap: list[tuple[int, int, Event]] = []
+        self._heap: list[tuple[int, int, HandTimer]] = []
         self._count = 0
 
     def now(self) -> Now:
         return Now(self.us, self.us + self.wall_offset_us)
 
-    def at(self, us: int, call: Callable[[], None]) -> Event:
+    def at(self, us: int, call: Callable[[], None]) -> HandTimer:
         """Call at `us` of the monotonic clock; if that is past, as the next event."""
         self._count += 1
-        event = Event(call)
+        event = HandTimer(call)
         heappush(self._heap, (max(us, self.us), self._count, event))
         return event
 
-    def after(self, delay_us: int, call: Callable[[], None]) -> Event:
+    def after(self, delay_us: int, call: Callable[[], None]) -> HandTimer:
         return self.at(self.us + delay_us, call)
 
     def step_wall(self, us: int) -> None:
@@ -96,7 +85,7 @@ class Life:
     def soon(self, call: Callable[[], None]) -> object:
         return self._clock.after(0, self._while_alive(call))
 
-    def at(self, us: int, call: Callable[[], None]) -> Event:
+    def at(self, us: int, call: Callable[[], None]) -> HandTimer:
         return self._clock.at(us, self._while_alive(call))
 
     def _while_alive(self, call: Callable[[], None]) -> Callable[[], None]:

@@ -222,23 +222,23 @@ class LyingDisk:
 
     def open(self, name: str) -> LyingFile:
         self.step()
-        inode = self._names.get(name)
-        if inode is None:
-            inode = _Inode()
-            self._move(_Move(name, None, inode))
-        return LyingFile(self, inode)
+        return LyingFile(self, self._opened(name))
+
+    def _opened(self, name: str) -> _Inode:
+        if name not in self._names:
+            self._move(_Move(name, None, _Inode()))
+        return self._names[name]
+
+    def _found(self, name: str) -> _Inode:
+        if name not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name)
+        return self._names[name]
 
     def read(self, name: str) -> bytes:
-        inode = self._names.get(name)
-        if inode is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file", name)
-        return bytes(inode.data)
+        return bytes(self._found(name).data)
 
     def size(self, name: str) -> int:
-        inode = self._names.get(name)
-        if inode is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file", name)
-        return inode.size
+        return self._found(name).size
 
     def names(self) -> list[str]:
         return sorted(self._names)
@@ -255,11 +255,7 @@ class LyingDisk:
 
     def overwrite(self, name: str, data: bytes) -> None:
         self.step()
-        inode = self._names.get(name)
-        if inode is None:
-            inode = _Inode()
-            self._move(_Move(name, None, inode))
-        inode.overwrite(data)
+        self._opened(name).overwrite(data)
 
     def sync_names(self) -> None:
         self.step()
@@ -274,12 +270,10 @@ class LyingDisk:
 
     def reserve(self, name: str, size: int) -> None:
         self.step()
-        inode = self._names.get(name) or _Inode()
-        if self.free() + inode.size < size:
+        inode = self._names.get(name)
+        if self.free() + (0 if inode is None else inode.size) < size:
             raise OSError(errno.ENOSPC, "no space left")
-        if name not in self._names:
-            self._move(_Move(name, None, inode))
-        inode.reserved = size
+        self._opened(name).reserved = size
 
     def _move(self, move: _Move) -> None:
         move.apply(self._names)

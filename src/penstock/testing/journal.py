@@ -29,14 +29,11 @@ _DELAYS_US: dict[Mood, tuple[int, int]] = {
 }
 
 
-class _Write:
+class _Write(msgspec.Struct, eq=False):
     """An unanswered append."""
 
-    __slots__ = ("done", "rows")
-
-    def __init__(self, rows: list[tuple[Row, bool]], done: Callable[[Outcome], None]) -> None:
-        self.rows = rows
-        self.done = done
+    rows: list[tuple[Row, bool]]
+    done: Callable[[Outcome], None]
 
 
 class SimJournal:

@@ -13,22 +13,12 @@ from random import Random
 from typing import Protocol
 
 from penstock.testing.clock import Clock
-from penstock.transports.transport import PongListener
+from penstock.transports.transport import ConnectionPort, PongListener
 
 HIGH_WATER = 1_024
 """Unread bytes at which the runtime is notified of congestion."""
 LOW_WATER = 256
 """Unread bytes at which the congestion ends."""
-
-
-class ServerEnd(Protocol):
-    """The runtime's side of a connection."""
-
-    def received(self, data: bytes) -> None: ...
-
-    def lost(self) -> None: ...
-
-    def congested(self, on: bool) -> None: ...
 
 
 class TrafficObserver(Protocol):
@@ -49,7 +39,7 @@ class SimConnection:
     ) -> None:
         self.no = no
         self.framed = framed
-        self.endpoint: ServerEnd | None = None
+        self.endpoint: ConnectionPort | None = None
         """The server's side; None before it accepts and after it crashes."""
         self.on_data: Callable[[bytes], None] = lambda data: None
         self.on_close: Callable[[int, str], None] = lambda code, reason: None

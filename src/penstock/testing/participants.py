@@ -6,7 +6,7 @@ streams that a participant can derive from what it received.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -15,7 +15,7 @@ import msgspec
 from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
 from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings
 from penstock.testing.network import SimConnection
-from penstock.transports.transport import BINARY, PING, TEXT
+from penstock.transports.transport import BINARY, PING, TEXT, unframed
 
 Frame = dict[str, Any]
 _ACKS = ("stream/write-granted", "stream/write-revoked", "stream/ownership-transferred")
@@ -35,20 +35,6 @@ def member(name: str, *kinds: str) -> ParticipantSettings:
 def make_space(space: str, *names: str) -> SpaceSettings:
     """A space whose participants may send everything."""
     return SpaceSettings(space, space, {name: member(name, "*") for name in names})
-
-
-def unframed(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The WebSocket messages in the bytes that a server writes: opcodes and contents."""
-    at = 0
-    while at < len(data):
-        opcode, size = data[at], data[at + 1]
-        at += 2
-        if size > 125:
-            width = 2 if size == 126 else 8
-            size = int.from_bytes(data[at : at + width], "big")
-            at += width
-        yield opcode, data[at : at + size]
-        at += size
 
 
 def stream_of(frame: bytes) -> str:

@@ -23,6 +23,7 @@ from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.server.cell import Cell
+from penstock.server.engine.connections import Connection
 from penstock.server.engine.machines import Machines, make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.spaces.host import Spaces
@@ -148,16 +149,18 @@ class World:
         for observer in self._observers:
             observer.connected(pipe, principal, None)
         client = LineClient(pipe, name)
-        if not self.up:
+        if self.up:
+            session = ControlSession(self.runtime, token_needed=False)
+            self._attach(pipe, self.runtime.open(session, pipe, principal, name))
+        else:
             pipe.cut()
-            return client
-        session = ControlSession(self.runtime, token_needed=False)
-        connection = self.runtime.open(session, pipe, principal, name)
+        return client
+
+    def _attach(self, pipe: SimConnection, connection: Connection | Refusal) -> None:
         if isinstance(connection, Refusal):
             pipe.cut()
         else:
             pipe.endpoint = connection
-        return client
 
     def subscribe(
         self, stream: str, *, name: str = "socket", principal: Principal = ANONYMOUS, **options: Any
@@ -173,12 +176,10 @@ class World:
             return client
         session = SubscribeSession(self.runtime, query)
         connection = self.runtime.open(session, pipe, principal, name)
-        if isinstance(connection, Refusal):
-            pipe.cut()
-            return client
-        pipe.endpoint = connection
-        session.open(self.clock.now())
-        self.runtime.touch(connection)
+        self._attach(pipe, connection)
+        if isinstance(connection, Connection):
+            session.open(self.clock.now())
+            self.runtime.touch(connection)
         return client
 
     def join(self, space: str, participant: str, token: str | None = None, *, name: str | None = None) -> SpaceClient:
@@ -193,15 +194,11 @@ class World:
         for observer in self._observers:
             observer.space_connected(pipe)
         client = SpaceClient(pipe, name)
-        if not self.up:
-            pipe.cut()
-            return client
-        session = MewSession(self.spaces, token=None, space=None, participant=None)
-        connection = self.spaces.open(pipe, session, name, UNAUTHENTICATED)
-        if isinstance(connection, Refusal):
-            pipe.cut()
+        if self.up:
+            session = MewSession(self.spaces, token=None, space=None, participant=None)
+            self._attach(pipe, self.spaces.open(pipe, session, name, UNAUTHENTICATED))
         else:
-            pipe.endpoint = connection
+            pipe.cut()
         return client
 
     def stats(self, stream: str) -> dict[str, Any]:

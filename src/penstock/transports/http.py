@@ -20,9 +20,9 @@ from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 from penstock.transports.narrow_parser import NarrowParser
 from penstock.transports.transport import (
     Admission,
+    ByteStreamTransport,
     ConnectionPort,
     Download,
-    EventStreamTransport,
     PongListener,
     ServerWebSocketTransport,
     UnreadBytes,
@@ -62,7 +62,7 @@ class StreamingReply(ABC):
     """Status line and headers."""
 
     @abstractmethod
-    def open(self, wire: EventStreamTransport) -> ConnectionPort | None:
+    def open(self, wire: ByteStreamTransport) -> ConnectionPort | None:
         """The head is written: make the endpoint, or close it through the wire."""
 
 
@@ -75,8 +75,8 @@ class Reply(msgspec.Struct):
     headers: dict[str, str] = {}
 
 
-def json_reply(status: int, body: object) -> Reply:
-    return Reply(status, msgspec.json.encode(body))
+def json_reply(status: int, body: object, headers: dict[str, str] | None = None) -> Reply:
+    return Reply(status, msgspec.json.encode(body), headers=headers or {})
 
 
 class BodyTooLargeError(Exception):
@@ -331,7 +331,7 @@ class HttpListener:
             raise ConnectionResetError
         assert isinstance(protocol, _Handler)
         tune(transport.get_extra_info("socket"))
-        wire = EventStreamTransport(transport)
+        wire = ByteStreamTransport(transport)
         wire.send([stream.head])
         endpoint = stream.open(wire)
         protocol.endpoint = endpoint

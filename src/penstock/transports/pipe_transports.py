@@ -56,13 +56,12 @@ Serve = Callable[[PipeTransport], Awaitable[None]]
 """What is done with a new channel, until it ends."""
 
 
-class PipeListener(Protocol):
+class PipeListener(NamedTuple):
     """A listening socket."""
 
     address: PipeAddress
-
-    async def close(self) -> None:
-        """Stop listening."""
+    close: Callable[[], Awaitable[None]]
+    """Stops listening."""
 
 
 def parse_pipe(text: str) -> PipeAddress:
@@ -124,17 +123,6 @@ class TcpPipeTransport:
             pass
 
 
-class TcpPipeListener:
-    """A TCP port for pipes."""
-
-    def __init__(self, server: asyncio.Server, address: PipeAddress) -> None:
-        self._server = server
-        self.address = address
-
-    async def close(self) -> None:
-        self._server.close()
-
-
 async def listen(address: PipeAddress, serve: Serve, *, is_public: bool) -> PipeListener:
     """Serve every peer that connects; raises OSError where that is not possible."""
     if address.kind == "ws":
@@ -146,8 +134,11 @@ async def listen(address: PipeAddress, serve: Serve, *, is_public: bool) -> Pipe
         await serve(TcpPipeTransport(reader, writer))
 
     server = await asyncio.start_server(accepted, address.host, address.port, limit=CHUNK)
-    port = server.sockets[0].getsockname()[1]
-    return TcpPipeListener(server, address._replace(port=port))
+
+    async def close() -> None:
+        server.close()
+
+    return PipeListener(address._replace(port=server.sockets[0].getsockname()[1]), close)
 
 
 async def dial(address: PipeAddress) -> PipeTransport:

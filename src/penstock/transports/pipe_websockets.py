@@ -68,19 +68,6 @@ class WebSocketPipeTransport:
                 await self._session.close()
 
 
-class WebSocketPipeListener:
-    """A WebSocket port for pipes."""
-
-    def __init__(self, server: web.Server, port: asyncio.Server, address: PipeAddress) -> None:
-        self._server = server
-        self._port = port
-        self.address = address
-
-    async def close(self) -> None:
-        self._port.close()
-        await self._server.shutdown(CLOSE_S)
-
-
 async def listen_sockets(address: PipeAddress, serve: Serve, *, is_public: bool) -> PipeListener:
     """Serve every WebSocket on the address's path."""
 
@@ -99,8 +86,12 @@ async def listen_sockets(address: PipeAddress, serve: Serve, *, is_public: bool)
 
     server = web.Server(handle, access_log=None)
     port = await asyncio.get_running_loop().create_server(server, address.host, address.port)
-    number = port.sockets[0].getsockname()[1]
-    return WebSocketPipeListener(server, port, address._replace(port=number))
+
+    async def close() -> None:
+        port.close()
+        await server.shutdown(CLOSE_S)
+
+    return PipeListener(address._replace(port=port.sockets[0].getsockname()[1]), close)
 
 
 def _refusal(request: web.BaseRequest, path: str, is_public: bool) -> web.Response | None:

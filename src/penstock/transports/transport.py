@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 TEXT = 0x81
@@ -159,8 +160,18 @@ def frame_head(size: int, opcode: int = BINARY) -> bytes:
     return bytes((opcode, 127)) + size.to_bytes(8, "big")
 
 
-class EventStreamTransport(ByteStreamTransport):
-    """The body of an HTTP answer that lasts until either side closes the connection."""
+def unframed(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The frames in the bytes that a server writes: opcodes and payloads."""
+    at = 0
+    while at < len(data):
+        opcode, size = data[at], data[at + 1]
+        at += 2
+        if size > 125:
+            width = 2 if size == 126 else 8
+            size = int.from_bytes(data[at : at + width], "big")
+            at += width
+        yield opcode, data[at : at + size]
+        at += size
 
 
 class ServerWebSocketTransport(ByteStreamTransport):

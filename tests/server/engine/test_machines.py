@@ -6,7 +6,6 @@ from penstock.core.clock import Now
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
-from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.engine.machines import Machines, make_machine
 from tests.dialects.courier.talking import Broker, envelope, filled
 from tests.dialects.mew.driving import GatewayDriver, picture
@@ -15,7 +14,7 @@ NOW = Now(1, 1_700_000_000_000_000)
 
 
 def machines() -> Machines:
-    return Machines(make_machine(Limits(), lambda _: Policy(), lambda count: b"\1" * count), SpaceMemory())
+    return Machines(make_machine(Limits(), lambda _: Policy(), lambda count: b"\1" * count))
 
 
 def test_rows_of_the_queue_rebuild_its_envelopes() -> None:

@@ -39,8 +39,7 @@ def ledger() -> tuple[Outboxes, Callable[[], None]]:
         while due:
             due.pop(0)()
 
-    outboxes = Outboxes(lambda: LIMIT, due.append)
-    outboxes.log = lambda event, **fields: logged.append(fields["reader"])
+    outboxes = Outboxes(lambda: LIMIT, due.append, lambda event, **fields: logged.append(fields["reader"]))
     return outboxes, run
 
 

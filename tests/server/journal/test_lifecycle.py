@@ -16,7 +16,6 @@ from penstock.core.errors import PenstockError
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
-from penstock.dialects.mew.state import SpaceMemory
 from penstock.journal.disk import RealDisk
 from penstock.journal.port import Committed, Outcome
 from penstock.journal.reader import JournalError
@@ -29,7 +28,7 @@ from tests.journal.histories import START_US, ack, publish, put, reopened
 
 
 def machines() -> Machines:
-    return Machines(make_machine(Limits(), lambda name: Policy(), bytes), SpaceMemory())
+    return Machines(make_machine(Limits(), lambda name: Policy(), bytes))
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.testing.clock import Clock
 from penstock.testing.network import SimConnection
-from penstock.testing.participants import Frame, KnownStreams, stream_of, unframed
-from penstock.transports.transport import BINARY, TEXT
+from penstock.testing.participants import Frame, KnownStreams, stream_of
+from penstock.transports.transport import BINARY, TEXT, unframed
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken
 from tests.simulation.spaces import checks as space_checks

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -60,18 +61,16 @@ def _number(record: Record) -> int:
     return record.seq
 
 
+@dataclass(slots=True, eq=False)
 class PartitionKey:
     """One partition key: its ready records by number, and how many others of it are out."""
 
-    __slots__ = ("busy", "first", "name", "rest")
-
-    def __init__(self, name: str | int | Record) -> None:
-        self.name = name
-        self.busy = 0
-        """Records that are leased, or that were delivered and wait for their time: they block the key."""
-        self.first: Record | None = None
-        self.rest: deque[Record] | None = None
-        """Made when a second one waits: a deque is large, and most keys have one."""
+    name: str | int | Record
+    busy: int = 0
+    """Records that are leased, or that were delivered and wait for their time: they block the key."""
+    first: Record | None = None
+    rest: deque[Record] | None = None
+    """Made when a second one waits: a deque is large, and most keys have one."""
 
     def __len__(self) -> int:
         return (self.first is not None) + len(self.rest or ())

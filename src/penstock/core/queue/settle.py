@@ -164,24 +164,15 @@ def nack(
 ) -> Done:
     """The holder failed: deliver again, at once, after a delay, or (too often) to the dead letters."""
     _unlease(record)
-    channel = record.channel
-    channel.counters.nack += 1
+    record.channel.counters.nack += 1
     record.error = reason
+    peer = consumer.link.principal.name
     if _exhausted(record):
-        bury(state, now, record, "maxDeliveries", consumer.link.principal.name)
+        bury(state, now, record, "maxDeliveries", peer)
     else:
         _requeue(state, now, record, _backoff_us(state, record) if delay_us is None else delay_us)
-        state.commit_log.facts.append(
-            Settle(
-                "nack",
-                record,
-                consumer.link.principal.name,
-                record.attempt,
-                record.first_wall_us,
-                reason,
-                record.due_wall_us,
-            )
-        )
+        fact = Settle("nack", record, peer, record.attempt, record.first_wall_us, reason, record.due_wall_us)
+        state.commit_log.facts.append(fact)
     _after(state, now, consumer, 1)
     return Done(state.commit_log.gate)
 

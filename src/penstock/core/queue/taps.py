@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.core.effects import Copy
 from penstock.core.errors import Refusal
 from penstock.core.links import Link
@@ -21,16 +23,13 @@ FRAME_BYTES = 64
 """What a copy adds to its body on the wire, roughly."""
 
 
-class Tap:
+class Tap(msgspec.Struct, eq=False):
     """One link's look at one channel."""
 
-    __slots__ = ("link", "lost", "name")
-
-    def __init__(self, link: Link, name: str) -> None:
-        self.link = link
-        self.name = name
-        self.lost = 0
-        """Records left out since the last report to the peer."""
+    link: Link
+    name: str
+    lost: int = 0
+    """Records left out since the last report to the peer."""
 
 
 def tap(state: QueueState, link: Link, name: str) -> Refusal | None:

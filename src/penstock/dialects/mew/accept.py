@@ -312,13 +312,13 @@ def _kick(
         fresh=False,
     )
 
-    def after(now: Now) -> None:
+    def evict(now: Now) -> None:
         fault = MewRefusal("kicked", f"`{sender.id}` kicked you from the space" + (f": {reason}" if reason else ""))
         for participant in space.present.values():
             if participant.party == party:
                 space.evicted.append((participant, KICKED, fault))
 
-    space.relay(sender, envelope, done, (entry,), after=after)
+    space.relay(sender, envelope, done, (entry,), evict)
     return None
 
 

@@ -173,7 +173,8 @@ def _is_sound(capability: Capability) -> bool:
             case list() | tuple():
                 inner = list(value)
             case str():
-                if len(value) > PATTERN_MAX or not _is_encodable(value):
+                # Half of a surrogate pair, which JSON can escape, has no UTF-8 form.
+                if len(value) > PATTERN_MAX or any("\ud800" <= character <= "\udfff" for character in value):
                     return False
                 continue
             case float():
@@ -193,11 +194,6 @@ def _is_sound(capability: Capability) -> bool:
             return False
         waiting += [(one, depth + 1) for one in inner]
     return True
-
-
-def _is_encodable(text: str) -> bool:
-    """False for half of a surrogate pair, which JSON can escape and UTF-8 cannot encode."""
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _text(value: object) -> bytes:
@@ -225,15 +221,12 @@ def _key_fits(key: str, wanted: Any, value: dict[str, Any], effort: Effort) -> b
         return not (item is _MISSING and key.startswith("$")) and _fits(wanted, item, effort)
     if wanted is None:
         return True
-    found = _deep(value, effort) if key == DEEP else _under(key, value, effort)
+    glob = parse(key, "key")
+    below = (item for name, item in value.items() if glob.matches(name, effort))
+    found = _deep(value, effort) if key == DEEP else below
     # An exclusion must hold for every match, anything else for at least one.
     each = all if isinstance(wanted, str) and wanted.startswith("!") else any
     return each(_fits(wanted, item, effort) for item in found)
-
-
-def _under(key: str, value: dict[str, Any], effort: Effort) -> Iterator[Any]:
-    glob = parse(key, "key")
-    return (item for name, item in value.items() if glob.matches(name, effort))
 
 
 def _deep(value: object, effort: Effort) -> Iterator[Any]:

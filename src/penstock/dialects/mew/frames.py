@@ -26,21 +26,18 @@ _encode = msgspec.json.encode
 
 def publish(space: SpaceMachine, now: Now, sender: Participant, data: bytes, end: int) -> None:
     """Forward a frame, after what its sender waits for; `end` is where the stream id in it ends."""
-    if sender.waiting:
-        space.then(now, sender, lambda now: _publish(space, now, sender, data, end), weight(data))
-    else:
-        _publish(space, now, sender, data, end)
 
+    def forward(now: Now) -> None:
+        if space.present.get(sender.id) is sender and space.router.publish(sender.id, data, end):
+            return
+        stream_id = data[1:end][:200].decode(errors="replace")
+        route = space.router.routes.get(data[1:end])
+        why = "there is no such stream" if route is None else "you are not among its writers"
+        message = f"not written to stream `{stream_id}`: {why}"
+        more = {"stream_id": stream_id}
+        space.fail_now(now, sender, MewRefusal("unauthorized_stream_write", message, more, status=403, sender=GATEWAY))
 
-def _publish(space: SpaceMachine, now: Now, sender: Participant, data: bytes, end: int) -> None:
-    if space.present.get(sender.id) is sender and space.router.publish(sender.id, data, end):
-        return
-    stream_id = data[1:end][:200].decode(errors="replace")
-    route = space.router.routes.get(data[1:end])
-    why = "there is no such stream" if route is None else "you are not among its writers"
-    message = f"not written to stream `{stream_id}`: {why}"
-    more = {"stream_id": stream_id}
-    space.fail_now(now, sender, MewRefusal("unauthorized_stream_write", message, more, status=403, sender=GATEWAY))
+    space.then(now, sender, forward, weight(data))
 
 
 def journal_frame(space: SpaceMachine, route: FrameRoute, writer: str, data: bytes, no: int, reach: int) -> None:

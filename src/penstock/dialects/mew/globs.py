@@ -17,7 +17,9 @@ which is always sufficient. Every step is charged to an `Effort`, so no pattern 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -38,13 +40,11 @@ class ExhaustedError(Exception):
     """A match took more steps than allowed: the answer is unknown, so it counts as no."""
 
 
+@dataclass(slots=True)
 class Effort:
     """The steps that one match may still take."""
 
-    __slots__ = ("left",)
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
+    left: int
 
     def spend(self, steps: int = 1) -> None:
         self.left -= steps
@@ -67,14 +67,10 @@ class CapabilityGlob(msgspec.Struct, frozen=True):
         """Whether the pattern covers the text."""
         return self._reaches(text, effort) != self.is_negated
 
-    @property
-    def is_everything(self) -> bool:
-        """Whether it covers every text but the empty one."""
-        return self.prefix == "" and not self.is_negated
-
     def covers(self, other: CapabilityGlob, effort: Effort) -> bool:
         """Whether it covers everything that the other covers, except the empty text; False when in doubt."""
-        if self == other or self.is_everything:
+        is_everything = self.prefix == "" and not self.is_negated
+        if self == other or is_everything:
             return True
         if other.is_negated:
             # "not b" is within "not a" if a is within b.
@@ -115,7 +111,9 @@ def _parse(pattern: str, place: Place) -> CapabilityGlob:
     is_expression = len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/")
     if is_expression or not has_wildcard(pattern):
         return CapabilityGlob(is_negated, pattern, None, ())
-    names = [DEEP if name.strip(STAR) == "" and len(name) > 1 else _squeezed(name) for name in pattern.split("/")]
+    names = [
+        DEEP if name.strip(STAR) == "" and len(name) > 1 else re.sub(r"\*+", STAR, name) for name in pattern.split("/")
+    ]
     is_open = pattern == STAR or pattern.endswith("/*") if place == "kind" else pattern.endswith(STAR)
     prefix = None
     if names == [DEEP]:
@@ -124,13 +122,6 @@ def _parse(pattern: str, place: Place) -> CapabilityGlob:
         names.append(DEEP)  # the last name, then anything
         prefix = pattern[:-1] if not has_wildcard(pattern[:-1]) else None
     return CapabilityGlob(is_negated, None, prefix, tuple(names))
-
-
-def _squeezed(name: str) -> str:
-    """A name without repeated stars."""
-    while DEEP in name:
-        name = name.replace(DEEP, STAR)
-    return name
 
 
 # Patterns come from capabilities, which are bounded in size; the same few are used again and again.

@@ -332,19 +332,15 @@ class SpaceMachine:
         envelope: Envelope,
         done: Done | None,
         entries: tuple[Entry, ...] = (),
-        before: Callable[[Now], None] | None = None,
-        after: Callable[[Now], None] | None = None,
+        before: Callable[[Now], None] = lambda now: None,
     ) -> None:
-        """Broadcast an envelope to all participants, its sender included, when it is durable."""
+        """Broadcast an envelope to all participants, its sender included, when it is durable; `before` is called first."""
         data = envelope.encode()
         self.envelopes += 1
 
         def announce(now: Now) -> Answer:
-            if before is not None:
-                before(now)
+            before(now)
             self.broadcast(now, data, envelope.id)
-            if after is not None:
-                after(now)
             return accepted(now)
 
         facts = [self.envelope_entry(sender, envelope, data), *entries]

@@ -92,7 +92,7 @@ class MewSession:
         """Whether the upgrade request had a token, which the listener checks: otherwise a join must come first."""
         self.identified: Callable[[], None] = lambda: None
         """Called when the peer has shown who it is."""
-        self._token = token
+        self.token = token
         self._space_name = space
         self._id = participant
 
@@ -129,17 +129,18 @@ class MewSession:
         self.count += 1
         if self.participant is None and not self.is_known and len(data) > limits.join_bytes_max:
             message = f"join first: until then a message has at most {limits.join_bytes_max} bytes"
-            self._end(now, MewRefusal("too_large", message, status=413), 1009)
+            self.end(now, MewRefusal("too_large", message, status=413), 1009)
             return
         if len(data) > self.frame_max and data[:1] == b"#":
             message = f"a frame has {len(data)} bytes and `limits.space_frame_max` allows {limits.space_frame_max}"
-            self._end(now, MewRefusal("too_large", message, status=413), 1009)
+            self.end(now, MewRefusal("too_large", message, status=413), 1009)
             return
         if self.count > limits.space_rate:
             if self.count == limits.space_rate + 1 or data[:1] != b"#":
                 message = f"more than `limits.space_rate` messages in a second, which is {limits.space_rate}"
                 self._fail(now, MewRefusal("rate_limited", message, status=429))
-            self.refuse_one()
+            if self.space is not None:
+                self.space.refused += 1
             return
         end = data.find(b"#", 1) if data[:1] == b"#" else -1
         fields = {} if end > 0 else read_object(data, limits)
@@ -153,10 +154,6 @@ class MewSession:
             self._frame(now, data, end)
         else:
             self._envelope(now, fields)
-
-    def refuse_one(self) -> None:
-        if self.space is not None:
-            self.space.refused += 1
 
     def _frame(self, now: Now, data: bytes, end: int) -> None:
         if self.participant is not None and self.space is not None:
@@ -184,7 +181,7 @@ class MewSession:
         protocol = bytes(fields.get("protocol", b"null"))
         if protocol not in (b"null", b'""') and text_of(fields, "protocol") not in PROTOCOLS:
             shown = protocol[:60].decode(errors="replace").strip('"')
-            self._end(now, MewRefusal.validation(f"Invalid protocol version: {shown}"), 1008)
+            self.end(now, MewRefusal.validation(f"Invalid protocol version: {shown}"), 1008)
             return
         both = [fields, members_of(fields, "payload")]
 
@@ -192,7 +189,7 @@ class MewSession:
             found = (text_of(part, name) for part in both for name in names)
             return next((text for text in found if text), None)
 
-        token = first("token") or self._token
+        token = first("token") or self.token
         cause = text_of(fields, "id")
         name, id_ = first("space") or self._space_name, first(*IDS) or self._id
         space = self.host.find(name)
@@ -202,9 +199,9 @@ class MewSession:
 
     def _join_by_token(self, now: Now) -> bool:
         """Join a client by the bearer token of its upgrade request."""
-        if self._token is None or self.closing is not None:
+        if self.token is None or self.closing is not None:
             return False
-        self._admit(now, self._space_name, self._id, self._token, None)
+        self._admit(now, self._space_name, self._id, self.token, None)
         return self.closing is None
 
     def overdue(self, now: Now) -> None:
@@ -213,23 +210,18 @@ class MewSession:
             return
         if not self._join_by_token(now) and self.closing is None:
             waited = self.host.limits.join_ms // 1000
-            self._end(now, MewRefusal("join_timeout", f"no join came within {waited} seconds", status=408), 1008)
-
-    @property
-    def has_token(self) -> bool:
-        """Whether the upgrade request had a token."""
-        return self._token is not None
+            self.end(now, MewRefusal("join_timeout", f"no join came within {waited} seconds", status=408), 1008)
 
     def _admit(self, now: Now, name: str | None, id_: str | None, token: str | None, cause: str | None) -> None:
         space = self.host.find(name)
         if isinstance(space, MewRefusal):
-            self._end(now, msgspec.structs.replace(space, cause=cause), 1008)
+            self.end(now, msgspec.structs.replace(space, cause=cause), 1008)
             return
         digest = None if token is None else sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
         is_operator = token is not None and self.host.is_operator(token)
         known = join.identify(space, id_, digest, is_operator=is_operator)
         if isinstance(known, MewRefusal):
-            self._end(now, msgspec.structs.replace(known, cause=cause), 1008)
+            self.end(now, msgspec.structs.replace(known, cause=cause), 1008)
             return
         before = self.participant
         if before is not None and self.space is space and (before.id, before.party) == known:
@@ -249,7 +241,7 @@ class MewSession:
         # It may have been kicked since it was admitted.
         fault = join.still_welcome(space, participant) or join.enter(space, now, participant)
         if fault is not None:
-            self._end(now, msgspec.structs.replace(fault, cause=cause), 1008)
+            self.end(now, msgspec.structs.replace(fault, cause=cause), 1008)
             self.host.judged(self)
             return
         self.space, self.participant = space, participant
@@ -272,7 +264,7 @@ class MewSession:
         else:
             self.out.append(self.host.text(self.host.messages.error(now, fault, None)))
 
-    def _end(self, now: Now, fault: MewRefusal, code: int) -> None:
+    def end(self, now: Now, fault: MewRefusal, code: int) -> None:
         """Send the reason and close. Nothing may follow it, so the participant leaves first."""
         if self.closing is None:
             to = None if self.participant is None else self.participant.id
@@ -282,10 +274,6 @@ class MewSession:
             self.held.clear()
             self.is_blocked = False
             self.closing = (code, fault.error)
-
-    def evict(self, now: Now, fault: MewRefusal, code: int) -> None:
-        """Disconnect the peer."""
-        self._end(now, fault, code)
 
     def drain(self, refusal: Refusal) -> None:
         if self.closing is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.scopes import UNAUTHENTICATED, Principal
+from penstock.core.scopes import UNAUTHENTICATED
 from penstock.server.admin.journal import Count
 from penstock.server.auth.tokens import UNIX_PEER, TokenStore
 from penstock.server.config.load import Config
@@ -31,6 +31,8 @@ RESTART = (
     "logs.record",
     "logs.redact",
     "logs.events",
+    "logs.events_max_bytes",
+    "logs.events_keep",
     "skills",
     "spaces",
     "relay",
@@ -75,19 +77,13 @@ def _differing(old: Config, new: Config) -> Iterator[str]:
 
 def merged(old: Config, new: Config) -> Config:
     """The new config, with the old values of what needs a restart."""
-    listen = msgspec.structs.replace(new.listen, http=old.listen.http, ws=old.listen.ws, control=old.listen.control)
-    logs = msgspec.structs.replace(old.logs, level=new.logs.level)
-    return msgspec.structs.replace(
-        new,
-        listen=listen,
-        logs=logs,
-        journal=old.journal,
-        pipeline=old.pipeline,
-        skills=old.skills,
-        spaces=old.spaces,
-        relay=old.relay,
-        console=old.console,
-    )
+    for path in RESTART:
+        name, _, field = path.partition(".")
+        part = getattr(old, name)
+        if field:
+            part = msgspec.structs.replace(getattr(new, name), **{field: getattr(part, field)})
+        new = msgspec.structs.replace(new, **{name: part})
+    return new
 
 
 def admit(connection: Connection, tokens: TokenStore, *, was_open: bool, is_open: bool) -> Refusal | None:
@@ -110,10 +106,6 @@ def admit(connection: Connection, tokens: TokenStore, *, was_open: bool, is_open
         return SHRUNK
     if not connection.adopt(principal):
         return SHRUNK
-    link.principal = _kept(link.principal, principal)
+    if link.principal != principal:  # the same object while nothing changed, because results are cached by it
+        link.principal = principal
     return None
-
-
-def _kept(before: Principal, after: Principal) -> Principal:
-    """The same object while nothing changed, because results are cached by it."""
-    return before if before == after else after

@@ -27,7 +27,7 @@ from penstock.journal.selection import Selection
 from penstock.server.admin.journal import NO_JOURNAL, Count, Offset, ThreadReader, Time, guarded
 from penstock.server.admin.reload import REVOKED
 from penstock.server.journal.lifecycle import JournalLifecycle
-from penstock.transports.http import Reply
+from penstock.transports.http import Reply, json_reply
 
 Pattern = Annotated[str, msgspec.Meta(max_length=1_024)] | None
 BODY_CHARS = 2_000
@@ -134,20 +134,8 @@ class TailPage(msgspec.Struct):
 
     def reply(self) -> Reply:
         bounds = self.bounds
-        return Reply(
-            200,
-            msgspec.json.encode(
-                {
-                    "rows": self.rows,
-                    "next": self.next,
-                    "end": bounds.end,
-                    "first": bounds.first,
-                    "epoch": bounds.epoch,
-                    "missed": self.missed,
-                    "isScanned": self.is_at_end,
-                }
-            ),
-        )
+        reach = {"next": self.next, "end": bounds.end, "first": bounds.first, "epoch": bounds.epoch}
+        return json_reply(200, {"rows": self.rows, **reach, "missed": self.missed, "isScanned": self.is_at_end})
 
 
 class Tail:

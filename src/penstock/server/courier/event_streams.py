@@ -13,7 +13,7 @@ from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, 
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
 from penstock.transports.http import StreamingReply, Upgrade
-from penstock.transports.transport import PING, TEXT, EventStreamTransport, ServerWebSocketTransport, frame
+from penstock.transports.transport import PING, TEXT, ByteStreamTransport, ServerWebSocketTransport, frame
 
 
 def framed(messages: list[Message]) -> list[bytes]:
@@ -85,7 +85,7 @@ class EventStream(StreamingReply):
         self._checked = checked
         self._client = principal, peer
 
-    def open(self, wire: EventStreamTransport) -> Connection | None:
+    def open(self, wire: ByteStreamTransport) -> Connection | None:
         session = LiveSession(self._runtime, self._query, COMPAT_EVENTS if self._query.compat else EVENTS)
         connection = self._runtime.open(session, wire, *self._client)
         if isinstance(connection, Refusal):

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from penstock.core.clock import Now
+from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
 from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.sessions.answers import RuntimePort
@@ -59,8 +58,7 @@ class Recorder(LineWriter[_Frame]):
 
     def _format(self, item: _Frame) -> bytes:
         wall_us, direction, link, line = item
-        moment = datetime.fromtimestamp(wall_us / 1_000_000, UTC).isoformat(timespec="milliseconds")
-        row: dict[str, Any] = {"ts": moment.replace("+00:00", "Z"), "dir": direction}
+        row: dict[str, Any] = {"ts": rfc3339(wall_us), "dir": direction}
         try:
             frame = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -11,6 +11,8 @@ import resource
 from collections.abc import Callable
 from time import monotonic
 
+import msgspec
+
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.server.files.addresses import is_ip, is_loopback, payer_address
@@ -51,15 +53,12 @@ def connections_of(limit: int) -> int:
     return max(limit - RESERVED - LOCAL - CLOSING, LEAST)
 
 
-class Arrival:
+class Arrival(msgspec.Struct, eq=False):
     """A connection that was accepted."""
 
-    __slots__ = ("_entrance", "address", "close")
-
-    def __init__(self, entrance: Entrance, address: str, close: Callable[[], None]) -> None:
-        self._entrance = entrance
-        self.address = address
-        self.close = close
+    _entrance: Entrance
+    address: str
+    close: Callable[[], None]
 
     def known(self) -> None:
         """The peer is authenticated, or may do without."""

@@ -38,14 +38,12 @@ def make_machine(
 class Machines:
     """What a journal rebuilds: the queue, and what the spaces and the relay remember."""
 
-    def __init__(self, queue: QueueMachine, memory: SpaceMemory, relay: relay_memory.RelayMemory | None = None) -> None:
+    def __init__(self, queue: QueueMachine) -> None:
         self.queue = queue
-        self.memory = memory
-        self.relay = relay or relay_memory.RelayMemory()
-        self._memories: dict[str, SpaceMemory | relay_memory.RelayMemory] = {
-            DOOR: self.memory,
-            relay_memory.DOOR: self.relay,
-        }
+        self.memory = SpaceMemory()
+        self.relay = relay_memory.RelayMemory()
+        self._memories: dict[str, SpaceMemory | relay_memory.RelayMemory]
+        self._memories = {DOOR: self.memory, relay_memory.DOOR: self.relay}
 
     def snapshot(self, now: Now) -> Iterator[Row]:
         yield from self.queue.snapshot(now)

@@ -16,13 +16,15 @@ from penstock.transports.transport import UnreadBytes
 class Outboxes:
     """The readers that hold something."""
 
-    def __init__(self, limit: Callable[[], int], soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self, limit: Callable[[], int], soon: Callable[[Callable[[], None]], object], log: Callable[..., None]
+    ) -> None:
         self._limit = limit
         self._soon = soon
+        self._log = log
         self._readers: dict[UnreadBytes, None] = {}
         self.is_due = False
         """More is held than the bound allows, and readers are about to be cut off."""
-        self.log: Callable[..., None] = lambda event, **fields: None
         self.total = 0
         """Bytes that all of them hold."""
         self.cut = 0
@@ -48,7 +50,7 @@ class Outboxes:
             largest = max(self._readers, key=lambda reader: reader.unread_bytes)
             size = largest.unread_bytes
             self.cut += 1
-            self.log("reader.cut", reader=largest.reader_name, bytes=size, total=self.total, limit=limit)
+            self._log("reader.cut", reader=largest.reader_name, bytes=size, total=self.total, limit=limit)
             self.note(largest, 0)
             largest.cut(size)
         self.is_due = False

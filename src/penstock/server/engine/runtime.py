@@ -58,7 +58,7 @@ class Runtime:
         authenticate: Callable[[str | None], Principal | None],
         version: str,
         about: Callable[[], dict[str, Any]] = dict,
-        log: Log | None = None,
+        log: Log = lambda event, **fields: None,
         log_records: bool = False,
         keeps_history: bool = False,
         events: EventLog | None = None,
@@ -100,9 +100,7 @@ class Runtime:
         """Writes ticks and gauges into the history, if one is kept."""
         self.trouble: str | None = None
         """Why the journal refuses new records, while it does."""
-        self.outboxes = Outboxes(lambda: machine.limits.outbox_total_max, scheduler.soon)
-        if log is not None:
-            self.outboxes.log = log
+        self.outboxes = Outboxes(lambda: machine.limits.outbox_total_max, scheduler.soon, log)
         self.slow_cut = 0
         """Peers cut off because they did not read."""
         self.subscriptions_evicted = 0
@@ -139,10 +137,10 @@ class Runtime:
         connection.opened_us = self.scheduler.now().us
         connection.is_brief = is_brief
         self._connections[link.no] = connection
-        if self._log is not None and not is_brief:
+        if not is_brief:
             self._log("conn.open", link=link.no, peer=peer, who=principal.name)
-        if self.events is not None and not is_brief:
-            self.events.opened(self.scheduler.now(), link, peer)
+            if self.events is not None:
+                self.events.opened(self.scheduler.now(), link, peer)
         return connection
 
     def received(self, connection: Connection, data: bytes) -> None:
@@ -154,8 +152,7 @@ class Runtime:
         except Exception as error:
             # A bug of the server. Close this peer only; the log has the trace.
             connection.session.closing = (1011, "Internal")
-            if self._log is not None:
-                self._log("session.failed", link=connection.link.no, error=format_exc(), what=str(error))
+            self._log("session.failed", link=connection.link.no, error=format_exc(), what=str(error))
         self.touch(connection)
 
     def lost(self, connection: Connection, why: tuple[int, str] = PEER_CLOSED) -> None:
@@ -180,19 +177,14 @@ class Runtime:
         connection.gone(now)
         self.apply(now)
         self.schedule_turn()
+        if connection.is_brief:
+            return
         code, reason = connection.session.closing or why
-        if self.events is not None and not connection.is_brief:
-            self.events.closed(now, link, connection.peer, connection.opened_us, code, reason)
-        if self._log is not None and not connection.is_brief:
-            self._log(
-                "conn.close",
-                link=link.no,
-                peer=connection.peer,
-                who=link.principal.name,
-                durMs=(now.us - connection.opened_us) // 1000,
-                code=code,
-                reason=reason,
-            )
+        peer, who, opened_us = connection.peer, link.principal.name, connection.opened_us
+        if self.events is not None:
+            self.events.closed(now, link, peer, opened_us, code, reason)
+        duration_ms = (now.us - opened_us) // 1000
+        self._log("conn.close", link=link.no, peer=peer, who=who, durMs=duration_ms, code=code, reason=reason)
 
     def congested(self, connection: Connection, on: bool) -> None:
         """A transport's buffer is full, or has room again."""
@@ -246,9 +238,8 @@ class Runtime:
 
     def evicted(self, consumer: Consumer) -> None:
         self.subscriptions_evicted += 1
-        if self._log is not None:
-            reason = "`limits.subscriptions_max` of this connection is reached"
-            self._log("conn.evicted", link=consumer.link.no, stream=consumer.channel.name, reason=reason)
+        reason = "`limits.subscriptions_max` of this connection is reached"
+        self._log("conn.evicted", link=consumer.link.no, stream=consumer.channel.name, reason=reason)
 
     def uptime_s(self, now: Now) -> float:
         return round((now.us - self._started.us) / 1_000_000, 3)
@@ -382,8 +373,7 @@ class Runtime:
         self.machine.note_cut(self.scheduler.now(), connection.link, size, bound)
         connection.wire.abort()
         self.lost(connection, (1008, f"SlowReader: {size} bytes unread"))
-        if self._log is not None:
-            self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=size, bound=f"limits.{bound}")
+        self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=size, bound=f"limits.{bound}")
 
     def _hang_up(self, connection: Connection) -> None:
         """A connection is about to close: stop its deliveries and end its pulls."""
@@ -405,7 +395,7 @@ class Runtime:
             machine.committed(now, outcome.first_offset, outcome.refused)
             if outcome.refused is not None:
                 fresh = Refusal("JournalUnavailable", outcome.refused, retry_after_ms=1_000)
-            if self._log is not None and self.log_records:
+            if self.log_records:
                 log_facts(self._log, batch.facts)
             if self.events is not None:
                 self.events.committed(now, batch, outcome.refused is not None)
@@ -445,9 +435,9 @@ class Runtime:
         if trouble == self.trouble:
             return
         self.trouble = trouble
-        if self._log is not None and trouble is not None:
+        if trouble is not None:
             self._log("journal.refused", reason=trouble, note="new envelopes are refused, settles go on")
-        elif self._log is not None:
+        else:
             self._log("journal.mended")
 
     # Time

@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator
 from heapq import heappop, heappush
 from typing import Protocol
 
+import msgspec
+
 from penstock.core.clock import Now
 from penstock.dialects.courier.wire.request_checks import Steps, T
 from penstock.server.engine.connections import Scheduler
@@ -66,13 +68,10 @@ class LoopScheduler:
         return self._loop.call_later(max(delay_us, 0) / 1_000_000, call)
 
 
-class HandTimer:
-    """A scheduled call of a `HandScheduler`."""
+class HandTimer(msgspec.Struct, eq=False):
+    """A scheduled call of a `HandScheduler`; a cancelled one stays in the heap and is skipped."""
 
-    __slots__ = ("call",)
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call: Callable[[], None] | None = call
+    call: Callable[[], None] | None
 
     def cancel(self) -> None:
         self.call = None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Session
-from penstock.core.queue.views import View
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations import views
 from penstock.dialects.courier.sessions.view_feed import ViewFeed, ViewFollower
@@ -95,10 +94,6 @@ class ViewFollowers:
         due_us = self._flushed_us + self._machine.limits.view_flush_ms * 1000
         self._runtime.scheduler.at(max(due_us, now.us), self._flush)
 
-    def _can_take(self, watcher: ViewFollower) -> bool:
-        connection = self._runtime.connection(watcher.session)
-        return connection is not None and not connection.stuck and watcher.wants
-
     def _flush(self) -> None:
         self._is_flushing = False
         now = self._runtime.scheduler.now()
@@ -106,7 +101,8 @@ class ViewFollowers:
         for feed in list(self.followed.values()):
             version = feed.version = feed.view.version
             for watcher in feed.watchers:
-                if watcher.seen != version and self._can_take(watcher):
+                connection = self._runtime.connection(watcher.session) if watcher.seen != version else None
+                if connection is not None and not connection.stuck and watcher.wants:
                     self._update(feed, watcher)
             feed.forget()
 
@@ -119,9 +115,6 @@ class ViewFollowers:
 
     # Views that are made on demand
 
-    def _made(self) -> list[View]:
-        return [feed.view for feed in self.followed.values() if views.is_made(self._machine, feed.view)]
-
     def _expect_refresh(self, now: Now) -> None:
         if not self._is_refreshing:
             self._is_refreshing = True
@@ -130,7 +123,7 @@ class ViewFollowers:
     def _refresh(self) -> None:
         self._is_refreshing = False
         now = self._runtime.scheduler.now()
-        made = self._made()
+        made = [feed.view for feed in self.followed.values() if views.is_made(self._machine, feed.view)]
         for view in made:
             views.refresh_step(self._machine, now, view)
         if made:

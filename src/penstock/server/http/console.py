@@ -129,9 +129,7 @@ class Console:
             return error_reply(Refusal("Unauthorized", "this is not an operator's token", hint=hint))
         principal, cookie = opened
         logs.event("console.signed_in", name=principal.name, peer=peer)
-        reply = json_reply(200, self._who(principal))
-        reply.headers = {"Set-Cookie": cookie, "Cache-Control": "no-store"}
-        return reply
+        return json_reply(200, self._who(principal), {"Set-Cookie": cookie, "Cache-Control": "no-store"})
 
     def sign_out(self, headers: Mapping[str, str]) -> Reply:
         return Reply(204, b"", headers={"Set-Cookie": self.sessions.close(headers, int(time.time()))})
@@ -141,9 +139,7 @@ class Console:
         if not principal.is_admin:
             hint = "open the link that `penstock up` printed, or enter the token"
             return error_reply(Refusal("Unauthorized", "you are not signed in", hint=hint))
-        reply = json_reply(200, self._who(principal))
-        reply.headers = {"Cache-Control": "no-store"}
-        return reply
+        return json_reply(200, self._who(principal), {"Cache-Control": "no-store"})
 
     def resolve(self, headers: Mapping[str, str]) -> Principal | None:
         """The principal of a request's cookie."""

@@ -153,7 +153,9 @@ class HttpEndpoint:
             future, done = _promise()
             self._reply_when_durable(outcome, done)
             return await future
-        return _to_reply(outcome)
+        if isinstance(outcome, Refusal):
+            return error_reply(outcome)
+        return outcome if isinstance(outcome, (Reply, StreamingReply)) else json_reply(200, outcome)
 
     def _preflight(self, exchange: Exchange) -> Reply | None:
         """The answer to a CORS preflight, which carries no token; None for pages of this server."""
@@ -296,12 +298,6 @@ def _promise() -> tuple[asyncio.Future[Reply], Done]:
     return future, done
 
 
-def _to_reply(outcome: Any) -> Reply | StreamingReply:
-    if isinstance(outcome, Refusal):
-        return error_reply(outcome)
-    return outcome if isinstance(outcome, (Reply, StreamingReply)) else json_reply(200, outcome)
-
-
 def _offer(exchange: Exchange, upgrade: Upgrade) -> Upgrade:
     upgrade.subprotocol = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
     return upgrade
@@ -310,9 +306,7 @@ def _offer(exchange: Exchange, upgrade: Upgrade) -> Upgrade:
 def _unknown_route(path: str) -> Reply:
     allowed = ", ".join(routes.methods(path))
     if allowed:
-        reply = error_reply(Refusal("MethodNotAllowed", f"`{path}` takes {allowed}"))
-        reply.headers = {"Allow": allowed}
-        return reply
+        return error_reply(Refusal("MethodNotAllowed", f"`{path}` takes {allowed}"), {"Allow": allowed})
     close = routes.nearest(path)
     hint = f"did you mean `{close}`?" if close else None
     return error_reply(Refusal("UnknownRoute", f"there is no `{path[:200]}`", hint=hint))
@@ -325,9 +319,7 @@ def _body_refusal(exchange: Exchange, bound: int) -> Reply | None:
     name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
     if name is not None and name not in content_encoding.KNOWN:
         message = f"unsupported Content-Encoding `{name[:40]}`; use gzip or deflate"
-        reply = error_reply(Refusal("UnsupportedEncoding", message))
-        reply.headers = {"Accept-Encoding": "gzip, deflate"}
-        return reply
+        return error_reply(Refusal("UnsupportedEncoding", message), {"Accept-Encoding": "gzip, deflate"})
     return None
 
 

@@ -124,11 +124,10 @@ def parse_body(data: bytes, kind: type[msgspec.Struct], *, is_checked: bool = Fa
     return body if problem is None else problem
 
 
-def error_reply(refusal: Refusal) -> Reply:
-    reply = json_reply(refusal.status, {"error": refusal.wire()})
+def error_reply(refusal: Refusal, headers: dict[str, str] | None = None) -> Reply:
     if refusal.status in (429, 503):
         wait_ms = refusal.retry_after_ms or 1_000
-        reply.headers = {"Retry-After": str(ceil(wait_ms / 1000))}
+        headers = {"Retry-After": str(ceil(wait_ms / 1000))}
     elif refusal.status == 401:
-        reply.headers = {"WWW-Authenticate": "Bearer"}
-    return reply
+        headers = {"WWW-Authenticate": "Bearer"}
+    return json_reply(refusal.status, {"error": refusal.wire()}, headers)

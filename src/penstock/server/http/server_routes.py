@@ -47,10 +47,7 @@ def health(services: HttpServices, request: Request) -> Reply:
         body["pipeline"] = pipeline.state
     if services.relay is not None:
         body["relay"] = services.relay.health()
-    reply = json_reply(200 if body["ok"] else 503, body)
-    if not body["ok"]:
-        reply.headers = {"Retry-After": "1"}
-    return reply
+    return json_reply(200, body) if body["ok"] else json_reply(503, body, {"Retry-After": "1"})
 
 
 def welcome(services: HttpServices, request: Request) -> Reply:

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from penstock.core.clock import Now
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.records import Entry
-from penstock.dialects.mew.state import SpaceMemory
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
 from penstock.journal.open_and_repair import Opened, Progress, read_identity
@@ -268,7 +267,7 @@ async def _repair(data: Path, config: Config, accepts_loss: bool) -> dict[str, A
 def _recovered(data: Path, config: Config, *, accepts_loss: bool = False) -> JournalLifecycle:
     archive = JournalLifecycle(data, config)
     machine = make_machine(config.limits, lambda name: policy_for(config, name), os.urandom)
-    archive.recover(Machines(machine, SpaceMemory()), real_now(), accepts_loss=accepts_loss)
+    archive.recover(Machines(machine), real_now(), accepts_loss=accepts_loss)
     return archive
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.limits import Limits
-from penstock.dialects.mew.state import SpaceMemory
 from penstock.hide_pandas import hide_pandas
 from penstock.journal.disk import RealDisk
 from penstock.journal.retention import Retention
@@ -40,7 +39,7 @@ def run(task: SealTask) -> bytes:
     config = Config(streams=task.streams, limits=task.limits)
 
     def machine() -> Machines:
-        return Machines(make_machine(task.limits, lambda name: policy_for(config, name), os.urandom), SpaceMemory())
+        return Machines(make_machine(task.limits, lambda name: policy_for(config, name), os.urandom))
 
     disk = RealDisk(data / "journal")
     # The sealer of a killed server may still run; two sealers would overwrite each other's drafts.

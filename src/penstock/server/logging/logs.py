@@ -16,11 +16,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import msgspec
 
+from penstock.core.clock import rfc3339
 from penstock.core.records import Applied, Entry, Ruled
 from penstock.server.config.sections import LogsSection
 from penstock.server.files.line_writer import LineWriter, TextSink
@@ -107,8 +107,11 @@ class JsonLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record, self._payload)
-        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        head = {"ts": moment.replace("+00:00", "Z"), "level": record.levelname.lower(), "event": _name(record)}
+        head = {
+            "ts": rfc3339(int(record.created * 1_000_000)),
+            "level": record.levelname.lower(),
+            "event": _name(record),
+        }
         return msgspec.json.encode(head | {k: v for k, v in fields.items() if k not in head}).decode()
 
 

@@ -67,7 +67,8 @@ class Spaces:
         self._timer_us = 0
         self._is_counting = False
         self._is_pinging = False
-        self._sinks: dict[tuple[str, str], Sink] = {}
+        self.sinks: dict[tuple[str, str], Sink] = {}
+        """Where the messages of virtual participants go, by space and name."""
         self._waits = StreamWaits(self)
         runtime.turn_listeners.append(self)
 
@@ -132,7 +133,7 @@ class Spaces:
         assert isinstance(connection, SpaceConnection)
         connection.spaces = self
         self.sessions[session] = None
-        wait_ms = self.limits.join_pause_ms if session.has_token else self.limits.join_ms
+        wait_ms = self.limits.join_pause_ms if session.token is not None else self.limits.join_ms
         at_us = self.runtime.scheduler.now().us + wait_ms * 1000
         self.runtime.scheduler.at(at_us, lambda: self._expect_join(connection))
         self._expect_pings()
@@ -204,7 +205,9 @@ class Spaces:
                 if space is not None:
                     self._hand_over(now, space, outbox)
         self._waits.turn(now)
-        self._count_soon(now)
+        if not self._is_counting:  # once a second while there is traffic
+            self._is_counting = True
+            self.runtime.scheduler.at(now.us + COUNT_US, self._count)
         self._arm()
 
     def _hand_over(self, now: Now, space: SpaceMachine, outbox: Outbox) -> None:
@@ -219,7 +222,7 @@ class Spaces:
             waiting = outbox.size
             outbox.take()
             message = f"{waiting} bytes wait that you have not read and `limits.space_outbox_max` allows no more"
-            session.evict(now, MewRefusal("slow_consumer", message, status=429), SLOW)
+            session.end(now, MewRefusal("slow_consumer", message, status=429), SLOW)
             self.schedule_turn()  # the others are notified
         elif outbox.stuck and session.closing is None:
             connection = self.runtime.connection(session)
@@ -249,7 +252,7 @@ class Spaces:
             session = participant.outbox.owner
             if isinstance(session, MewSession):
                 if session.participant is participant:
-                    session.evict(now, fault, code)
+                    session.end(now, fault, code)
                     connection = self.runtime.connection(session)
                     if connection is not None:
                         self.runtime.touch(connection)
@@ -265,13 +268,8 @@ class Spaces:
 
     # Time
 
-    def _count_soon(self, now: Now) -> None:
-        """Write stream counts and reset rate counters once a second while there is traffic."""
-        if not self._is_counting:
-            self._is_counting = True
-            self.runtime.scheduler.at(now.us + COUNT_US, self._count)
-
     def _count(self) -> None:
+        """Write stream counts, and reset rate counters."""
         self._is_counting = False
         for session in self.sessions:
             session.new_second()
@@ -317,13 +315,9 @@ class Spaces:
         self.schedule_turn()
         return await future
 
-    def sink_of(self, space: SpaceMachine, name: str) -> Sink | None:
-        """The file that a virtual participant's messages go to."""
-        return self._sinks.get((space.id, name))
-
     def give_sink(self, space: SpaceMachine, name: str, sink: Sink, *, is_present: bool) -> None:
         """Write a participant's messages to a file, from now on or from its first request."""
-        self._sinks[space.id, name] = sink
+        self.sinks[space.id, name] = sink
         if is_present:
             self.enter(space, name, sink, "virtual")
 

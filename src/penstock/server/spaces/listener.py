@@ -195,7 +195,7 @@ class SpaceEndpoint:
         there = space.present.get(asked.id)
         if there is not None:
             return there
-        sink = self._spaces.sink_of(space, asked.id)
+        sink = self._spaces.sinks.get((space.id, asked.id))
         if sink is not None:
             return self._spaces.enter(space, asked.id, sink, "virtual")
         return Participant(asked.id, asked.party, None, "http")
@@ -241,19 +241,15 @@ def _participants(space: SpaceMachine) -> Reply:
 
 
 def _refusal(fault: MewRefusal) -> Reply:
-    reply = json_reply(fault.status, fault.payload)
-    if fault.status in (429, 503):
-        reply.headers = {"Retry-After": "1"}
-    return reply
+    headers = {"Retry-After": "1"} if fault.status in (429, 503) else {}
+    return json_reply(fault.status, fault.payload, headers)
 
 
 def _unauthorized() -> Reply:
-    reply = json_reply(401, {"error": "Missing or invalid authorization header"})
-    reply.headers = {"WWW-Authenticate": "Bearer"}
-    return reply
+    body = {"error": "Missing or invalid authorization header"}
+    return json_reply(401, body, {"WWW-Authenticate": "Bearer"})
 
 
 def _not_allowed(methods: str) -> Reply:
-    reply = json_reply(405, {"error": "method_not_allowed", "message": f"this takes {methods}"})
-    reply.headers = {"Allow": methods}
-    return reply
+    body = {"error": "method_not_allowed", "message": f"this takes {methods}"}
+    return json_reply(405, body, {"Allow": methods})

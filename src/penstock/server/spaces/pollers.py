@@ -14,6 +14,7 @@ from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.participants import Participant
 from penstock.server.logging.gateway_logs import OutputLog
 from penstock.transports.http import Reply, json_reply
+from penstock.transports.transport import TEXT, unframed
 
 if TYPE_CHECKING:
     from penstock.server.spaces.host import Spaces
@@ -27,8 +28,8 @@ class FileSink:
         self.space: SpaceMachine | None = None
 
     def taken(self, now: Now, outbox: Outbox) -> None:
-        for is_envelope, data in data_of(outbox.take()):
-            if is_envelope:
+        for opcode, data in unframed(b"".join(outbox.take())):
+            if opcode == TEXT:
                 self._lines.envelope(data)
             else:
                 self._lines.frame(data)
@@ -124,31 +125,12 @@ class Pollers:
         poller.leave(now, "stopped polling")
 
 
-def data_of(messages: list[bytes]) -> list[tuple[bool, bytes]]:
-    """Split WebSocket frames of the server into messages: whether each is an envelope, and its bytes."""
-    found: list[tuple[bool, bytes]] = []
-    for piece in messages:
-        at = 0
-        while at < len(piece):
-            opcode, size = piece[at], piece[at + 1]
-            at += 2
-            if size == 126:
-                size = int.from_bytes(piece[at : at + 2], "big")
-                at += 2
-            elif size == 127:
-                size = int.from_bytes(piece[at : at + 8], "big")
-                at += 8
-            found.append((opcode & 15 == 1, piece[at : at + size]))
-            at += size
-    return found
-
-
 def polled(messages: list[bytes]) -> dict[str, Any]:
     """The answer to a poll."""
     envelopes: list[msgspec.Raw] = []
     frames: list[dict[str, str]] = []
-    for is_envelope, data in data_of(messages):
-        if is_envelope:
+    for opcode, data in unframed(b"".join(messages)):
+        if opcode == TEXT:
             envelopes.append(msgspec.Raw(data))
         else:
             _, stream_id, body = data.split(b"#", 2)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
@@ -58,28 +61,23 @@ class RuntimePort(Protocol):
         """Do it a step a turn, then call `done`, which may leave something for the session to say."""
 
 
-class Slot:
+class Slot(msgspec.Struct, eq=False):
     """An answer whose time comes by itself, in its place among the others."""
 
-    __slots__ = ("data",)
-
-    def __init__(self) -> None:
-        self.data: bytes | None = None
+    data: bytes | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Answers:
     """The answers of one connection."""
 
-    __slots__ = ("_queue", "_runtime", "gate", "is_full", "session")
-
-    def __init__(self, runtime: RuntimePort, session: Session) -> None:
-        self.gate = 0
-        """The newest batch with something that was requested here."""
-        self._runtime = runtime
-        self.session = session
-        self._queue: deque[tuple[int, bool, Render | Slot | bytes]] = deque()
-        self.is_full = False
-        """Whether more requests wait than one turn handles: the connection is not read meanwhile."""
+    _runtime: RuntimePort
+    session: Session
+    gate: int = 0
+    """The newest batch with something that was requested here."""
+    _queue: deque[tuple[int, bool, Render | Slot | bytes]] = field(default_factory=deque)
+    is_full: bool = False
+    """Whether more requests wait than one turn handles: the connection is not read meanwhile."""
 
     def __len__(self) -> int:
         return len(self._queue) + self.is_full * (self._runtime.machine.limits.answers_max + 1)

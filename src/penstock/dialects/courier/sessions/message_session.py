@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
@@ -25,15 +26,13 @@ SECOND_US = 1_000_000
 Message = TypeVar("Message")
 
 
+@dataclass(slots=True, eq=False)
 class FloodLimiter:
     """Counts the messages of a peer in the current second."""
 
-    __slots__ = ("_count", "_limit", "_second")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._second = 0
-        self._count = 0
+    _limit: int
+    _second: int = 0
+    _count: int = 0
 
     def flood(self, now: Now) -> Refusal | None:
         """Count one message; a refusal if there were too many this second."""
@@ -47,15 +46,12 @@ class FloodLimiter:
         return Refusal("RateLimited", f"more than {self._limit} messages a second")
 
 
-class StrikeCounter:
+class StrikeCounter(msgspec.Struct, eq=False):
     """Counts what a peer sends that is no request. Strikes decay, so that a long connection does not collect them."""
 
-    __slots__ = ("_count", "_limits", "_since_us")
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._count = 0
-        self._since_us = 0
+    _limits: Limits
+    _count: int = 0
+    _since_us: int = 0
 
     def strike(self, now: Now, code: int, refusal: Refusal) -> tuple[int, str] | None:
         """Count one; the code and the reason to close with if there were too many."""

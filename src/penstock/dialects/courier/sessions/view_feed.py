@@ -152,23 +152,17 @@ class Watching(Protocol):
         """A follower has credit again."""
 
 
-def check_credit(machine: QueueMachine, credit: int | None) -> Refusal | None:
-    limit = machine.limits.credit_max
-    if credit is None or 0 <= credit <= limit:
-        return None
-    return Refusal("InvalidCredit", f"credit is 0 to {limit}", ref="credit")
-
-
 def check(machine: QueueMachine, principal: Principal, query: LiveQuery) -> tuple[View, Sight] | Refusal:
     """The view and sight of a follower, or why it is rejected; checked before the connection is opened."""
     view = views.find(machine, principal, query.view)
     if isinstance(view, Refusal):
         return view
     sight = views.sight(machine, principal, query.addr)
-    refusal = sight if isinstance(sight, Refusal) else check_credit(machine, query.credit)
-    if refusal is not None:
-        return refusal
-    assert isinstance(sight, Sight)
+    if isinstance(sight, Refusal):
+        return sight
+    limit = machine.limits.credit_max
+    if query.credit is not None and not 0 <= query.credit <= limit:
+        return Refusal("InvalidCredit", f"credit is 0 to {limit}", ref="credit")
     return view, sight
 
 

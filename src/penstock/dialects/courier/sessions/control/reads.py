@@ -20,8 +20,8 @@ from penstock.dialects.courier.sessions.control import frames
 from penstock.dialects.courier.sessions.control.runs import error_line, ok_line
 from penstock.dialects.courier.sessions.pull import check_pull, to_pull_body
 
-QueryFrame = frames.StatsFrame | frames.PeekFrame | frames.SnapshotFrame | frames.ExplainFrame
-ReadFrame = QueryFrame | frames.MetricsFrame | frames.WhereFrame | frames.PullFrame
+_QueryFrame = frames.StatsFrame | frames.PeekFrame | frames.SnapshotFrame | frames.ExplainFrame
+ReadFrame = _QueryFrame | frames.MetricsFrame | frames.WhereFrame | frames.PullFrame
 
 
 class Reads:
@@ -44,29 +44,26 @@ class Reads:
             self._runtime.after(gate, self._answers.session, lambda then: self._evaluate(then, frame, slot))
 
     def _evaluate(self, now: Now, frame: ReadFrame, slot: Slot) -> None:
-        principal = self._answers.session.link.principal
+        machine, principal = self._machine, self._answers.session.link.principal
         match frame:
             case frames.PullFrame():
                 self._pull(now, frame, slot)
-            case frames.MetricsFrame():
-                self._survey(frame.req_id, MetricsSurvey(self._machine, principal), slot)
-            case frames.WhereFrame():
-                self._survey(frame.req_id, WhereSurvey(self._machine, principal, frame.id), slot)
-            case frames.StatsFrame() | frames.PeekFrame() | frames.SnapshotFrame() | frames.ExplainFrame():
-                self._fill(slot, frame.req_id, self._query(now, frame))
                 return
-
-    def _query(self, now: Now, frame: QueryFrame) -> Outcome:
-        machine, principal = self._machine, self._answers.session.link.principal
-        match frame:
+            case frames.MetricsFrame():
+                self._survey(frame.req_id, MetricsSurvey(machine, principal), slot)
+                return
+            case frames.WhereFrame():
+                self._survey(frame.req_id, WhereSurvey(machine, principal, frame.id), slot)
+                return
             case frames.StatsFrame():
-                return queries.stats(machine, now, principal, frame.stream)
+                outcome = queries.stats(machine, now, principal, frame.stream)
             case frames.PeekFrame():
-                return queries.peek(machine, now, principal, frame.stream, frame.state, frame.max)
+                outcome = queries.peek(machine, now, principal, frame.stream, frame.state, frame.max)
             case frames.SnapshotFrame():
-                return views.snapshot(machine, now, principal, frame.view, frame.addr)
+                outcome = views.snapshot(machine, now, principal, frame.view, frame.addr)
             case frames.ExplainFrame():
-                return queries.explain(machine, now, principal, frame.stream)
+                outcome = queries.explain(machine, now, principal, frame.stream)
+        self._fill(slot, frame.req_id, outcome)
 
     def _fill(self, slot: Slot, req_id: str | int | None, outcome: Outcome | bytes) -> None:
         if isinstance(outcome, Refusal | Late):
