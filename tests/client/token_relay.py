@@ -84,8 +84,9 @@ class TinyRelay:
                 self._heard(xpub, xpub.recv())
             if pull in ready:
                 self._pulled(xpub, pull.recv_multipart())
+        # Without a linger time libzmq aborts when a reader disconnects meanwhile that has received only some parts of a message.
         for socket in (pull, xpub, ears):
-            socket.close(0)
+            socket.close(1_000)
 
     def _pulled(self, xpub: zmq.Socket[bytes], parts: Parts) -> None:
         if len(parts) == 1:

@@ -310,17 +310,6 @@ def test_subscribers_of_a_topic_that_expired_hear_it_when_it_is_registered_again
     assert publish(relay, 11_002, 1)
 
 
-def test_when_everybody_is_cut_off_everybody_may_come_back():
-    relay = registered()
-    relay.subscribe(at(0), T)
-    publish(relay, 1, 1)
-    relay.subscribe(at(1), OTHER)
-    relay.forget_subscribers(at(2))
-    assert not relay.early
-    assert not publish(relay, 3, 2)
-    assert relay.subscribe(at(4), T) == [message(1), message(2)]
-
-
 # Replays
 
 

@@ -1,4 +1,4 @@
-"""The memory of the relay's process stays under its bound: sockets are reopened, then the process ends."""
+"""The memory of the relay's process stays under its bound: all peers are disconnected, then the process ends."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def running(folder: Path, limits: RelayLimits) -> Iterator[RelayProcess]:
 
 
 @pytest.mark.promise(
-    "Relay", "above a bound of resident memory the relay reopens its sockets, then restarts; both are counted"
+    "Relay", "above a bound of resident memory the relay disconnects all peers, then restarts; both are counted"
 )
 def test_a_subscriber_that_does_not_read_costs_its_connection(tmp_path: Path) -> None:
     context = peers.Sockets()
@@ -93,7 +93,7 @@ def test_a_subscriber_that_does_not_read_costs_its_connection(tmp_path: Path) ->
 
 
 @pytest.mark.promise(
-    "Relay", "above a bound of resident memory the relay reopens its sockets, then restarts; both are counted"
+    "Relay", "above a bound of resident memory the relay disconnects all peers, then restarts; both are counted"
 )
 def test_a_flood_of_forged_chunks_stays_under_the_bound_and_others_publish_after_it(tmp_path: Path) -> None:
     contexts = [peers.Sockets() for _ in range(2)]
@@ -132,7 +132,7 @@ def test_memory_that_stays_above_the_bound_ends_the_process(tmp_path: Path) -> N
         assert relay.process.wait(20) == EXIT_MEMORY
 
 
-def test_a_second_reopening_within_the_calm_is_an_end() -> None:
+def test_a_second_excess_within_the_calm_is_an_end() -> None:
     guard = MemoryGuard(1)
     assert [guard.check(0), guard.check(1), guard.check(CALM_US)] == ["reopen", "end", "reopen"]
     assert guard.reopened == 2

@@ -123,7 +123,9 @@ def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(
             stranger.close(1_000)
             turns.release()
             await asyncio.to_thread(run.wait, lambda: run.refused("mixed"))
+            assert not any(stream.counts.asked for stream in streams), "the stranger's mistake costs its own connection"
             turns.hold()  # so that all have reconnected and asked before any is handled
+            run.service._subscribers.peers.disconnect_all()
             await asyncio.to_thread(run.wait, lambda: all(stream.counts.asked for stream in streams))
             turns.release()
             for publisher in publishers:

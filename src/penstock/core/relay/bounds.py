@@ -35,7 +35,7 @@ class RelayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes_max: Positive = 256 * MIB
     """Bytes held in all topics; then the publishing topic drops its oldest messages, in the end the new one too."""
     resident_spare_max: Positive = 256 * MIB
-    """Resident memory above `bytes_max`: what ZeroMQ queues. Above it the relay reopens its sockets; if that does not help, it restarts."""
+    """Resident memory above `bytes_max`: what ZeroMQ queues. Above it the relay disconnects all peers; if that does not help, it restarts."""
     message_max: Positive = 1 * MIB
     """Bytes of one message; a larger one is dropped, and a much larger one ends its publisher's connection."""
     idle_grace_ms: Positive = 60_000

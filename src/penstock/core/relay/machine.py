@@ -260,15 +260,6 @@ class Relay:
         topic.replay_from = 0
         self._replays.pop(topic.name, None)
 
-    def forget_subscribers(self, now: Now) -> None:
-        """All subscribers were disconnected; they may subscribe again."""
-        self.early.clear()
-        for topic in self.topics.values():
-            if topic.subscribers:
-                topic.subscribers = 0
-                topic.detached_us = now.us
-                self._stop(topic)
-
     def resume(self, now: Now, name: bytes, mark: Mark) -> Resumed:
         """Replay what followed a mark."""
         self.totals.resumes += 1

@@ -220,17 +220,8 @@ class Registrar:
         )
 
 
-class RegistrationRefused(msgspec.Struct, frozen=True):
-    """The answer to a refused registration, on its topic: two frames, the topic, and 0x04, the nonce and JSON."""
-
-    code: str
-    message: str
-    ref: str | None = None
-    hint: str | None = None
-
-
 def answer_refused(register: Register, refusal: Refusal) -> tuple[bytes, bytes] | None:
-    """The answer to a registration, which may be a stranger's; None if it has no topic to answer on."""
+    """The answer to a refused registration: its topic, and 0x04, the nonce and the refusal as JSON; None if it names no topic."""
     try:
         envelope = signed_envelope(Message(register.frame).root())[0].envelope
     except WireError:
@@ -238,8 +229,7 @@ def answer_refused(register: Register, refusal: Refusal) -> tuple[bytes, bytes] 
     wanted = read_register(envelope.payload)
     if isinstance(wanted, FrameFault) or not is_topic(wanted.topic.encode()):
         return None
-    answer = RegistrationRefused(refusal.code, refusal.message, refusal.ref, refusal.hint)
-    return wanted.topic.encode(), REFUSED_MARK + envelope.nonce + msgspec.json.encode(answer)
+    return wanted.topic.encode(), REFUSED_MARK + envelope.nonce + msgspec.json.encode(refusal)
 
 
 def read_refused(answer: bytes, nonce: bytes) -> Refusal | None:
@@ -248,7 +238,7 @@ def read_refused(answer: bytes, nonce: bytes) -> Refusal | None:
     if not answer.startswith(head):
         return None
     try:
-        found = msgspec.json.decode(answer[len(head) :], type=RegistrationRefused)
+        found = msgspec.json.decode(answer[len(head) :], type=Refusal)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     code = found.code if found.code in TABLE else "Forbidden"

@@ -1,7 +1,7 @@
-"""Keeps the relay's resident memory under a bound: return free memory, then reopen the sockets, then end the process.
+"""Keeps the relay's resident memory under a bound: return free memory, then disconnect all peers, then end the process.
 
 Messages that wait inside libzmq have a bound by count, not by bytes: of publishers that send faster than the relay reads, of subscribers
-that do not read. Reopening a socket drops them. Publishers and readers reconnect, register, send again and resume on their own. The
+that do not read. Disconnecting a peer drops them. Publishers and readers reconnect, register, send again and resume on their own. The
 server restarts a relay that ends, with its registrations.
 """
 

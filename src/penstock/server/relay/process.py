@@ -138,6 +138,9 @@ def run(task: RelayTask, source: int, descriptor: int) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: service.stop())
     try:
         service.run()
+        if service.is_exhausted:
+            outlet.finish()
+            os._exit(EXIT_MEMORY)  # at once: a context ends only when its peers have read what waits for them
     except EndpointError as error:
         if task.is_default and _is_taken(error.__cause__):
             raise
@@ -147,7 +150,7 @@ def run(task: RelayTask, source: int, descriptor: int) -> int:
     finally:
         context.term()
     outlet.finish()
-    return EXIT_MEMORY if service.is_exhausted else 0
+    return 0
 
 
 def _is_taken(error: BaseException | None) -> bool:

@@ -108,7 +108,7 @@ class RelayTotals(msgspec.Struct, tag="figures", array_like=True, frozen=True):
     peers_cut: int = 0
     """Subscribers disconnected because they held too many subscriptions."""
     reopened: int = 0
-    """Times the sockets were reopened to free memory."""
+    """Times all peers were disconnected to free memory."""
 
 
 class RelayStopped(msgspec.Struct, tag="stopped", array_like=True, frozen=True):

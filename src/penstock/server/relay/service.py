@@ -35,8 +35,8 @@ from penstock.dialects.streamservice.wire import (
 from penstock.server.relay.memory_guard import FREE_MAX, MemoryGuard, return_free_memory
 from penstock.server.relay.reports import RelayReady, RelayStopped, TopicRegistered
 from penstock.server.relay.stats import Report, TopicStats
-from penstock.server.relay.subscriptions import BURST, SPARE, RelaySettings, SubscriberSocket, opened_again
-from penstock.transports.zeromq import LINGER_MS, KeyGate, bind
+from penstock.server.relay.subscriptions import BURST, SPARE, RelaySettings, SubscriberSocket
+from penstock.transports.zeromq import LINGER_MS, EndpointError, KeyGate, bind
 
 BURSTS = 4
 """Bursts taken from the publishers before the other sockets get their turn: about two milliseconds."""
@@ -52,6 +52,8 @@ ANSWERS_MAX = 25
 """Refused registrations that are answered between two reports: each costs about 50 us, also those of strangers."""
 COUNT_US = 1_000_000
 """How often each active topic is counted."""
+REOPEN_STEPS, REOPEN_STEP_S = 2_500, 0.002
+"""libzmq releases an address a moment after its socket closed."""
 TERMINATE = b"TERMINATE"
 
 
@@ -90,7 +92,7 @@ class StreamService:
         self._watched: dict[int, Callable[[], None]] = {}
         self._subscribers: SubscriberSocket
         self._xpub: zmq.Socket[Any]
-        """The socket of the subscribers, which is reopened now and then; the hot path saves a lookup."""
+        """The socket of the subscribers; the hot path saves a lookup."""
         self._pull: zmq.Socket[Any]
         self._is_stopping = False
         self._large_bytes = 0
@@ -138,10 +140,9 @@ class StreamService:
             if gate is not None:
                 self._poller.register(gate.socket, zmq.POLLIN)
             self._pull = self._open_pull(self.settings.pull)
-            subscribers = self._subscribers = SubscriberSocket(
-                self.context, self.settings, self.relay, self.stats, self._poller
-            )
+            subscribers = self._subscribers = SubscriberSocket(self.context, self.settings, self.relay, self.stats)
             self._xpub = subscribers.socket
+            self._poller.register(self._xpub, zmq.POLLIN)
             self.endpoints["pub"] = subscribers.endpoint
             self.stats.report(RelayReady(self.endpoints["pub"], self.endpoints["pull"]))
             self.stats.flush()
@@ -151,7 +152,7 @@ class StreamService:
             return self._end()
         finally:
             if "pub" in self.endpoints:
-                self._subscribers.socket.close(LINGER_MS)
+                self._xpub.close(LINGER_MS)
             if "pull" in self.endpoints:
                 self._pull.close(LINGER_MS)
             control.close(LINGER_MS)
@@ -186,11 +187,8 @@ class StreamService:
                 self.stats.refused["key"] = gate.refused
             for descriptor in [each for each in ready if each in self._watched]:
                 self._watched[descriptor]()
-            if subscribers.socket in ready:
+            if self._xpub in ready:
                 subscribers.take(now)
-            if subscribers.is_mixed:
-                subscribers.reopen_when_mixed(now)
-                self._xpub = subscribers.socket
             if self._pull in ready:
                 self._take_bursts(now)
             if relay.counted:
@@ -225,12 +223,22 @@ class StreamService:
         if step == "end":
             self.is_exhausted = self._is_stopping = True
         elif step == "reopen":
-            self._subscribers.reopen(now)
-            self._xpub = self._subscribers.socket
-            self._poller.unregister(self._pull)
-            self._pull.close(0)
-            self._pull = opened_again(lambda: self._open_pull(self.endpoints["pull"]))
+            self._subscribers.peers.disconnect_all()
+            self._reopen_pull()
             return_free_memory()
+
+    def _reopen_pull(self) -> None:
+        """Disconnect all publishers, and drop what waits of theirs."""
+        self._poller.unregister(self._pull)
+        self._pull.close(0)
+        for left in reversed(range(REOPEN_STEPS)):
+            try:
+                self._pull = self._open_pull(self.endpoints["pull"])
+                return
+            except EndpointError:
+                if not left:
+                    raise
+            time.sleep(REOPEN_STEP_S)
 
     def _take_messages(self, now: Now) -> bool:
         """Relay a burst of the publishers' messages; False when there are no more.

@@ -51,10 +51,9 @@ class SubscriberPeer:
     def cut(self) -> None:
         """Shut the connection down; libzmq then closes it. The inode protects a descriptor that is in use again."""
         self.is_cut = True
-        with suppress(OSError):
-            if self.is_connected:
-                with socket.socket(fileno=os.dup(self.descriptor)) as connection:
-                    connection.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as connection:
+            if os.fstat(connection.fileno()).st_ino == self.inode:
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class SubscriberPeers:
@@ -95,10 +94,10 @@ class SubscriberPeers:
             return
         self.total += _units(name)
         if peer.is_bounded and peer.count > self._peer_max:
-            self._cut(peer)
+            self.disconnect(peer)
         elif self.total > self._total_max:
             bounded = [each for each in self._peers.values() if each.is_bounded and not each.is_cut]
-            self._cut(max(bounded, key=lambda each: each.count, default=peer))
+            self.disconnect(max(bounded, key=lambda each: each.count, default=peer))
 
     def grant(self, peer: SubscriberPeer, name: bytes) -> bool:
         """Note that a subscription is granted; false if it was before."""
@@ -126,17 +125,16 @@ class SubscriberPeers:
             del self._peers[peer.inode]
         return was_granted
 
-    def clear(self) -> None:
-        """The socket closed: all peers are gone."""
-        self._peers.clear()
-        self._holders.clear()
-        self.total = 0
+    def disconnect(self, peer: SubscriberPeer) -> None:
+        """Disconnect a peer. libzmq then unsubscribes it from each name, and drops what waits for it."""
+        if not peer.is_cut:
+            self.cut += 1
+            self.total -= peer.count
+            peer.cut()
 
-    def _cut(self, peer: SubscriberPeer) -> None:
-        """Disconnect a peer. libzmq then unsubscribes it from each name."""
-        self.cut += 1
-        self.total -= peer.count
-        peer.cut()
+    def disconnect_all(self) -> None:
+        for peer in list(self._peers.values()):
+            self.disconnect(peer)
 
 
 def _units(name: bytes) -> int:

@@ -3,14 +3,15 @@
 Subscriptions are granted one by one (XPUB_MANUAL), so that an empty or short prefix receives nothing. A request to resume arrives on
 PULL or on XPUB: as a subscription to 0x02 and the framed request, which is never granted, or as a message that begins with 0x02.
 
-libzmq assigns the subscription behind such a message to the sender of the message, so a grant could reach the wrong subscriber. The
-relay then grants nothing and reopens the socket; every client reconnects and subscribes again.
+libzmq assigns the subscription behind such a message to another peer, so a grant could reach the wrong subscriber. The relay then grants
+nothing and disconnects the peer that subscribed, which reconnects and subscribes again.
+
+The socket stays open as long as the relay runs: libzmq aborts the process when a socket closes at the moment in which a peer disconnects
+that has received only some parts of a message (4.3.5, session_base.cpp).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from penstock.server.config.relay_sections import JournalMode
 from penstock.server.relay.reports import ResumeRequested
 from penstock.server.relay.stats import TopicStats
 from penstock.server.relay.subscriber_peers import SubscriberPeer, SubscriberPeers
-from penstock.transports.zeromq import CurveKeys, EndpointError, bind
+from penstock.transports.zeromq import CurveKeys, bind
 
 BURST = 256
 """Messages taken from a socket at a time."""
@@ -33,11 +34,6 @@ REQUESTS = 4
 """Requests of subscribers handled at a time: each may search a whole topic, about a millisecond."""
 GONE_MARK = b"\x03"
 """First byte of the second frame of the answer to a request whose mark is gone."""
-REOPEN_S = 5.0
-"""How long the socket may take to reopen."""
-REOPEN_STEP_S = 0.002
-REOPEN_EVERY_US = 1_000_000
-"""Least time between two reopenings: each disconnects all subscribers for a moment."""
 SUBSCRIPTION_MAX = 512
 """Bytes of a subscription: a topic or a request to resume, and what CURVE adds. libzmq disconnects a peer that sends more."""
 UNREAD_MAX = 2
@@ -65,55 +61,34 @@ class RelaySettings(msgspec.Struct, frozen=True):
     """A second address for subscribers on this machine, without keys."""
 
 
-def opened_again(open_socket: Callable[[], zmq.Socket[Any]]) -> zmq.Socket[Any]:
-    """Open a socket at an address that was closed just now."""
-    deadline = time.monotonic() + REOPEN_S
-    while True:
-        try:
-            return open_socket()
-        except EndpointError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(REOPEN_STEP_S)  # libzmq releases an address a moment after the close
-
-
 class SubscriberSocket:
     """The XPUB socket and what arrives on it."""
 
-    def __init__(
-        self, context: zmq.Context[Any], settings: RelaySettings, relay: Relay, stats: TopicStats, poller: zmq.Poller
-    ) -> None:
-        self._context = context
-        self._settings = settings
+    def __init__(self, context: zmq.Context[Any], settings: RelaySettings, relay: Relay, stats: TopicStats) -> None:
         self._relay = relay
         self._stats = stats
-        self._poller = poller
         self.peers = SubscriberPeers(settings.limits.peer_subscriptions_max, settings.limits.subscriptions_max)
-        self.socket: zmq.Socket[Any] = self._open(settings.pub)
+        self.socket: zmq.Socket[Any] = context.socket(zmq.XPUB)
+        self.endpoint = self._bind(settings)
         self.refusals: dict[bytes, bytes] = {}
         """The latest answers to refused registrations, for publishers that subscribe after the answer."""
         self._is_unsure = False
         """A message was among the waiting subscriptions: libzmq may confuse their senders until all are read."""
-        self.is_mixed = False
-        """A subscription arrived while unsure: the socket must be reopened."""
-        self._reopen_us = 0
 
-    def _open(self, endpoint: str) -> zmq.Socket[Any]:
-        xpub: zmq.Socket[Any] = self._context.socket(zmq.XPUB)
-        xpub.sndhwm = self._settings.limits.send_hwm
+    def _bind(self, settings: RelaySettings) -> str:
+        xpub = self.socket
+        xpub.sndhwm = settings.limits.send_hwm
         xpub.set(zmq.XPUB_VERBOSER, 1)
         xpub.set(zmq.XPUB_MANUAL, 1)
         xpub.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX)
         xpub.rcvhwm = UNREAD_MAX
         try:
-            if self._settings.also_pub is not None:  # before the keys, which apply to later binds only
-                bind(xpub, self._settings.also_pub, None)
-            self.endpoint = bind(xpub, endpoint, self._settings.curve)
+            if settings.also_pub is not None:  # before the keys, which apply to later binds only
+                bind(xpub, settings.also_pub, None)
+            return bind(xpub, settings.pub, settings.curve)
         except BaseException:
             xpub.close(0)
             raise
-        self._poller.register(xpub, zmq.POLLIN)
-        return xpub
 
     def take(self, now: Now) -> None:
         """Take a burst of subscriptions and requests."""
@@ -130,15 +105,15 @@ class SubscriberSocket:
                 self._is_unsure = True
                 self._take_request(now, frame)
             elif frame[0] == 1:
-                self._take_subscription(now, self.peers.find(arrived), frame[1:], is_sure=not self._is_unsure)
+                self._take_subscription(now, self.peers.find(arrived), frame[1:])
             else:
-                self._take_unsubscription(now, self.peers.find(arrived), frame[1:], is_sure=not self._is_unsure)
+                self._take_unsubscription(now, self.peers.find(arrived), frame[1:])
             if is_message or frame[:2] == b"\x01\x02":
                 requests += 1
                 if requests == REQUESTS:
                     return
 
-    def _take_subscription(self, now: Now, peer: SubscriberPeer | None, name: bytes, *, is_sure: bool) -> None:
+    def _take_subscription(self, now: Now, peer: SubscriberPeer | None, name: bytes) -> None:
         """Grant a subscription, unless its sender is unsure or holds too many."""
         if peer is None:
             return
@@ -149,9 +124,9 @@ class SubscriberSocket:
             self._take_request(now, name)
         elif not is_topic(name):
             self._stats.refuse("prefix")  # it would receive the messages of other topics
-        elif not is_sure:
+        elif self._is_unsure:
             self._stats.refuse("mixed")
-            self.is_mixed = True
+            self.peers.disconnect(peer)
         else:
             messages = self._relay.subscribe(now, name)
             if name in self._relay.topics or name in self._relay.early:
@@ -163,10 +138,10 @@ class SubscriberSocket:
                 self.answer(name, self.refusals[name])
             self.send_all(messages)
 
-    def _take_unsubscription(self, now: Now, peer: SubscriberPeer | None, name: bytes, *, is_sure: bool) -> None:
+    def _take_unsubscription(self, now: Now, peer: SubscriberPeer | None, name: bytes) -> None:
         """End a subscription that the peer holds; others cannot end it."""
         if self.peers.remove(peer, name):
-            if is_sure:
+            if not self._is_unsure:
                 self.socket.set(zmq.UNSUBSCRIBE, name)
             self._relay.unsubscribe(now, name)
             self._stats.subscribers_changed(name, on=False)
@@ -177,21 +152,6 @@ class SubscriberSocket:
             self.resume(now, found)
         else:
             self._stats.refuse("upstream")
-
-    def reopen_when_mixed(self, now: Now) -> None:
-        """Reopen the socket if it is mixed, at most once a second."""
-        if self.is_mixed and now.us >= self._reopen_us:
-            self._reopen_us = now.us + REOPEN_EVERY_US
-            self.reopen(now)
-
-    def reopen(self, now: Now) -> None:
-        """Reopen the socket, so that every client reconnects and subscribes again."""
-        self.is_mixed = self._is_unsure = False
-        self.peers.clear()
-        self._poller.unregister(self.socket)
-        self.socket.close(0)
-        self._relay.forget_subscribers(now)
-        self.socket = opened_again(lambda: self._open(self.endpoint))
 
     def answer(self, topic: bytes, answer: bytes) -> None:
         """Answer a refused registration on its topic, now and when its publisher subscribes."""
