@@ -39,7 +39,7 @@ def systemd(
 
 _PAGES = {
     "container": ("ops.deployment:containerfile", "a Containerfile for a checkout", " > Containerfile"),
-    "alerts": ("metrics.alert_rules:alert_rules", "alert rules for Prometheus", " > penstock-alerts.yaml"),
+    "alerts": ("metrics.grafana:alert_rules", "alert rules for Prometheus", " > penstock-alerts.yaml"),
     "dashboard": ("metrics.grafana:dashboard", "a dashboard for Grafana", " > penstock-dashboard.json"),
     "metrics": ("ops.reference_pages:metrics_reference", "the reference of every metric, as Markdown", ""),
     "http": ("ops.reference_pages:http_reference", "the reference of every HTTP route, as Markdown", ""),

@@ -6,6 +6,7 @@ skipped at the top and swept when they outnumber the rest. Arming is O(log n), i
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
@@ -22,16 +23,14 @@ SWEEP_MIN = 4096
 """Below this many timers a sweep is not worth its bookkeeping."""
 
 
+@dataclass(slots=True, eq=False)
 class Timers(Generic[S]):
     """The deadlines of one machine."""
 
-    __slots__ = ("_sweep_at", "heap", "ticket")
-
-    def __init__(self) -> None:
-        self.heap: list[tuple[int, int, S]] = []
-        self.ticket = 0
-        """The newest ticket. The hot path of the queue counts it up and pushes by itself."""
-        self._sweep_at = SWEEP_MIN
+    heap: list[tuple[int, int, S]] = field(default_factory=list)
+    ticket: int = 0
+    """The newest ticket. The hot path of the queue counts it up and pushes by itself."""
+    _sweep_at: int = SWEEP_MIN
 
     def arm(self, deadline_us: int, subject: S) -> None:
         """Wake `subject` at `deadline_us`; whatever it waited for before is forgotten."""

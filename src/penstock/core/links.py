@@ -1,7 +1,7 @@
 """Connections as machines see them: sessions, links, and consumers.
 
 A session speaks one protocol, a link is its connection inside a machine, a consumer is one subscription or pull of a link.
-`Session` is what the runtime needs of every protocol; only sessions that subscribe or pull are also a `ConsumerSession`.
+`Session` is what the runtime needs of every protocol; sessions that subscribe or pull also have `deliver` and `expired`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,6 @@ class Session(Protocol):
 
     def drain(self, refusal: Refusal) -> None:
         """End the connection: the server shuts down, or revokes what let the peer in."""
-
-
-class ConsumerSession(Session, Protocol):
-    """The session of a link that has consumers."""
-
-    def deliver(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
-        """Hand over records that were leased to one of its consumers."""
-
-    def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
-        """A lease of one of its consumers ended."""
 
 
 class PeerlessSession:

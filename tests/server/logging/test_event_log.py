@@ -121,9 +121,11 @@ def test_every_outcome_is_logged_with_its_duration(watched: Callable[..., Watche
     for id_ in "bcd":
         one.say(type_="enqueue", to="jobs", env=envelope(id_))
     from penstock.core.scopes import OPERATOR
-    from penstock.dialects.courier.operations.redrive_and_purge import StreamRequest, purge
+    from penstock.dialects.courier.operations.redrive_and_purge import StreamRequest, purge_steps
+    from penstock.dialects.courier.wire.request_checks import Steps
 
-    purge(one.broker.machine, one.broker.now, OPERATOR, StreamRequest("jobs"))
+    now = one.broker.now
+    Steps(purge_steps(one.broker.machine, now, OPERATOR, StreamRequest("jobs"))).all(now)
     one.broker.runtime.apply(one.broker.now)
     one.say(type_="ping")
     found = [event for event in one.read() if event["event"] not in ("conn.open", "deliver")]

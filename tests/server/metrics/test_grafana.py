@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from penstock.server.metrics import alert_rules, grafana
+from penstock.server.metrics import grafana
 from penstock.server.metrics.metric_names import BY_NAME, METRICS
 
 NOT_SHOWN = {
@@ -63,7 +63,7 @@ def faults(expression: str) -> list[str]:
 
 
 def expressions() -> list[str]:
-    rules = yaml.safe_load(alert_rules.alert_rules())["groups"][0]["rules"]
+    rules = yaml.safe_load(grafana.alert_rules())["groups"][0]["rules"]
     board = json.loads(grafana.dashboard())
     targets = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     return [rule["expr"] for rule in rules] + targets
@@ -101,7 +101,7 @@ def test_a_wrong_expression_is_noticed(wrong: str) -> None:
 
 def test_a_rule_that_names_no_metric_cannot_be_printed() -> None:
     with pytest.raises(KeyError):
-        alert_rules.expression("@no_such_metric > 0")
+        grafana.with_samples("@no_such_metric > 0")
 
 
 @pytest.mark.promise(
@@ -141,7 +141,7 @@ def test_panels_have_places_of_their_own() -> None:
 
 @pytest.mark.promise("Operations", "every alert says what to do")
 def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
-    rules = yaml.safe_load(alert_rules.alert_rules())["groups"][0]["rules"]
+    rules = yaml.safe_load(grafana.alert_rules())["groups"][0]["rules"]
     alerts = [rule["alert"] for rule in rules]
     assert len(alerts) == len(set(alerts)) >= 15
     for rule in rules:

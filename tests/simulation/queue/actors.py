@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
 from penstock.dialects.courier.operations import queries
 from penstock.dialects.courier.operations.outcomes import Result
-from penstock.dialects.courier.operations.redrive_and_purge import StreamRequest, purge
+from penstock.dialects.courier.operations.redrive_and_purge import StreamRequest, purge_steps
+from penstock.dialects.courier.wire.request_checks import Steps
 from penstock.testing.clients import Frame, LineClient
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class Operator(Caller):
         """As the HTTP route does it: only an operator may."""
         world = self.world
         now = world.clock.now()
-        outcome = purge(world.machine, now, OPERATOR, StreamRequest(stream))
+        outcome = Steps(purge_steps(world.machine, now, OPERATOR, StreamRequest(stream))).all(now)
         if isinstance(outcome, Result):
             world.runtime.when(outcome.gate, False, lambda refusal: world.note("purged", str(refusal)))
         world.runtime.apply(now)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -26,13 +26,11 @@ AGED_EVERY = 4
 """One of so many deliveries goes to a record that has waited too long; urgent work keeps three quarters."""
 
 
+@dataclass(slots=True, eq=False)
 class SeqOrder:
     """Ready records by `seq`, with the methods of a deque that a channel uses."""
 
-    __slots__ = ("_heap",)
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, Record]] = []
+    _heap: list[tuple[int, Record]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -110,13 +108,11 @@ class PartitionKey:
             self.rest.remove(record)
 
 
+@dataclass(slots=True, eq=False)
 class LeasableKeys:
     """What may be leased now: the first record of each free key, next key first."""
 
-    __slots__ = ("_order",)
-
-    def __init__(self, order: KeyedOrder) -> None:
-        self._order = order
+    _order: KeyedOrder
 
     def __len__(self) -> int:
         return len(self._order.ring)
@@ -125,18 +121,16 @@ class LeasableKeys:
         return self._order.take()
 
 
+@dataclass(slots=True, eq=False)
 class KeyedOrder:
     """Ready records by partition key. A record without a key is a key of its own."""
 
-    __slots__ = ("_blocked", "_count", "_keys", "ring")
-
-    def __init__(self) -> None:
-        self.ring: OrderedDict[PartitionKey, None] = OrderedDict()
-        """Keys that have something waiting and nothing out, next one first."""
-        self._blocked: OrderedDict[PartitionKey, None] = OrderedDict()
-        """Keys that have something waiting and something out."""
-        self._keys: dict[str | int | Record, PartitionKey] = {}
-        self._count = 0
+    ring: OrderedDict[PartitionKey, None] = field(default_factory=OrderedDict)
+    """Keys that have something waiting and nothing out, next one first."""
+    _blocked: OrderedDict[PartitionKey, None] = field(default_factory=OrderedDict)
+    """Keys that have something waiting and something out."""
+    _keys: dict[str | int | Record, PartitionKey] = field(default_factory=dict)
+    _count: int = 0
 
     def __len__(self) -> int:
         return self._count

@@ -261,10 +261,8 @@ class SpaceMachine:
                 continue
             kind = entry.kind or ""
             for key in ((kind, entry.channel, ""), (kind, "", entry.peer or "")):
-                left = self._undecided.get(key, 0) + by
-                if left:
-                    self._undecided[key] = left
-                else:
+                self._undecided[key] = self._undecided.get(key, 0) + by
+                if not self._undecided[key]:
                     del self._undecided[key]
 
     def _change(self, entry: Entry) -> None:

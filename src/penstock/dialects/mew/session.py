@@ -50,13 +50,10 @@ class SpaceHost(Protocol):
         """Handle the messages that arrived while the join waited; an exception must end only this session."""
 
 
-class _Backlog:
+class _Backlog(msgspec.Struct, eq=False):
     """The weight of what waits in a session; the runtime stops reading when it is too much."""
 
-    __slots__ = ("_session",)
-
-    def __init__(self, session: MewSession) -> None:
-        self._session = session
+    _session: MewSession
 
     def __len__(self) -> int:
         participant = self._session.participant

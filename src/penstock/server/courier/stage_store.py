@@ -20,6 +20,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.queue import stage
 from penstock.core.queue.stage import SMALLER, Draft, Taken
+from penstock.dialects.courier.operations.enqueue import at
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.wire import staged_envelopes
 from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps
@@ -133,9 +134,7 @@ class Staging:
             if machine.schemas is not None and isinstance(draft, Draft):
                 draft = machine.schemas.refusal(draft.stream, draft.body) or draft
             if isinstance(draft, Refusal):
-                where = f"lines[{index}]"
-                ref = where if draft.ref is None else f"{where}.{draft.ref}"
-                return msgspec.structs.replace(draft, ref=ref)
+                return at(draft, f"lines[{index}]")
             drafts.append(draft)
             size += len(line)
             if size > STEP_BYTES:

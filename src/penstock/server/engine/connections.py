@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.clock import Now
@@ -60,26 +61,23 @@ class Wire(Protocol):
     def abort(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """One peer: its session, its link in the machine, and its wire."""
 
-    __slots__ = ("_runtime", "closed", "held", "is_brief", "link", "opened_us", "peer", "session", "stuck",
-                 "unread_bytes", "wire")  # fmt: skip
-
-    def __init__(self, runtime: Runtime, session: Session, link: Link, wire: Wire, peer: str) -> None:
-        self._runtime = runtime
-        self.session = session
-        self.link = link
-        self.wire = wire
-        self.peer = peer
-        self.opened_us = 0
-        self.is_brief = False
-        self.stuck = False
-        """The transport buffer is full: nothing new is handed to it."""
-        self.held = False
-        """We do not read from the peer."""
-        self.closed = False
-        self.unread_bytes = 0
+    _runtime: Runtime
+    session: Session
+    link: Link
+    wire: Wire
+    peer: str
+    opened_us: int = 0
+    is_brief: bool = False
+    stuck: bool = False
+    """The transport buffer is full: nothing new is handed to it."""
+    held: bool = False
+    """We do not read from the peer."""
+    closed: bool = False
+    unread_bytes: int = 0
 
     @property
     def reader_name(self) -> str:

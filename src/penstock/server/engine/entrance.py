@@ -107,10 +107,8 @@ class Entrance:
         """It no longer counts as unauthenticated."""
         if self._strangers.pop(arrival, self) is self:
             return
-        left = self._by_address[arrival.address] - 1
-        if left:
-            self._by_address[arrival.address] = left
-        else:
+        self._by_address[arrival.address] -= 1
+        if not self._by_address[arrival.address]:
             del self._by_address[arrival.address]
 
     def _make_room(self) -> bool:

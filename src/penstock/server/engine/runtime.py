@@ -23,11 +23,12 @@ from penstock.core.queue.deliver import end_pull
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
+from penstock.dialects.courier.operations.surveys import Survey
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.engine.connections import Connection, Scheduler, Timer, TurnListener, Wire
 from penstock.server.engine.minute_ticker import MinuteTicker
 from penstock.server.engine.outboxes import Outboxes
-from penstock.server.engine.schedulers import SteppedWork, SurveyQueue
+from penstock.server.engine.schedulers import SurveyQueue
 from penstock.server.engine.view_followers import ViewFollowers
 from penstock.server.files.addresses import is_ip, payer_address
 from penstock.server.logging.logs import log_facts
@@ -133,9 +134,7 @@ class Runtime:
         self._connections_by_ip[address] = here + 1
         link.address = address
         session.link = link
-        connection = make(self, session, link, wire, peer)
-        connection.opened_us = self.scheduler.now().us
-        connection.is_brief = is_brief
+        connection = make(self, session, link, wire, peer, self.scheduler.now().us, is_brief)
         self._connections[link.no] = connection
         if not is_brief:
             self._log("conn.open", link=link.no, peer=peer, who=principal.name)
@@ -161,10 +160,8 @@ class Runtime:
         if self._connections.pop(link.no, None) is None:
             return
         connection.closed = True
-        here = self._connections_by_ip[link.address] - 1
-        if here:
-            self._connections_by_ip[link.address] = here
-        else:
+        self._connections_by_ip[link.address] -= 1
+        if not self._connections_by_ip[link.address]:
             del self._connections_by_ip[link.address]
         if connection.unread_bytes:
             self.outboxes.note(connection, 0)
@@ -201,6 +198,12 @@ class Runtime:
         """Write to this peer at the end of the turn."""
         self._dirty[connection] = None
         self.schedule_turn()
+
+    def touch_session(self, session: Session) -> None:
+        """Write to the peer of a session at the end of the turn, if it is still connected."""
+        connection = self.connection(session)
+        if connection is not None:
+            self.touch(connection)
 
     # What sessions call
 
@@ -258,14 +261,13 @@ class Runtime:
             "journal": {"ok": self.trouble is None, "trouble": self.trouble},
         }
 
-    def survey(self, survey: SteppedWork, done: Callable[[], None], session: Session | None = None) -> None:
+    def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
         """Run a survey one step a turn, after those before it, then call `done` and write what it left for the session."""
 
         def finish() -> None:
             done()
-            connection = None if session is None else self._connections.get(session.link.no)
-            if connection is not None:
-                self.touch(connection)
+            if session is not None:
+                self.touch_session(session)
 
         self._surveys.add(survey, finish)
 

@@ -8,11 +8,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Generator
 from heapq import heappop, heappush
-from typing import Protocol
 
 import msgspec
 
 from penstock.core.clock import Now
+from penstock.dialects.courier.operations.surveys import Survey
 from penstock.dialects.courier.wire.request_checks import Steps, T
 from penstock.server.engine.connections import Scheduler
 
@@ -111,20 +111,14 @@ class HandScheduler:
                 call()
 
 
-class SteppedWork(Protocol):
-    """Work in steps; a step returns True when nothing is left."""
-
-    def step(self, now: Now) -> bool: ...
-
-
 class SurveyQueue:
     """Runs surveys by turns, one step of one of them a turn. Each belongs to a connection, so their number is bounded."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._waiting: deque[tuple[SteppedWork, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[Survey, Callable[[], None]]] = deque()
 
-    def add(self, survey: SteppedWork, done: Callable[[], None]) -> None:
+    def add(self, survey: Survey, done: Callable[[], None]) -> None:
         """Run a survey, then call `done`."""
         self._waiting.append((survey, done))
         if len(self._waiting) == 1:
@@ -141,7 +135,7 @@ class SurveyQueue:
             self._scheduler.soon(self._step)
 
 
-async def in_steps(survey: Callable[[SteppedWork, Callable[[], None]], None], work: Generator[None, None, T]) -> T:
+async def in_steps(survey: Callable[[Survey, Callable[[], None]], None], work: Generator[None, None, T]) -> T:
     """Do work that a request asked for, one step a turn."""
     steps, done = Steps(work), asyncio.Event()
     survey(steps, done.set)

@@ -109,9 +109,7 @@ class ViewFollowers:
     def _update(self, feed: ViewFeed, watcher: ViewFollower) -> None:
         if feed.update(watcher):
             self._updated[watcher.session] = None
-            connection = self._runtime.connection(watcher.session)
-            if connection is not None:
-                self._runtime.touch(connection)
+            self._runtime.touch_session(watcher.session)
 
     # Views that are made on demand
 

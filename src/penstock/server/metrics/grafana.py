@@ -1,10 +1,12 @@
-"""A dashboard for Grafana, printed from `templates/dashboard.yaml` and the names of the metrics.
+"""A dashboard for Grafana and alert rules for Prometheus, printed from `templates/` and the names of the metrics.
 
-A plot shows the rate of a counter or the value of a gauge, with one line for each set of labels.
+A plot shows the rate of a counter or the value of a gauge, with one line for each set of labels. A rule names a metric as `@name`, which
+becomes the name of its samples. A name that the server does not export cannot be printed.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import msgspec
 from penstock.server.metrics.metric_names import BY_NAME, MetricName
 
 WIDTH, HEIGHT, COLUMNS = 8, 8, 3
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Plot(msgspec.Struct, frozen=True):
@@ -25,8 +28,17 @@ class Plot(msgspec.Struct, frozen=True):
 
 def board() -> dict[str, list[Plot]]:
     """The rows of the dashboard, each with its plots."""
-    text = (Path(__file__).parent / "templates" / "dashboard.yaml").read_text("utf-8")
-    return msgspec.yaml.decode(text, type=dict[str, list[Plot]])
+    return msgspec.yaml.decode((_TEMPLATES / "dashboard.yaml").read_text("utf-8"), type=dict[str, list[Plot]])
+
+
+def alert_rules() -> str:
+    """The alert rules as a file that Prometheus loads."""
+    return with_samples((_TEMPLATES / "alert_rules.yaml").read_text("utf-8"))
+
+
+def with_samples(text: str) -> str:
+    """A text with the names of the samples in place of `@name`."""
+    return re.sub(r"@(\w+)", lambda match: BY_NAME[f"penstock_{match[1]}"].sample, text)
 
 
 _HERE = '{instance=~"$instance"}'

@@ -138,23 +138,18 @@ class Scrape:
             if family is None:
                 return True
             samples += len(family.samples)
-            self._parts.append(generate_latest(_registry(family)))
+            self._parts.append(generate_latest(_Family(family)))
         return False
 
     def text(self) -> bytes:
         return b"".join(self._parts)
 
 
-def _registry(family: Metric) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Family(family))
-    return registry
-
-
-class _Family:
-    """One family in the form that the library collects from."""
+class _Family(CollectorRegistry):
+    """A registry of one family."""
 
     def __init__(self, family: Metric) -> None:
+        super().__init__(auto_describe=False)
         self._family = family
 
     def collect(self) -> Iterable[Metric]:

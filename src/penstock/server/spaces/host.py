@@ -111,9 +111,7 @@ class Spaces:
         if session.participant is not None and session.space is not None:
             who, name = session.participant, session.space.id
             self.log("space.joined", link=session.link.no, space=name, participant=who.id, known=who.party)
-        connection = self.runtime.connection(session)
-        if connection is not None:
-            self.runtime.touch(connection)
+        self.runtime.touch_session(session)
 
     def replay(self, session: MewSession, held: list[bytes]) -> None:
         """Handle the messages that a session received while it waited to join."""
@@ -240,9 +238,7 @@ class Spaces:
                 )
                 to = None if session.participant is None else session.participant.id
                 session.out.append(self.text(self.messages.error(now, fault, to)))
-        connection = self.runtime.connection(session)
-        if connection is not None:
-            self.runtime.touch(connection)
+        self.runtime.touch_session(session)
 
     def _evict(self, now: Now, space: SpaceMachine) -> None:
         evicted, space.evicted = space.evicted, []
@@ -253,9 +249,7 @@ class Spaces:
             if isinstance(session, MewSession):
                 if session.participant is participant:
                     session.end(now, fault, code)
-                    connection = self.runtime.connection(session)
-                    if connection is not None:
-                        self.runtime.touch(connection)
+                    self.runtime.touch_session(session)
             else:
                 join.leave(space, now, participant, fault.error)
                 self.is_turn_due = False

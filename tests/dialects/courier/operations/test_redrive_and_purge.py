@@ -5,18 +5,23 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.records import Record
-from penstock.core.scopes import ANONYMOUS, OPERATOR
+from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
+from penstock.dialects.courier.operations.outcomes import Outcome
 from penstock.dialects.courier.operations.redrive_and_purge import (
     PURGE_STEP,
     RedriveRequest,
     StreamRequest,
-    purge,
     purge_steps,
     redrive,
 )
 from penstock.dialects.courier.wire.request_checks import Steps
 from tests.dialects.courier.operations.operation_results import code, only, value
 from tests.dialects.courier.talking import Broker, envelope, filled
+
+
+def purge(broker: Broker, who: Principal, request: StreamRequest) -> Outcome:
+    """All steps of a purge at once."""
+    return Steps(purge_steps(broker.machine, broker.now, who, request)).all(broker.now)
 
 
 class TestMoving:
@@ -43,10 +48,10 @@ class TestMoving:
     def test_purge_is_for_administrators(self) -> None:
         broker = self.dead()
         request = StreamRequest("dlq/a")
-        assert code(purge(broker.machine, broker.now, ANONYMOUS, request)) == "Forbidden"
-        assert value(broker, purge(broker.machine, broker.now, OPERATOR, request)) == {"purged": 1}
+        assert code(purge(broker, ANONYMOUS, request)) == "Forbidden"
+        assert value(broker, purge(broker, OPERATOR, request)) == {"purged": 1}
         nowhere = StreamRequest("nowhere")
-        assert code(purge(broker.machine, broker.now, OPERATOR, nowhere)) == "UnknownStream"
+        assert code(purge(broker, OPERATOR, nowhere)) == "UnknownStream"
 
 
 def test_a_purge_takes_several_steps_and_leaves_what_came_after_it() -> None:
@@ -72,6 +77,6 @@ def test_a_stream_may_be_unloaded_while_it_is_purged() -> None:
     broker.run()
     work = Steps(purge_steps(broker.machine, broker.now, OPERATOR, StreamRequest("q")))
     assert not work.step(broker.now)
-    assert value(broker, purge(broker.machine, broker.now, OPERATOR, StreamRequest("q"))) == {"purged": 5}
+    assert value(broker, purge(broker, OPERATOR, StreamRequest("q"))) == {"purged": 5}
     assert work.step(broker.now)
     assert value(broker, work.result) == {"purged": PURGE_STEP}

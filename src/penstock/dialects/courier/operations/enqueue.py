@@ -83,7 +83,7 @@ def enqueue(
         if machine.schemas is not None and isinstance(record, Record):
             record = machine.schemas.refusal(channel, record.body) or record
         if isinstance(record, Refusal):
-            return record if single else _at(record, f"envelopes[{index}]")
+            return record if single else at(record, f"envelopes[{index}]")
         records.append(record)
     return admit(machine, now, principal, channel, records, due, single=single, address=address)
 
@@ -117,7 +117,8 @@ def admit(
     return Result(to_enqueue_body(admitted, records, single), admitted.gate, fresh=True)
 
 
-def _at(refusal: Refusal, where: str) -> Refusal:
+def at(refusal: Refusal, where: str) -> Refusal:
+    """The refusal of one of several envelopes."""
     ref = where if refusal.ref is None else f"{where}.{refusal.ref}"
     return msgspec.structs.replace(refusal, ref=ref)
 

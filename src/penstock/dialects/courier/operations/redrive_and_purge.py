@@ -15,7 +15,6 @@ from penstock.core.scopes import Principal
 from penstock.core.tenants import dead_name, home_name
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access, forbidden
 from penstock.dialects.courier.wire import envelopes
-from penstock.dialects.courier.wire.request_checks import Steps
 
 PURGE_STEP = 5_000
 """Envelopes that a purge drops in one turn: about 10 ms."""
@@ -53,11 +52,6 @@ def redrive(machine: QueueMachine, now: Now, principal: Principal, request: Redr
         return {"moved": job.moved, "kept": job.kept, "left": 0 if channel is None else len(channel.ready)}
 
     return Result(body, machine.commit_log.gate)
-
-
-def purge(machine: QueueMachine, now: Now, principal: Principal, request: StreamRequest) -> Outcome:
-    """Drop what waits in a stream, at once."""
-    return Steps(purge_steps(machine, now, principal, request)).all(now)
 
 
 def purge_steps(

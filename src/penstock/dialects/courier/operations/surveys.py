@@ -71,13 +71,12 @@ class WhereSurvey:
         return _encode(found.value()) if isinstance(found, Result) else found
 
 
-class Slices:
+class Slices(msgspec.Struct, eq=False):
     """Names in slices. They are listed when the first slice is taken, so a survey that waits uses no memory."""
 
-    def __init__(self, names: Callable[[], list[str]]) -> None:
-        self._list = names
-        self._names: list[str] = []
-        self._next = 0
+    _list: Callable[[], list[str]]
+    _names: list[str] = []
+    _next: int = 0
 
     def take(self) -> list[str]:
         if self._next == 0:

@@ -24,15 +24,11 @@ _QueryFrame = frames.StatsFrame | frames.PeekFrame | frames.SnapshotFrame | fram
 ReadFrame = _QueryFrame | frames.MetricsFrame | frames.WhereFrame | frames.PullFrame
 
 
-class Reads:
+class Reads(msgspec.Struct, eq=False):
     """Answers reads, each in a slot that is filled once the requests before it are durable."""
 
-    __slots__ = ("_answers", "_machine", "_runtime")
-
-    def __init__(self, runtime: RuntimePort, answers: Answers) -> None:
-        self._runtime = runtime
-        self._machine = runtime.machine
-        self._answers = answers
+    _runtime: RuntimePort
+    _answers: Answers
 
     def read(self, now: Now, frame: ReadFrame) -> None:
         """Answer now, or after the commit that an earlier request waits for."""
@@ -44,7 +40,7 @@ class Reads:
             self._runtime.after(gate, self._answers.session, lambda then: self._evaluate(then, frame, slot))
 
     def _evaluate(self, now: Now, frame: ReadFrame, slot: Slot) -> None:
-        machine, principal = self._machine, self._answers.session.link.principal
+        machine, principal = self._runtime.machine, self._answers.session.link.principal
         match frame:
             case frames.PullFrame():
                 self._pull(now, frame, slot)
@@ -81,7 +77,7 @@ class Reads:
     def _pull(self, now: Now, frame: frames.PullFrame, slot: Slot) -> None:
         link = self._answers.session.link
         req_id = "pull" if frame.req_id is None else frame.req_id
-        lease_us = check_pull(self._machine, link.principal, frame)
+        lease_us = check_pull(self._runtime.machine, link.principal, frame)
         consumer: Consumer | Refusal
         if isinstance(lease_us, Refusal):
             consumer = lease_us
@@ -89,7 +85,7 @@ class Reads:
             consumer = Refusal("Draining", "the connection is being closed")
         else:
             stream = link.principal.to_channel(frame.stream)
-            consumer = self._machine.pull(now, link, stream, frame.max, frame.wait_ms * 1000, lease_us)
+            consumer = self._runtime.machine.pull(now, link, stream, frame.max, frame.wait_ms * 1000, lease_us)
         if isinstance(consumer, Refusal):
             self._answers.fill(slot, error_line(frame.req_id, consumer))
             return
@@ -99,4 +95,4 @@ class Reads:
     def pulled(self, now: Now, consumer: Consumer, records: list[Record]) -> None:
         """A pull has its records, or its wait is over."""
         slot, req_id = consumer.tag
-        self._answers.fill(slot, ok_line(req_id, to_pull_body(self._machine, now, records)))
+        self._answers.fill(slot, ok_line(req_id, to_pull_body(self._runtime.machine, now, records)))
