@@ -7,7 +7,7 @@ the unanswered appends, a crash keeps an arbitrary prefix, because a disk may ha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Literal
 
@@ -36,30 +36,22 @@ class _Write(msgspec.Struct, eq=False):
     done: Callable[[Outcome], None]
 
 
-class SimJournal:
+class SimJournal(msgspec.Struct, eq=False):
     """`journal.port.Journal` on a simulated disk.
 
     Set `mood` to change how the disk behaves from now on. `rows` are the durable rows.
     """
 
-    id = "simulated"
-
-    def __init__(
-        self,
-        clock: Clock,
-        dice: Random,
-        kept: Callable[[list[Row]], None],
-        refused: Callable[[list[Row]], None],
-    ) -> None:
-        self.mood: Mood = "well"
-        self.rows: list[Row] = []
-        self._clock = clock
-        self._dice = dice
-        self._kept = kept
-        self._refused = refused
-        self._writes: deque[_Write] = deque()
-        self._due_us = 0
-        self._generation = 0
+    _clock: Clock
+    _dice: Random
+    _kept: Callable[[list[Row]], None]
+    _refused: Callable[[list[Row]], None]
+    mood: Mood = "well"
+    rows: list[Row] = []
+    id: str = "simulated"
+    _writes: deque[_Write] = msgspec.field(default_factory=deque)
+    _due_us: int = 0
+    _generation: int = 0
 
     def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Callable[[Outcome], None]) -> None:
         """Accept the rows of the facts, and answer later."""
@@ -69,16 +61,6 @@ class SimJournal:
         self._due_us = max(self._due_us, self._clock.us + self._dice.randint(low, high))
         generation = self._generation
         self._clock.at(self._due_us, lambda: self._answer(generation))
-
-    def read(self, shard: int, from_offset: int) -> Iterator[Row]:
-        return iter(self.rows[from_offset:])
-
-    def live(self, shard: int) -> Iterator[Row]:
-        """All rows: a machine is rebuilt from its whole history."""
-        return iter(self.rows)
-
-    def retain(self, shard: int, before_offset: int) -> None:
-        return None
 
     def close(self) -> None:
         return None

@@ -252,7 +252,7 @@ class World:
         now = self.clock.now()
 
         def open_journal(machines: Machines) -> SimJournal:
-            for row in self.journal.live(0):
+            for row in self.journal.rows:
                 machines.restore(now, row)
             machines.recovered(now)
             return self.journal

@@ -13,6 +13,7 @@ import pytest
 
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Settle
+from penstock.server.files import line_writer
 from penstock.server.logging import event_log
 from penstock.server.logging.event_log import EventLog
 from tests.dialects.courier.talking import Broker, HandJournal, envelope
@@ -200,7 +201,7 @@ def test_others_may_write_too(watched: Callable[..., Watched]) -> None:
 def test_files_are_put_aside_by_size_and_the_oldest_goes(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "LINGER_S", 0)
+    monkeypatch.setattr(line_writer, "LINGER_S", 0)
     one = watched(max_bytes=2_000, keep=2)
     for n in range(100):
         one.log.write("tick", n=n, pad="x" * 100)
@@ -251,8 +252,8 @@ def test_what_does_not_fit_is_dropped_and_counted(
 def test_payloads_that_wait_are_bounded_in_bytes(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "LINGER_S", 600.0)
-    monkeypatch.setattr(event_log, "PAYLOADS_MAX", 10_000)
+    monkeypatch.setattr(line_writer, "LINGER_S", 600.0)
+    monkeypatch.setattr(line_writer, "WAITING_BYTES_MAX", 10_000)
     one = watched(payload=True)
     for n in range(20):
         one.say(type_="enqueue", to="jobs", env=envelope(f"e{n}", payload="x" * 2_000))
@@ -269,7 +270,7 @@ def test_payloads_that_wait_are_bounded_in_bytes(
     "a slow or full disk costs the event log counted events and never blocks the loop; files rotate by size",
 )
 def test_a_full_disk_is_survived(watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "LINGER_S", 0)
+    monkeypatch.setattr(line_writer, "LINGER_S", 0)
     one = watched()
     drain(one.log)
     refusing = True

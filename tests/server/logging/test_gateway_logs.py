@@ -17,6 +17,7 @@ from hypothesis import given
 
 from penstock.core.clock import Now
 from penstock.dialects.mew.rights import Decision
+from penstock.server.files import line_writer
 from penstock.server.logging import gateway_logs
 from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, redact, switches
 from tests.server.logging.draining import drain
@@ -262,7 +263,7 @@ def test_the_directory_stays_out_of_repositories(logs: GatewayLogs, tmp_path: Pa
 
 @pytest.mark.promise("Capabilities and log files of a gateway", "the log files rotate and never block the loop")
 def test_files_are_put_aside_by_size_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_logs, "LINGER_S", 0)
+    monkeypatch.setattr(line_writer, "LINGER_S", 0)
     logs = GatewayLogs(tmp_path, history=True, decisions=False, max_bytes=2_000, keep=2)
     assert logs._history is not None
     for n in range(50):
@@ -293,7 +294,7 @@ def test_what_does_not_fit_is_dropped_and_counted(
         stuck.wait(10)
         return real(file, data)
 
-    monkeypatch.setattr(gateway_logs, bound, value)
+    monkeypatch.setattr(gateway_logs if bound == "WAITING_MAX" else line_writer, bound, value)
     monkeypatch.setattr(os, "write", slow)
     logs = GatewayLogs(tmp_path / "logs", history=True, decisions=False)
     for n in range(100):
@@ -308,7 +309,7 @@ def test_what_does_not_fit_is_dropped_and_counted(
 
 @pytest.mark.promise("Capabilities and log files of a gateway", "the log files rotate and never block the loop")
 def test_one_write_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_logs, "LINGER_S", 600.0)
+    monkeypatch.setattr(line_writer, "LINGER_S", 600.0)
     sizes: list[int] = []
     real = os.write
 

@@ -211,7 +211,7 @@ def counts_agree(machine: QueueMachine) -> None:
 
 def promises_survived(world: CheckedWorld) -> None:
     """After a restart: nothing promised is lost, nothing confirmed is back, and the state is that of the rows."""
-    durable = History(world.journal.live(0))
+    durable = History(world.journal.rows)
     witness = world.witness
     for (name, id_), seq in witness.acknowledged.items():
         if (name, seq) not in durable.ids:

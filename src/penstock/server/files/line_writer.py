@@ -9,16 +9,23 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TextIO, TypeVar
 
 import msgspec
 
+from penstock.core.clock import rfc3339
+
 LINES_MAX = 10_000
 """Lines of one write, roughly."""
 BYTES_MAX = 8 * 1024 * 1024
 """Bytes of one write, roughly."""
+WAITING_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of envelopes and frames that wait for a file of JSON lines."""
+LINGER_S = 0.05
+"""How long its thread waits for more lines, so that they share a write."""
 CLOSE_S = 5.0
 """How long `close` waits for the last lines."""
 
@@ -174,6 +181,31 @@ class RotatingFile:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+class JsonLines(LineWriter[Item], ABC):
+    """Lines of JSON in a file that is rotated."""
+
+    _moment = (-1, "")
+    """The latest millisecond as text: many lines share it."""
+
+    def __init__(self, path: Path, *, max_bytes: int, keep: int, waiting_max: int, thread: str | None = None) -> None:
+        super().__init__(
+            RotatingFile(path, max_bytes=max_bytes, keep=keep),
+            self._format,
+            waiting_max=waiting_max,
+            waiting_bytes_max=WAITING_BYTES_MAX,
+            linger_s=LINGER_S,
+            thread=thread or f"penstock-{path.stem}",
+        )
+
+    @abstractmethod
+    def _format(self, item: Item) -> bytes: ...
+
+    def _stamp(self, at_us: int) -> str:
+        if at_us // 1000 != self._moment[0]:
+            self._moment = (at_us // 1000, rfc3339(at_us))
+        return self._moment[1]
 
 
 class TextSink:

@@ -15,21 +15,17 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.clock import Now, rfc3339
+from penstock.core.clock import Now
 from penstock.core.commit_log import Batch
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Applied, Fired, Record, Settle, is_fresh
 from penstock.server.config.sections import LogsSection
-from penstock.server.files.line_writer import LineWriter, RotatingFile
+from penstock.server.files.line_writer import JsonLines
 
 WAITING_MAX = 200_000
 """Events waiting to be written: about 60 MiB."""
-PAYLOADS_MAX = 64 * 1024 * 1024
-"""Bytes of waiting envelopes, when payloads are logged."""
 LEASES_MAX = 200_000
 """Leases whose start is remembered; the oldest are evicted first, and their ends have no `durMs`."""
-LINGER_S = 0.05
-"""How long the thread waits for more events, so that they share a write."""
 
 LEASE_ENDS = frozenset({"ack", "nack", "release", "timeout", "dead"})
 
@@ -58,7 +54,7 @@ def _ms(us: int) -> float:
     return round(us / 1000, 3)
 
 
-class EventLog(LineWriter[Event]):
+class EventLog(JsonLines[Event]):
     """Writes the event log."""
 
     def __init__(self, path: Path, *, max_bytes: int, keep: int, payload: bool = False) -> None:
@@ -69,16 +65,7 @@ class EventLog(LineWriter[Event]):
         """Deliveries and settles of each open connection."""
         self._proposals: deque[int] = deque()
         """Closing time of each batch that the journal has not answered."""
-        self._moment = (-1, "")
-        """The latest millisecond as text: many events share it."""
-        super().__init__(
-            RotatingFile(path, max_bytes=max_bytes, keep=keep),
-            self._format,
-            waiting_max=WAITING_MAX,
-            waiting_bytes_max=PAYLOADS_MAX,
-            linger_s=LINGER_S,
-            thread="penstock-events",
-        )
+        super().__init__(path, max_bytes=max_bytes, keep=keep, waiting_max=WAITING_MAX, thread="penstock-events")
 
     def write(self, event: str, /, *, now: Now | None = None, **fields: Any) -> None:
         """Log one event of any kind, such as `trigger.run`, `trigger.fail` or `trigger.suppressed`."""
@@ -196,9 +183,7 @@ class EventLog(LineWriter[Event]):
         body = fields.get("payload")
         if event == "enqueue" and isinstance(body, bytes):
             fields["payload"] = _payload.decode(body).payload
-        if wall_us // 1000 != self._moment[0]:
-            self._moment = (wall_us // 1000, rfc3339(wall_us))
-        head = {"ts": self._moment[1], "event": event}
+        head = {"ts": self._stamp(wall_us), "event": event}
         try:
             return _encode(head | fields)
         except (TypeError, ValueError, OverflowError) as error:  # a value without a JSON form must not end the thread

@@ -15,34 +15,28 @@ An `OutputLog` is the file of a virtual participant: everything that it receives
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.core.clock import Now, rfc3339
+from penstock.core.clock import Now
+from penstock.dialects.mew.envelopes import members_of, text_of
 from penstock.dialects.mew.rights import Decision
-from penstock.server.files.line_writer import LineWriter, RotatingFile
+from penstock.server.files.line_writer import JsonLines
 
 HISTORY = "envelope-history.jsonl"
 DECISIONS = "capability-decisions.jsonl"
 
 WAITING_MAX = 100_000
 """Waiting lines of one file: about 30 MiB without their envelopes."""
-WAITING_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of envelopes and frames in those lines."""
 FILE_MAX = 256 * 1024 * 1024
 """Size at which a file is rotated."""
 KEEP = 2
 """Rotated files that are kept."""
-LINGER_S = 0.05
-"""How long a thread waits for more lines, so that they share a write."""
 DIGEST_MAX = 12
 """Hexadecimal digits of a token's digest in the logs: enough to distinguish tokens, too few to guess one."""
-
-Item = TypeVar("Item")
 
 _ON = ("true", "1", "yes", "on")
 _OFF = ("false", "0", "no", "off")
@@ -50,7 +44,6 @@ _GIVING = ("system/join", "join", "space/invite-ack")
 """Kinds that carry a token, and types of messages without a kind."""
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_string = msgspec.json.Decoder(str)
 _encode = msgspec.json.encode
 
 
@@ -77,12 +70,12 @@ def redact(envelope: bytes) -> bytes:
         return envelope
     try:
         fields = _object.decode(envelope)
-        if not any(_word(fields.get(key)) in _GIVING for key in ("kind", "type")):
+        if not any(text_of(fields, key) in _GIVING for key in ("kind", "type")):
             return envelope
-        payload = _fields(fields.get("payload"))
+        payload = members_of(fields, "payload")
         for part in (fields, payload):
             if "token" in part:
-                part["token"] = msgspec.Raw(_encode(_digest(part["token"])))
+                part["token"] = msgspec.Raw(_encode(_digest(part)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _encode({"unreadable": len(envelope)})
     if payload:
@@ -90,17 +83,9 @@ def redact(envelope: bytes) -> bytes:
     return _encode(fields)
 
 
-def _word(raw: msgspec.Raw | None) -> str | None:
-    return _string.decode(raw) if raw is not None and bytes(raw).startswith(b'"') else None
-
-
-def _fields(raw: msgspec.Raw | None) -> dict[str, msgspec.Raw]:
-    return _object.decode(raw) if raw is not None and bytes(raw).startswith(b"{") else {}
-
-
-def _digest(token: msgspec.Raw) -> str:
-    text = _word(token)
-    data = bytes(token) if text is None else text.encode("utf-8", "surrogatepass")
+def _digest(part: dict[str, msgspec.Raw]) -> str:
+    text = text_of(part, "token")
+    data = bytes(part["token"]) if text is None else text.encode("utf-8", "surrogatepass")
     return "sha256:" + hashlib.sha256(data).hexdigest()[:DIGEST_MAX]
 
 
@@ -140,30 +125,7 @@ class _EnvelopeEvent(NamedTuple):
     reason: str | None = None
 
 
-class _Lines(LineWriter[Item], ABC):
-    _moment = (-1, "")
-    """The latest millisecond as text: many lines share it."""
-
-    def __init__(self, path: Path, *, max_bytes: int, keep: int) -> None:
-        super().__init__(
-            RotatingFile(path, max_bytes=max_bytes, keep=keep),
-            self._format,
-            waiting_max=WAITING_MAX,
-            waiting_bytes_max=WAITING_BYTES_MAX,
-            linger_s=LINGER_S,
-            thread=f"penstock-{path.stem}",
-        )
-
-    @abstractmethod
-    def _format(self, item: Item) -> bytes: ...
-
-    def _stamp(self, at_us: int) -> str:
-        if at_us // 1000 != self._moment[0]:
-            self._moment = (at_us // 1000, rfc3339(at_us))
-        return self._moment[1]
-
-
-class _History(_Lines[tuple[_EnvelopeEvent, str]]):
+class _History(JsonLines[tuple[_EnvelopeEvent, str]]):
     """One line for each envelope and participant."""
 
     _latest: tuple[_EnvelopeEvent | None, msgspec.Raw] = (None, msgspec.Raw(b"null"))
@@ -191,7 +153,7 @@ class _History(_Lines[tuple[_EnvelopeEvent, str]]):
         )
 
 
-class _Decisions(_Lines[tuple[int, Decision]]):
+class _Decisions(JsonLines[tuple[int, Decision]]):
     """One line for each decision."""
 
     def _format(self, item: tuple[int, Decision]) -> bytes:
@@ -224,8 +186,9 @@ class GatewayLogs:
     ) -> None:
         if history or decisions:
             _prepare(directory)
-        self._history = _History(directory / HISTORY, max_bytes=max_bytes, keep=keep) if history else None
-        self._decisions = _Decisions(directory / DECISIONS, max_bytes=max_bytes, keep=keep) if decisions else None
+        bounds: dict[str, Any] = {"max_bytes": max_bytes, "keep": keep, "waiting_max": WAITING_MAX}
+        self._history = _History(directory / HISTORY, **bounds) if history else None
+        self._decisions = _Decisions(directory / DECISIONS, **bounds) if decisions else None
 
     @property
     def dropped(self) -> int:
@@ -270,12 +233,12 @@ class GatewayLogs:
                 log.close()
 
 
-class OutputLog(_Lines[tuple[bool, bytes]]):
+class OutputLog(JsonLines[tuple[bool, bytes]]):
     """Everything that a virtual participant receives, including its tokens."""
 
     def __init__(self, path: Path, *, max_bytes: int = FILE_MAX, keep: int = KEEP) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(path, max_bytes=max_bytes, keep=keep)
+        super().__init__(path, max_bytes=max_bytes, keep=keep, waiting_max=WAITING_MAX)
 
     def envelope(self, envelope: bytes) -> None:
         """Write an envelope, as the bytes that other participants receive."""
