@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from penstock.spark.lake.schemas import LATEST_PER_AGENT
-from penstock.spark.lake_tables.envelopes import INBOXES, envelopes
-from penstock.spark.lake_tables.latest_per_agent import latest_per_agent
+from penstock.spark.lake_tables.envelopes import INBOXES, envelopes, latest_per_agent
 from tests.spark.journaled import Journaled
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
 from penstock.spark.lake.schemas import QUEUE_MINUTES
 from penstock.spark.lake_tables.expressions import without_own
-from penstock.spark.lake_tables.minutes import GRACE_US, MINUTE_US, reach_us
-from penstock.spark.lake_tables.queue_minutes import queue_minutes
+from penstock.spark.lake_tables.minutes import GRACE_US, MINUTE_US, queue_minutes, reach_us
 from tests.spark.journaled import COMMIT_US, MINUTE_0, Journaled, events_of, holder
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from penstock.core.rows import Row
 from penstock.dialects.streamservice.messages import Complete, Token
 from penstock.spark import location, token_audit
 from penstock.spark.lake.schemas import TOKEN_CHUNKS, TOKEN_STREAMS
-from penstock.spark.lake_tables.token_chunks import token_chunks
+from penstock.spark.lake_tables.token_streams import token_chunks
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
 from tests.spark.journal_builder import JournalBuilder, content

@@ -15,8 +15,15 @@ import pytest
 from penstock.spark import location
 from penstock.spark.lake.schemas import TRIGGER_MINUTES
 from penstock.spark.lake_tables.expressions import OWN_SENDER, without_own
-from penstock.spark.lake_tables.minutes import MINUTE_US, floor_minute, from_us, is_final, reach_us
-from penstock.spark.lake_tables.trigger_minutes import TRIGGERED, trigger_minutes
+from penstock.spark.lake_tables.minutes import (
+    MINUTE_US,
+    TRIGGERED,
+    floor_minute,
+    from_us,
+    is_final,
+    reach_us,
+    trigger_minutes,
+)
 from penstock.spark.pipeline.batch import JournalBatch
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.steps import Step, built_in

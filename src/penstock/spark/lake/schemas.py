@@ -6,8 +6,10 @@ Spark's and Delta's schemas are derived from the Arrow schema. Sealing writes `e
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from itertools import islice
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -26,6 +28,8 @@ TYPES = {
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
 """The column types, by their names in Delta Lake."""
+BATCH_ROWS = 4_096
+"""Rows of one Arrow batch that a task makes."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,12 @@ class TableDefinition:
     partition_by: tuple[str, ...] = ()
     newest: str | None = None
     """For `merge`: a row replaces only a row whose value in this column is not greater."""
+
+    def batches(self, rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+        """Rows of the table as Arrow batches."""
+        left = iter(rows)
+        while part := list(islice(left, BATCH_ROWS)):
+            yield pa.RecordBatch.from_pylist(part, self.schema)
 
 
 def _table(

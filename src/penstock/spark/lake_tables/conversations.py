@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 MEMBERS_MAX = 10_000
 """Envelopes in the tree of one conversation. Beyond, counts and times stay exact; depth and path cover the first ones."""
-ROWS_AT_ONCE = 4_096
-"""Conversations of one Arrow batch."""
 
 
 class ConversationEvent(NamedTuple):
@@ -74,16 +72,8 @@ def build_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
-    rows: list[dict[str, Any]] = []
-    for _, group in groupby(members, key=lambda member: (member.journal, member.corr)):
-        made = conversation(group)
-        if made is not None:
-            rows.append(made)
-        if len(rows) >= ROWS_AT_ONCE:
-            yield pa.RecordBatch.from_pylist(rows, CONVERSATIONS.schema)
-            rows = []
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, CONVERSATIONS.schema)
+    made = (conversation(group) for _, group in groupby(members, key=lambda member: (member.journal, member.corr)))
+    return CONVERSATIONS.batches(row for row in made if row is not None)
 
 
 class _Node:

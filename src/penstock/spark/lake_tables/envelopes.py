@@ -1,4 +1,4 @@
-"""The table `envelopes`: one row for each envelope sent to a queue or into a space, with its body parsed."""
+"""The tables `envelopes`, one row for each envelope sent to a queue or into a space, and `latest_per_agent`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.spark.lake.schemas import ENVELOPES
 from penstock.spark.lake_tables.envelope_body import parse, parse_mew
-from penstock.spark.lake_tables.expressions import MEW
+from penstock.spark.lake_tables.expressions import MEW, owner_of, query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,3 +79,17 @@ def envelope_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
         is_array = isinstance(values, pa.Array)
         arrays.append(values.cast(field.type) if is_array else pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=ENVELOPES.schema)
+
+
+def latest_per_agent(sent: DataFrame) -> DataFrame:
+    """The newest of these rows of the table `envelopes` for each inbox, as in the live view of that name."""
+    return query(_LATEST, sent)
+
+
+_LATEST = f"""
+select journal, channel as address, {owner_of("channel")} as agent, newest.* from (
+  select journal, channel,
+    max_by(struct(offset, seq, id, type, sender, corr, recorded_at, payload), offset) as newest
+  from {{rows}} where {owner_of("channel")} is not null group by journal, channel
+)
+"""

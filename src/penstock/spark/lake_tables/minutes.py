@@ -1,14 +1,19 @@
-"""When a minute of the `*_minutes` tables is final, and which minutes new rows can change.
+"""The tables `queue_minutes` and `trigger_minutes`; when a minute is final, and which minutes new rows can change.
 
 A minute's row depends only on the journal rows of that minute. So a batch recomputes every minute it can touch (`reach_us`) from all
-of its rows and replaces the stored ones; the result does not depend on how the journal was cut into batches. Needs no Spark.
+of its rows and replaces the stored ones; the result does not depend on how the journal was cut into batches.
 """
-
-# size: one rule, used by three tables, the batch and the alerts
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from penstock.spark.lake_tables.deliveries import SETTLED
+from penstock.spark.lake_tables.expressions import TOTAL_MS, WAIT_MS, date_of, minute_of, query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 MINUTE_US = 60_000_000
 GRACE_US = 10_000_000
@@ -41,3 +46,102 @@ def to_us(moment: datetime) -> int:
 def from_us(us: int) -> datetime:
     """A time from its microseconds since 1970."""
     return _EPOCH + timedelta(microseconds=us)
+
+
+_GAUGE = "minute bigint, ready bigint, leased bigint, delayed bigint, oldest double, delta map<string, bigint>"
+
+
+def queue_minutes(events: DataFrame, until: datetime, since: datetime | None = None) -> DataFrame:
+    """One row for each queue and each minute in which something happened to it.
+
+    `events` are all rows of some minutes. `until` is the time of the last row, `since` that of the first; without it, `since` is
+    queried. Events that have a journal row are counted; deliveries, lease timeouts, duplicates and rejects come from the gauges of the
+    minute. Depths are those of its last gauge, null without one (the minute is running, or nothing changed). Percentiles are exact,
+    over the records settled in the minute, null if there are none.
+    """
+    if since is None:
+        [first] = events.selectExpr("unix_micros(min(recorded_at))").collect()
+        since_us = first[0] or 0
+    else:
+        since_us = to_us(since)
+    # The first rows may be gauges of the minute before, whose rows are not in `events`: its stored row is complete and must stay.
+    return query(_QUEUE_MINUTES, events, until_us=to_us(until), since_us=floor_minute(since_us))
+
+
+def _grown(counter: str) -> str:
+    """How much a counter grew, by the gauges of the minute."""
+    return f"coalesce(sum(gauge.delta['{counter}']), 0)"
+
+
+_CLOSED = minute_of("timestamp_micros(gauge.minute)")
+_LATE_US = f"unix_micros(recorded_at) - unix_micros({_CLOSED})"
+_QUEUE_MINUTES = f"""
+with gauged as (
+  select *, if(event = 'gauge', from_json(meta, '{_GAUGE}'), null) as gauge from {{rows}}
+  where door = 'courier' and channel != ''
+), placed as (
+  -- A row counts for the minute of its time, a gauge for the minute it closes. A gauge that is too late for that, or that was written
+  -- before the clock was set back, counts for the minute of its own time: a final minute never changes.
+  select *, case when {_LATE_US} >= 0 and {_LATE_US} < {MINUTE_US + GRACE_US} then {_CLOSED}
+    else {minute_of("recorded_at")} end as minute
+  from gauged
+), counted as (
+  select journal, channel, minute,
+    count_if(event = 'enqueue') as enqueued,
+    {_grown("out")} as delivered,
+    {_grown("re")} as redelivered,
+    count_if(event = 'ack') as acked,
+    -- A nack with a fate means that the dead-letter stream is full, not that a consumer failed.
+    count_if(event = 'nack' and get_json_object(meta, '$.fate') is null) as nacked,
+    {_grown("timeout")} as timed_out,
+    count_if(event = 'dead') as dead,
+    count_if(event = 'drop') as dropped,
+    count_if(event = 'purge') as purged,
+    {_grown("dup")} as duplicates,
+    {_grown("reject")} as rejected,
+    coalesce(sum(if(event = 'enqueue', cast(bytes as bigint), null)), 0) as bytes_in,
+    max_by(gauge, if(event = 'gauge', offset, null)) as last,
+    percentile(if({SETTLED}, {WAIT_MS}, null), array(0.5D, 0.95D, 0.99D)) as waits,
+    percentile(if({SETTLED}, {TOTAL_MS}, null), 0.95D) as total_p95_ms
+  from placed where minute >= timestamp_micros(:since_us) group by journal, channel, minute
+)
+select journal, {date_of("minute")} as date, minute, channel, enqueued, delivered, redelivered, acked, nacked, timed_out, dead, dropped,
+  purged, duplicates, rejected, bytes_in, last.ready as ready, last.leased as leased, last.delayed as delayed, last.oldest as oldest_ms,
+  waits[0] as wait_p50_ms, waits[1] as wait_p95_ms, waits[2] as wait_p99_ms, total_p95_ms,
+  {FINAL} as final
+from counted
+"""
+
+
+TRIGGERED = "door = 'courier' and event = 'trigger'"
+"""Rows in which a trigger acted, as SQL."""
+
+
+def trigger_minutes(events: DataFrame, until: datetime) -> DataFrame:
+    """One row for each trigger and each minute in which it fired, or in which a cooldown that suppressed firings ended.
+
+    `events` are all rows of some minutes; `until` is the time of the last. A firing that failed in part counts as `failed`, not as
+    `fired`; the envelopes it did send count as `sent`. If the rule changed within the minute, `hook` is the later one.
+    """
+    return query(_TRIGGER_MINUTES, events, until_us=to_us(until))
+
+
+_FIRING = "hook string, sent array<struct<id: string>>, suppressed bigint"
+_TRIGGER_MINUTES = f"""
+with acted as (
+  select journal, peer as trigger, {minute_of("recorded_at")} as minute, channel, offset, reason, from_json(meta, '{_FIRING}') as firing
+  from {{rows}} where {TRIGGERED} and peer is not null
+), counted as (
+  select journal, trigger, minute,
+    max_by(firing.hook, offset) as hook,
+    count_if(reason = 'fired') as fired,
+    count_if(reason = 'failed') as failed,
+    coalesce(sum(firing.suppressed), 0) as suppressed,
+    coalesce(sum(array_size(firing.sent)), 0) as sent,
+    cast(count(distinct channel) as int) as streams
+  from acted group by journal, trigger, minute
+)
+select journal, {date_of("minute")} as date, minute, trigger, hook, fired, failed, suppressed, sent, streams,
+  {FINAL} as final
+from counted
+"""

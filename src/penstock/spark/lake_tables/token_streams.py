@@ -1,4 +1,4 @@
-"""The table `token_streams`: one row for each registration of a topic with the relay.
+"""The tables `token_chunks`, the messages that passed through the relay, and `token_streams`, the registrations of topics.
 
 The relay cannot read messages, so without a key a stream is only counted and timed. With keys, and if the journal has the messages
 (`relay.journal: full`), every chain is verified and its tokens are counted. Spark sorts the rows; `stream_state` folds them.
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from penstock.spark.lake.schemas import TOKEN_STREAMS
+from penstock.spark.lake_tables.expressions import date_of
 from penstock.spark.lake_tables.stream_state import TokenEvent, TokenStreamRow, fold, from_row
 from penstock.spark.lake_tables.verification_keys import GivenKeys, Keys, known_keys
 
@@ -24,12 +25,34 @@ if TYPE_CHECKING:
 
 RELAYED = "door = 'streamservice'"
 """Rows about token streams, as SQL."""
-ROWS_AT_ONCE = 4_096
-"""Streams of one Arrow batch."""
+PASSED = "door = 'streamservice' and event in ('chunk', 'chunk_counts')"
+"""Rows of messages, as SQL."""
 TRAIL_US = 60_000_000
 """How long after the end of a stream its rows may still arrive: counts are written a quarter of a second late."""
 
 _EVENTS = ("register", "expire", "chunk", "chunk_counts", "subscribe", "unsubscribe", "resume")
+
+
+def token_chunks(events: DataFrame) -> DataFrame:
+    """One row for each journaled message, and one with `chunks` for each count of a topic's messages."""
+    read = events.where(PASSED).selectExpr("*", f"from_json(meta, '{_COUNTED}') as info")
+    return read.selectExpr(
+        "journal",
+        "offset",
+        f"{date_of('recorded_at')} as date",
+        "recorded_at",
+        "channel as topic_hash",
+        "seq",
+        "kind as format",
+        "bytes",
+        "coalesce(info.replayed, 0) > 0 as replayed",
+        "coalesce(info.held, info.waiting > 0, false) as held",
+        "recipients as subscribers",
+        "if(event = 'chunk', null, coalesce(info.chunks, 0)) as chunks",
+    )
+
+
+_COUNTED = "chunks bigint, replayed bigint, waiting bigint, held boolean"
 
 
 def token_audit(events: DataFrame, keys: GivenKeys) -> DataFrame:
@@ -77,14 +100,11 @@ def _folding(
             for batch in batches
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
-        made: list[dict[str, Any]] = []
-        for one, rows in groupby(rows_read, key=attrgetter("journal", "topic_hash")):
-            made += [stream.row() for stream in fold(rows, before.get(one), keys.get(one[1]))]
-            if len(made) >= ROWS_AT_ONCE:
-                yield pa.RecordBatch.from_pylist(made, TOKEN_STREAMS.schema)
-                made = []
-        if made:
-            yield pa.RecordBatch.from_pylist(made, TOKEN_STREAMS.schema)
+        return TOKEN_STREAMS.batches(
+            stream.row()
+            for one, rows in groupby(rows_read, key=attrgetter("journal", "topic_hash"))
+            for stream in fold(rows, before.get(one), keys.get(one[1]))
+        )
 
     return fold_batches
 

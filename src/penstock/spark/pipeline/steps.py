@@ -51,15 +51,11 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
     """The built-in tables; a file of keys lets `token_streams` read tokens."""
     from penstock.spark.lake_tables.conversations import conversations
     from penstock.spark.lake_tables.deliveries import SETTLED, deliveries
-    from penstock.spark.lake_tables.envelopes import INBOXES, SENT, envelopes
+    from penstock.spark.lake_tables.envelopes import INBOXES, SENT, envelopes, latest_per_agent
     from penstock.spark.lake_tables.expressions import TOUCHED
-    from penstock.spark.lake_tables.fanout_minutes import FANNED, fanout_minutes
-    from penstock.spark.lake_tables.frames import FRAMED, frames
-    from penstock.spark.lake_tables.latest_per_agent import latest_per_agent
-    from penstock.spark.lake_tables.queue_minutes import queue_minutes
-    from penstock.spark.lake_tables.token_chunks import PASSED, token_chunks
-    from penstock.spark.lake_tables.token_streams import RELAYED, token_streams
-    from penstock.spark.lake_tables.trigger_minutes import TRIGGERED, trigger_minutes
+    from penstock.spark.lake_tables.frames import FANNED, FRAMED, fanout_minutes, frames
+    from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger_minutes
+    from penstock.spark.lake_tables.token_streams import PASSED, RELAYED, token_chunks, token_streams
     from penstock.spark.lake_tables.verification_keys import KeyFile
 
     key_file = None if token_keys is None else KeyFile(Path(token_keys))

@@ -17,10 +17,8 @@ from penstock.spark.lake_tables.agents import agents
 from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.lake_tables.envelope_body import parse_mew
 from penstock.spark.lake_tables.envelopes import envelope_rows, envelopes
-from penstock.spark.lake_tables.fanout_minutes import fanout_minutes
-from penstock.spark.lake_tables.frames import frames
-from penstock.spark.lake_tables.minutes import MINUTE_US, from_us
-from penstock.spark.lake_tables.queue_minutes import queue_minutes
+from penstock.spark.lake_tables.frames import fanout_minutes, frames
+from penstock.spark.lake_tables.minutes import MINUTE_US, from_us, queue_minutes
 from tests.spark.journaled import JOURNAL, MINUTE_0, Journaled, events_of, holder
 
 if TYPE_CHECKING:
