@@ -23,6 +23,7 @@ from penstock.journal.open_and_repair import (
     LIVE_PREFIX,
     SUFFIX,
     Identity,
+    Progress,
     Segment,
     named,
     read_identity,
@@ -33,7 +34,6 @@ from penstock.journal.open_and_repair import (
 from penstock.journal.parquet_table import FILE_SCHEMA, DataFile, EventsTable
 from penstock.journal.segments import KIND_LOG, DamageError, Scan
 
-Progress = Callable[[int, int], None]
 FINDINGS_MAX = 1000
 """Findings that are listed; further ones are dropped."""
 WATERMARK_TRIES = 100

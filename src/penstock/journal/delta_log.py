@@ -23,8 +23,6 @@ KEPT_VERSIONS = 200
 """Versions behind the newest that can still be read."""
 CHECKPOINT_EVERY = 50
 """Versions between two checkpoints: about what one has to read to open a table."""
-ENTRIES_MAX = 1_000
-"""Files of a log that was shortened, at most; the numbers above keep well below it."""
 
 SWEEP_AGE_S = 3_600
 """A file that no kept version refers to is removed when it is this old: longer than a task or a query takes."""

@@ -47,29 +47,19 @@ class Position(msgspec.Struct):
 class Log:
     """Appends to the newest segment of one shard."""
 
-    def __init__(self, disk: Disk, position: Position, *, sync: Sync, reserve_bytes: int = RESERVE_BYTES) -> None:
+    def __init__(self, disk: Disk, position: Position, *, sync: Sync) -> None:
         self._disk = disk
         self._sync = sync
         self.position = position
         self._file: File | None = None
-        self._name = ""
-        self._size = 0
+        self.segment = ""
+        """The file being written."""
+        self.size = 0
         """Bytes of the segment that are committed."""
-        self._reserve_bytes = reserve_bytes
         self._has_reserve = False
         self.trouble: str | None = None
         """Why new records are refused, while they are."""
         self.unsynced = False
-
-    @property
-    def segment(self) -> str:
-        """The file being written."""
-        return self._name
-
-    @property
-    def size(self) -> int:
-        """Bytes committed to the file being written."""
-        return self._size
 
     @property
     def is_closed(self) -> bool:
@@ -79,8 +69,8 @@ class Log:
     def resume(self, name: str, size: int) -> None:
         """Continue a segment that recovery found valid up to `size`."""
         self._file = self._disk.open(name)
-        self._name = name
-        self._size = size
+        self.segment = name
+        self.size = size
 
     def commit(self, groups: Sequence[Sequence[Fact]], wall_us: int) -> list[Outcome]:
         """Make the facts of several appends durable in one frame. One outcome each, in order."""
@@ -129,7 +119,7 @@ class Log:
                 return _reason(error)
         else:
             self.unsynced = True
-        self._size += len(frame)
+        self.size += len(frame)
         position.offset += len(facts)
         position.recorded_us = recorded_us
         return None
@@ -152,7 +142,7 @@ class Log:
             file.close()
             self._disk.remove(name)
             raise
-        self._file, self._name, self._size = file, name, len(head)
+        self._file, self.segment, self.size = file, name, len(head)
         return file
 
     def _cut_back(self) -> None:
@@ -160,7 +150,7 @@ class Log:
         if self._file is None:
             return
         try:
-            self._file.truncate(self._size)
+            self._file.truncate(self.size)
             self._file.sync()
         except OSError:
             self._abandon()
@@ -171,7 +161,7 @@ class Log:
         if file is None:
             return
         try:
-            file.truncate(self._size)
+            file.truncate(self.size)
             file.sync()
         except OSError:
             pass  # recovery reads it only up to the beginning of the next segment
@@ -185,7 +175,7 @@ class Log:
     def make_reserve(self) -> None:
         """Allocate the reserve. On a disk without space for it, new records are rejected from the start."""
         try:
-            self._disk.reserve(RESERVE, self._reserve_bytes)
+            self._disk.reserve(RESERVE, RESERVE_BYTES)
             self._has_reserve = True
         except OSError as error:
             self._disk.remove(RESERVE)
@@ -194,11 +184,11 @@ class Log:
     def _try_recovery(self) -> None:
         """Check whether the disk has recovered: space for the reserve and more, and a sync that succeeds."""
         try:
-            wanted = MARGIN_BYTES + (0 if self._has_reserve else self._reserve_bytes)
+            wanted = MARGIN_BYTES + (0 if self._has_reserve else RESERVE_BYTES)
             if self._disk.free() < wanted:
                 return
             if not self._has_reserve:
-                self._disk.reserve(RESERVE, self._reserve_bytes)
+                self._disk.reserve(RESERVE, RESERVE_BYTES)
                 self._has_reserve = True
             self._open().sync()
         except OSError as error:
@@ -221,8 +211,8 @@ class Log:
 
     def rotate(self) -> str | None:
         """End the newest segment and begin the next, whose name says where this one ends. Returns its name."""
-        name = self._name
-        if self._file is None or self.position.offset == _first_offset(name):
+        name = self.segment
+        if self._file is None or name == segment_name(self.position.offset):
             return None
         self.sync()
         if self._file is not None:
@@ -242,10 +232,6 @@ class Log:
             self._file = None
         self._give_up_reserve()
         return failure
-
-
-def _first_offset(name: str) -> int:
-    return int(name[4:24])
 
 
 def _reason(error: OSError) -> str:

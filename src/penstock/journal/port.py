@@ -46,8 +46,8 @@ class Journal(Protocol):
 class MemoryJournal:
     """Counts offsets and keeps no rows: `--data none`."""
 
-    def __init__(self, soon: Callable[[Callable[[], None]], object], journal_id: str = "memory") -> None:
-        self.id = journal_id
+    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+        self.id = "memory"
         self._soon = soon
         self._next = 0
 

@@ -126,19 +126,6 @@ class SegmentFrame(msgspec.Struct, frozen=True):
     batch: pa.RecordBatch
 
 
-def walk(
-    data: bytes | memoryview, position: int, schema: pa.Schema, name: str, base: int = 0
-) -> Iterator[SegmentFrame]:
-    """The whole and sound frames from a position on, up to the first that is not. `base`: where `data` begins in the file."""
-    for payload, end in payloads(data, position):
-        try:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
-        except (pa.ArrowException, EOFError, OSError) as error:
-            raise DamageError(name, base + position, f"a frame holds no record batch: {error}") from error
-        yield SegmentFrame(base + position, base + end, batch)
-        position = end
-
-
 def payloads(data: bytes | memoryview, position: int) -> Iterator[tuple[memoryview, int]]:
     """The Arrow messages of the whole and sound frames from a position on, and where each frame ends."""
     view = memoryview(data)
@@ -161,9 +148,14 @@ class Scan:
         """Several frames may have been lost together, in any order: the tail begins at the first that is broken."""
 
     def frames(self) -> Iterator[SegmentFrame]:
-        for frame in walk(self._data, self.start, self.schema, self.name):
-            self.end = frame.end
-            yield frame
+        self.end = self.start
+        for payload, end in payloads(self._data, self.start):
+            try:
+                batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
+            except (pa.ArrowException, EOFError, OSError) as error:
+                raise DamageError(self.name, self.end, f"a frame holds no record batch: {error}") from error
+            position, self.end = self.end, end
+            yield SegmentFrame(position, end, batch)
         if self.end < len(self._data):
             self._judge_tail()
 

@@ -111,9 +111,6 @@ def _from_server(where: str, error: PenstockError) -> SourceError:
                 " Start it with `--data DIR`, or correct the option `url`."
             )
         case _:
-            return SourceError(f"the server at {where} rejects the request: {refusal.message}. {_hint(error)}")
-
-
-def _hint(error: PenstockError) -> str:
-    hint = error.refusal.hint or error.refusal.kind.hint
-    return f"{hint[:1].upper()}{hint[1:]}."
+            hint = refusal.hint or refusal.kind.hint
+            hint = f"{hint[:1].upper()}{hint[1:]}."
+            return SourceError(f"the server at {where} rejects the request: {refusal.message}. {hint}")

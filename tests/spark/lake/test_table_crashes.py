@@ -19,10 +19,9 @@ ROUNDS = 5
 COMMITS = 60
 
 WRITER = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 import pyarrow as pa
-from penstock.spark.lake import compaction
 from penstock.spark.lake.table import LakeTable, Progress
 from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, counts, notes
 
@@ -41,7 +40,7 @@ def write():
     for number in range(commits):
         span = Progress(number, number + 1)
         for table in (appended, merged, latest):  # the batch is replayed whole: each table knows what it has
-            if table.fresh_from(APP) > number:
+            if (table.progress(APP) or 0) > number:
                 continue
             if table is appended:
                 table.append(notes(number, number + 1), {APP: span})
@@ -53,7 +52,7 @@ def write():
         if number % 7 == 6:
             for table in (appended, merged):
                 table.compact_files(files_min=2)
-                compaction.sweep(table, age_s=0)
+                table.log.sweep(time.time(), age_s=0)
 
 for line in sys.stdin:
     left = int(line)
@@ -92,7 +91,7 @@ def test_killed_writers_lose_nothing_and_double_nothing(tmp_path, write):
     for _ in range(ROUNDS):
         assert write(dice.randrange(1, 120)) == -signal.SIGKILL
         table = LakeTable(tmp_path, NOTES)
-        reached = table.fresh_from(APP)
+        reached = table.progress(APP) or 0
         if table.delta() is not None:  # whatever is there is whole, at every moment
             assert offsets(table.rows()) == list(range(reached))
     assert 0 < reached < COMMITS  # it died in the middle

@@ -11,9 +11,8 @@ import penstock.spark
 from penstock.core.rows import Row
 from penstock.journal.columns import encode_rows, fitted
 from penstock.journal.parquet_table import FILE_SCHEMA, EventsTable
-from penstock.spark.lake.snapshots import LakeError
+from penstock.spark.lake.snapshots import LakeError, parse_moment
 from penstock.spark.lake.table import LakeTable, Progress
-from penstock.spark.lake.views import _moment
 from tests.spark.lakes import APP, NOTES, notes
 
 
@@ -94,8 +93,7 @@ def test_a_time_that_cannot_be_read_is_refused_by_its_name(name, tmp_path):
 
 def test_a_time_without_a_zone_is_in_utc():
     noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert _moment("2026-01-31T12:00:00Z", "since") == _moment("2026-01-31T12:00:00", "since") == noon
-    assert _moment(noon.replace(tzinfo=None), "since") == noon
+    assert parse_moment("2026-01-31T12:00:00Z", "since") == parse_moment("2026-01-31T12:00:00", "since") == noon
+    assert parse_moment(noon.replace(tzinfo=None), "since") == noon
     east = datetime(2026, 1, 31, 14, tzinfo=timezone(timedelta(hours=2)))
-    assert _moment(east, "since") == noon
-    assert _moment(None, "since") is None
+    assert parse_moment(east, "since") == noon

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.messages import Complete, Heartbeat, Payload, StreamFailure, Token
-from penstock.spark.lake_tables.stream_state import TokenEvent, TokenStreamRow, fold, from_row
+from penstock.spark.lake_tables.stream_state import TokenEvent, TokenStreamRow, fold
 from penstock.spark.lake_tables.verification_keys import TokenKey, topic_hash
 
 TOPIC = "0f" * 32
@@ -226,5 +226,5 @@ def test_any_way_of_cutting_the_rows_gives_the_same_streams(tale, cuts):
         for stream in fold(tale.rows[first:end], before, KEY):
             row = stream.row()
             made[row["started_at"]] = row
-            before = from_row(row)  # what the table holds is all that is remembered
+            before = TokenStreamRow(**row)  # what the table holds is all that is remembered
     assert [made[at] for at in sorted(made)] == whole

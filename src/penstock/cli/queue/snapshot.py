@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from penstock.client import Client, LiveView
 
 _ENVELOPE = ("id", "type", "from", "ts", "payload")
-_LEASE = ("id", "attempt", "holder", "leaseExpiresAt")
-_FIGURES = ("depth", "inflight", "delayed", "rateIn", "rateOut", "latP50", "latP95", "consumers")
+_COLUMNS = {
+    "inflight": ("lease", ("id", "attempt", "holder", "leaseExpiresAt")),
+    "metrics:streams": (
+        "stream",
+        ("depth", "inflight", "delayed", "rateIn", "rateOut", "latP50", "latP95", "consumers"),
+    ),
+}
 
 
 def snapshot(
@@ -71,15 +76,7 @@ async def _take(followed: LiveView, most: int | None, show: Callable[[Any], None
 def _shown(view: str, rows: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
     """Columns and rows of the table."""
     kind = view.removeprefix("views/")
-    if kind == "inflight":
-        return _table("lease", _LEASE, rows, lambda row: row)
+    first, columns = _COLUMNS.get(kind, ("address", _ENVELOPE))
     if kind == "metrics:streams":
-        return _table("stream", _FIGURES, rows, lambda row: row["stats"])
-    return _table("address", _ENVELOPE, rows, lambda row: row)
-
-
-def _table(
-    first: str, columns: tuple[str, ...], rows: dict[str, Any], pick: Callable[[Any], dict[str, Any]]
-) -> tuple[list[str], list[list[object]]]:
-    shown = [[addr, *[pick(row).get(name) for name in columns]] for addr, row in sorted(rows.items())]
-    return [first, *columns], shown
+        rows = {stream: row["stats"] for stream, row in rows.items()}
+    return [first, *columns], [[addr, *map(row.get, columns)] for addr, row in sorted(rows.items())]

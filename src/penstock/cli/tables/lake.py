@@ -143,7 +143,7 @@ def vacuum(
         for one in _tables(place.data, table):
             with one.writing():
                 entries = compaction.shorten(one)
-                count, size = compaction.sweep(one)
+                count, size = one.log.sweep(time.time())
             done.append({"table": one.name, "removed": count, "bytes": size, "log_entries_removed": entries})
     _report(place, done, "removed")
 

@@ -41,11 +41,16 @@ def open_table(lake: Path, name: str) -> LakeTable:
     if not TABLE_NAME.fullmatch(name) or not DeltaTable.is_deltatable(str(path)):
         there = ", ".join(f"`{one}`" for one in table_names(lake)) or "none yet"
         raise LakeError(f"there is no table `{name}` in `{lake}`", f"there are: {there}")
+    stored = stored_table(path)
+    return LakeTable(lake, TABLES[name]) if name in TABLES else stored
+
+
+def stored_table(path: Path) -> LakeTable:
+    """The Delta table in a directory, with the columns that it has."""
     table = DeltaTable(str(path))
-    check_readable(table, name)
+    check_readable(table, path.name)
     partition_by = tuple(table.metadata().partition_columns)
-    known = TABLES.get(name)
-    return LakeTable(lake, known or TableDefinition(name, arrow_schema(table), (), "append", partition_by))
+    return LakeTable(path.parent, TableDefinition(path.name, arrow_schema(table), (), "append", partition_by))
 
 
 def summary(lake: Path, name: str) -> Summary:

@@ -6,12 +6,9 @@ many commits there are. Rows, their order of arrival and the progress of applica
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.journal.delta_log import SWEEP_AGE_S
 from penstock.spark.lake.data_files import LiveFile
 
 if TYPE_CHECKING:
@@ -24,27 +21,6 @@ TIER_FILES = 8
 """Files of one tier that are merged into one."""
 TIERS_BYTES = (256 * 1024, 4 * 1024 * 1024, 64 * 1024 * 1024)
 """Upper sizes of the tiers; larger files are never merged."""
-FILES_PER_DATE_MAX = 200
-"""Live files of a date between two compactions, with one file a commit; the numbers above keep to it."""
-
-
-@dataclass(frozen=True)
-class CompactionResult:
-    """What a compaction did."""
-
-    merged_files: int = 0
-    new_files: int = 0
-    removed_entries: int = 0
-    removed_files: int = 0
-    removed_bytes: int = 0
-
-
-def run(table: LakeTable, now: float) -> CompactionResult:
-    """Merge files, shorten the log, remove old files. The caller holds the writer's lock."""
-    went, came = table.compact_files()
-    entries = shorten(table)
-    files, size = sweep(table, now)
-    return CompactionResult(went, came, entries, files, size)
 
 
 def groups(files: Sequence[LiveFile], files_min: int) -> Iterator[list[LiveFile]]:
@@ -80,8 +56,3 @@ def shorten(table: LakeTable) -> int:
     if delta is not None and table.log.needs_checkpoint():
         delta.create_checkpoint()
     return table.log.shorten()
-
-
-def sweep(table: LakeTable, now: float | None = None, age_s: float = SWEEP_AGE_S) -> tuple[int, int]:
-    """Remove old files that no kept version references; returns how many, and their bytes."""
-    return table.log.sweep(time.time() if now is None else now, age_s)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
+from penstock.journal.columns import fitted
 from penstock.journal.disk import sync_path
 from penstock.spark.errors import HintedError
 
@@ -275,34 +276,16 @@ def _split(table: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[tuple[tuple[s
 
 def read(root: Path, file: LiveFile, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of a file with the table's columns: those added later are null, partition values are repeated."""
-    names = list(schema.names if columns is None else columns)
-    with pq.ParquetFile(root / file.path) as parquet:
-        inside = [name for name in names if name in parquet.schema_arrow.names and name not in file.partition]
-        wanted = pa.schema([schema.field(name) for name in names])
-        return _complete(parquet.read(inside), parquet.metadata.num_rows, file, wanted)
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    return pa.Table.from_batches(batches(root, file, wanted), wanted)
 
 
-def batches(root: Path, file: LiveFile, schema: pa.Schema, rows_max: int = ROW_GROUP_ROWS) -> Iterator[pa.RecordBatch]:
+def batches(root: Path, file: LiveFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The same as a stream of batches."""
     with pq.ParquetFile(root / file.path, memory_map=True) as parquet:
         inside = [name for name in schema.names if name in parquet.schema_arrow.names and name not in file.partition]
-        for batch in parquet.iter_batches(rows_max, columns=inside):
-            rows = pa.Table.from_batches([batch])
-            yield from _complete(rows, batch.num_rows, file, schema).combine_chunks().to_batches()
-
-
-def _complete(rows: pa.Table, count: int, file: LiveFile, schema: pa.Schema) -> pa.Table:
-    columns = []
-    for field in schema:
-        if field.name in file.partition:
-            scalar = pa.scalar(file.partition[field.name], field.type)
-            columns.append(pa.chunked_array([pa.repeat(scalar, count)]))
-        elif field.name in rows.column_names:
-            column = rows.column(field.name)
-            columns.append(column if column.type == field.type else column.cast(field.type))
-        else:
-            columns.append(pa.chunked_array([pa.nulls(count, field.type)]))
-    return pa.Table.from_arrays(columns, schema=schema)
+        for batch in parquet.iter_batches(ROW_GROUP_ROWS, columns=inside):
+            yield fitted(batch, schema, file.partition)
 
 
 def partition_text(value: Any) -> str | None:

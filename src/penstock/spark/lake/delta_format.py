@@ -25,7 +25,6 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +42,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.journal.delta_log import SWEEP_AGE_S
 from penstock.spark.lake import compaction, data_files
+from penstock.spark.lake.catalog import stored_table
 from penstock.spark.lake.data_files import Layout, LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.schemas import TableDefinition
-from penstock.spark.lake.snapshots import LakeError, arrow_schema, check_readable
+from penstock.spark.lake.snapshots import LakeError, parse_moment
 from penstock.spark.lake.table import LakeTable, Progress
 
 if TYPE_CHECKING:
@@ -248,10 +248,7 @@ def _existing(options: Mapping[str, str]) -> LakeTable:
             f"there is no Delta table in `{path}`",
             "`penstock lake ls` lists those of a data directory, and writing with `penstock_delta` creates one",
         )
-    table = DeltaTable(str(path))
-    check_readable(table, path.name)
-    partition_by = tuple(table.metadata().partition_columns)
-    return LakeTable(path.parent, TableDefinition(path.name, arrow_schema(table), (), "append", partition_by))
+    return stored_table(path)
 
 
 def _columns(options: Mapping[str, str], table: LakeTable, version: int | None) -> pa.Schema:
@@ -271,12 +268,7 @@ def _version(options: Mapping[str, str]) -> int | None:
         return version
     if version is not None:
         raise LakeError("`versionAsOf` and `timestampAsOf` both select a version", "leave one out")
-    try:
-        at = datetime.fromisoformat(moment)
-    except ValueError:
-        raise LakeError(f"`timestampAsOf` is `{moment}`", "write it as `2026-01-31T12:00:00Z`") from None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return _existing(options).version_at(int(at.timestamp() * 1000))
+    return _existing(options).version_at(int(parse_moment(moment, "timestampAsOf").timestamp() * 1000))
 
 
 def _target(options: Mapping[str, str], schema: StructType) -> DeltaTarget:

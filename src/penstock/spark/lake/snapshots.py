@@ -5,6 +5,7 @@ Only reads. Refuses tables with Delta features under which it would return wrong
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
@@ -94,3 +95,12 @@ def statistics_of(definition: TableDefinition) -> tuple[str, ...]:
         names = schema.names
     fitting = [name for name in names if name in schema.names and name not in definition.partition_by]
     return tuple(name for name in fitting if has_bounds(schema.field(name).type))[:STATISTICS_MAX]
+
+
+def parse_moment(given: datetime | str, name: str) -> datetime:
+    """The time that the option `name` gives; in UTC if it has no time zone."""
+    try:
+        moment = datetime.fromisoformat(given) if isinstance(given, str) else given
+    except ValueError:
+        raise LakeError(f"`{name}` is `{given}`", "write it as `2026-01-31T12:00:00Z`") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

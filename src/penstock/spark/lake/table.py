@@ -175,21 +175,24 @@ class LakeTable(TableReader):
         progress = {app: Progress(0, end) for app, end in ends.items() if end is not None}
         self.overwrite([file.staged(int(now * 1000)) for file in files], progress, may_go_back=True)
 
-    def compact(self, now: float | None = None, *, is_forced: bool = False) -> compaction.CompactionResult:
-        """Merge small files, shorten the log and remove old files, if that is due."""
-        now = self.clock() if now is None else now
+    def compact(self, *, is_forced: bool = False) -> int:
+        """Merge small files, shorten the log and remove old files, if that is due; returns how many were merged."""
+        now = self.clock()
         is_due = (
             self._compacted_at is None
             or now - self._compacted_at >= compaction.EVERY_S
             or self._commits >= compaction.EVERY_COMMITS
         )
         if not is_forced and not is_due:
-            return compaction.CompactionResult()
+            return 0
         with self.try_writing() as mine:
             if not mine or self.delta() is None:
-                return compaction.CompactionResult()
+                return 0
             self._compacted_at, self._commits = now, 0
-            return compaction.run(self, now)
+            merged, _ = self.compact_files()
+            compaction.shorten(self)
+            self.log.sweep(now)
+            return merged
 
     def compact_files(self, *, files_min: int = TIER_FILES) -> tuple[int, int]:
         """Merge small files of a partition into larger ones; returns how many were removed and added."""

@@ -66,11 +66,6 @@ class TableReader:
         table = self.delta()
         return None if table is None else table.transaction_version(app)
 
-    def fresh_from(self, app: str) -> int:
-        """The first offset that is not stored yet: leave lower rows out of a write."""
-        stored = self.progress(app)
-        return 0 if stored is None else stored
-
     def schema(self, version: int | None = None) -> pa.Schema:
         """The stored columns, which may be more than this program knows."""
         return arrow_schema(self._at(version))

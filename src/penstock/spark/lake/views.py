@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.journal.delta_log import table_names
 from penstock.spark.lake.catalog import EVENTS, open_table
 from penstock.spark.lake.schemas import TABLES
-from penstock.spark.lake.snapshots import LakeError
+from penstock.spark.lake.snapshots import LakeError, parse_moment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +88,8 @@ def history(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     lake = _lake(data)
-    start, stop = _moment(since, "since"), _moment(until, "until")
+    start = None if since is None else parse_moment(since, "since")
+    stop = None if until is None else parse_moment(until, "until")
     schema = from_arrow_schema(TABLES[EVENTS].schema)
     if EVENTS not in table_names(lake):
         raise LakeError(
@@ -116,13 +117,3 @@ def _lake(data: str | Path) -> Path:
             f"there is no data directory `{path}`", 'pass it, as in `tables(spark, "path/to/penstock-data")`'
         )
     return path / "lake"
-
-
-def _moment(given: datetime | str | None, name: str) -> datetime | None:
-    if given is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(given) if isinstance(given, str) else given
-    except ValueError:
-        raise LakeError(f"`{name}` is `{given}`", "write it as `2026-01-31T12:00:00Z`") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

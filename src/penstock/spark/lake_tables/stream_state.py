@@ -11,7 +11,7 @@ continues after it. Needs no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
@@ -93,11 +93,6 @@ class TokenStreamRow(msgspec.Struct):
         if self.forged is not None:
             self.chain_ok = not self.forged and not self.breaks
         return msgspec.structs.asdict(self)
-
-
-def from_row(row: Mapping[str, Any]) -> TokenStreamRow:
-    """A stream from its table row, with times in microseconds."""
-    return TokenStreamRow(**row)
 
 
 class Checked(NamedTuple):

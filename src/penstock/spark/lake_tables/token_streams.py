@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.spark.lake.schemas import TOKEN_STREAMS
 from penstock.spark.lake_tables.expressions import date_of
-from penstock.spark.lake_tables.stream_state import TokenEvent, TokenStreamRow, fold, from_row
+from penstock.spark.lake_tables.stream_state import TokenEvent, TokenStreamRow, fold
 from penstock.spark.lake_tables.verification_keys import GivenKeys, Keys, known_keys
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _before(batch: JournalBatch, touched: pa.ChunkedArray) -> dict[tuple[str, st
     since_us = batch.journal.time_of(batch.first) - TRAIL_US
     found: dict[tuple[str, str], TokenStreamRow] = {}
     for row in sorted(plain, key=lambda one: one["started_at"]):
-        found[row["journal"], row["topic_hash"]] = from_row(row)
+        found[row["journal"], row["topic_hash"]] = TokenStreamRow(**row)
     return {one: stream for one, stream in found.items() if (stream.expired_at or since_us) >= since_us}
 
 

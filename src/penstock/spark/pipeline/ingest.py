@@ -7,7 +7,6 @@ behind by a crash) first catches up by itself, and a lost checkpoint costs only 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -203,13 +202,12 @@ class Ingest:
                     self._catch_up(step, until, on_progress)
         return until
 
-    def compact_tables(self, now_s: float | None = None) -> None:
+    def compact_tables(self) -> None:
         """Compact the tables that are due and not locked by another writer."""
-        moment = time.time() if now_s is None else now_s
         for table in [*self._tables.values(), self._gaps]:
             with table.try_writing() as is_ours:
                 if is_ours:
-                    table.compact(moment)
+                    table.compact()
 
 
 def _may_close(table: LakeTable, batch: JournalBatch) -> bool:

@@ -6,7 +6,6 @@ way of cutting the journal into batches ends in the same table.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from penstock.journal.delta_log import TABLE_NAME
 from penstock.spark.errors import HintedError
 from penstock.spark.lake import schemas
 from penstock.spark.lake.schemas import TableDefinition
+from penstock.spark.pipeline.queries import load_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -168,16 +168,8 @@ def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
 
 
 def _marks(file: Path) -> list[UserTable]:
-    if not file.is_file():
-        raise StepError(f"`pipeline.tables` names `{file}`, which does not exist")
-    spec = importlib.util.spec_from_file_location(f"penstock_tables_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
     del _marked[:]
-    try:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    except Exception as error:
-        raise StepError(f"`{file}` cannot be loaded: {type(error).__name__}: {error}") from error
+    load_file(file, "pipeline.tables", StepError)
     if not _marked:
         raise StepError(f"`{file}` marks no function with `@penstock.spark.table()`")
     return list(_marked)

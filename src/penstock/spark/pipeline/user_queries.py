@@ -6,12 +6,11 @@ of Penstock where the journal and the server are. A query that fails does not af
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark.pipeline.queries import repair_checkpoint
+from penstock.spark.pipeline.queries import load_file, repair_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,15 +43,11 @@ class UserQuery:
         self.state = "starting"
         """`running`, or the reason why not."""
         self._start = start
-        self._query: StreamingQuery | None = None
+        self.query: StreamingQuery | None = None
+        """The running query, if any."""
         self._due_s = 0.0
         self._began_s = 0.0
         self._pause_s = PAUSE_FIRST_S
-
-    @property
-    def query(self) -> StreamingQuery | None:
-        """The running query, if any."""
-        return self._query
 
     def check(
         self,
@@ -63,17 +58,17 @@ class UserQuery:
         describe: Describe,
     ) -> None:
         """Start the query if it is due, and schedule a restart if it has ended."""
-        query = self._query
+        query = self.query
         if query is not None:
             if query.isActive:
                 return
-            self._query = None
+            self.query = None
             self._failed(now_s, describe(query.exception() or RuntimeError("it ended by itself")))
         elif now_s >= self._due_s:
             self._began_s = now_s
             try:
                 repair_checkpoint(checkpoints / self.name)
-                self._query = self._start(spark, place, str(checkpoints / self.name))
+                self.query = self._start(spark, place, str(checkpoints / self.name))
                 self.state = RUNNING
             except Exception as error:
                 self._failed(now_s, describe(error))
@@ -102,17 +97,7 @@ def load_queries(files: Sequence[str]) -> list[UserQuery]:
 
 
 def _function(file: Path) -> Start:
-    if not file.is_file():
-        raise QueryError(f"`pipeline.queries` names `{file}`, which does not exist")
-    spec = importlib.util.spec_from_file_location(f"penstock_query_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise QueryError(f"`{file}` cannot be loaded: {type(error).__name__}: {error}") from error
-    start: Any = getattr(module, "start", None)
+    start: Any = getattr(load_file(file, "pipeline.queries", QueryError), "start", None)
     if not callable(start):
         raise QueryError(f"`{file}` has no function `start(spark, place, checkpoint)`")
     found: Start = start
