@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core import json_checks
-from penstock.core.json_checks import CONTAINERS_MAX, DIGITS_MAX, EXTREME_MAX, cost_problem, depth_problem
+from penstock.core.errors import Refusal
+from penstock.core.json_checks import (
+    CONTAINERS_MAX,
+    DIGITS_MAX,
+    EXTREME_MAX,
+    SMALL,
+    VALUES_MAX,
+    cost_problem,
+    depth_problem,
+)
 from penstock.dialects.courier.wire.envelopes import json_problem
 from tests.hostile_json import cpu_s, plain, shapes
 
@@ -29,29 +40,33 @@ _numbers = st.tuples(
 ).map("".join)
 
 
-def _accepts(judge: object, data: bytes) -> bool:
-    assert callable(judge)
+def _accepts(judge: Callable[[bytes], object], data: bytes) -> bool:
     try:
-        judge(data)
+        return not isinstance(judge(data), Refusal)
     except msgspec.ValidationError:
         return False
-    return True
 
 
-@given(st.lists(_numbers, min_size=1, max_size=4))
-def test_a_number_is_judged_as_the_decoder_judges_it(numbers: list[str]) -> None:
-    data = b'{"a":[%b]}' % ",".join(numbers).encode()
+@given(st.lists(_numbers, min_size=1, max_size=4), st.sampled_from(["", "1e400 null", "[1e-999", "x" * SMALL]))
+def test_a_number_is_judged_as_the_decoder_judges_it(numbers: list[str], text: str) -> None:
+    data = b'{"a":[%b],"b":"%b"}' % (",".join(numbers).encode(), text.encode())
     expected = _accepts(_exact.decode, data)
-    assert _accepts(json_checks.without_floats, data) == expected
-    assert _accepts(json_checks.check_numbers, data) == expected
+    assert _accepts(json_problem, data) == expected
+    assert _accepts(json_checks.range_problem, data) == expected
     assert _accepts(json_checks.decode, data) == expected
 
 
-def test_numbers_of_a_refused_message_are_forgotten() -> None:
-    for bad in (b"[1e999,", b"[1e999]", b'["\xff",1e999]'):
-        with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
-            json_checks.without_floats(bad)
-    assert json_checks.without_floats(b'{"a":[1.5,2]}') == {"a": [None, 2]}
+def test_a_large_integer_does_not_hide_what_is_wrong() -> None:
+    huge = b"1" * 30
+    assert json_problem(b'{"a":%b,"b":"Infinity"}' % huge) is None
+    for bad in (b'{"a":%b,"a":1}' % huge, b'{"a":%b,"b":1e999}' % huge):
+        assert json_problem(bad) is not None
+
+
+def test_a_payload_that_the_server_reads_has_not_too_many_values() -> None:
+    json_checks.decode(b'["%b"]' % (b"," * 2 * VALUES_MAX))
+    with pytest.raises(msgspec.ValidationError, match="more than 100000 values"):
+        json_checks.decode(b"[1%b]" % (b",1" * (VALUES_MAX + 1)))
 
 
 def test_strings_are_left_out_whatever_they_escape() -> None:
@@ -79,9 +94,10 @@ def test_what_costs_too_much_is_refused_and_what_only_looks_so_is_not(data: byte
 
 def test_numbers_with_large_exponents_are_counted() -> None:
     largest = b"1.7976931348623157e308"
-    assert json_problem(b"[%b]" % b",".join([largest] * EXTREME_MAX)) is None
-    problem = json_problem(b"[%b]" % b",".join([largest] * (EXTREME_MAX + 1)))
+    assert cost_problem(b"[%b]" % b",".join([largest] * EXTREME_MAX)) is None
+    problem = cost_problem(b"[%b]" % b",".join([largest] * (EXTREME_MAX + 1)))
     assert problem is not None
+    assert cost_problem(b'["%b"]' % b'","'.join([largest] * (EXTREME_MAX + 1))) is None
     assert "exponent of 100 or more" in problem.message
 
 

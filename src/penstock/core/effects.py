@@ -33,6 +33,8 @@ class Job(msgspec.Struct, eq=False):
 
     moved: int = 0
     kept: int = 0
+    waiting: list[Record] = []
+    """Records that are not sent yet; they are held meanwhile."""
 
 
 class Send(msgspec.Struct, gc=False, eq=False):

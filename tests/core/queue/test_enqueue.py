@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
-from penstock.core.queue.enqueue import Admitted
+from penstock.core.queue.enqueue import DROP_MAX, Admitted
 from penstock.core.queue.policy import Policy
+from penstock.core.records import Record
 from tests.core.driving import QueueDriver, body_of, record_of
 
 
@@ -281,6 +282,16 @@ class TestDropOldest:
         assert [record.id for record in driver.channel("a").ready] == ["2", "3"]
         assert driver.channel("a").counters.drop == 1
         assert driver.batches[-1] == ["drop", "enqueue"]
+
+    def test_one_request_drops_no_more_than_a_turn_allows(self) -> None:
+        driver = QueueDriver(Policy(max_depth=DROP_MAX + 1, overflow="drop-oldest"))
+        many = [Record(f"e{number}", "t", b"{}") for number in range(DROP_MAX + 1)]
+        driver.machine.enqueue(driver.now, "a", many)
+        driver.commit()
+        again = [Record(f"f{number}", "t", b"{}") for number in range(DROP_MAX + 1)]
+        refusal = driver.machine.enqueue(driver.now, "a", again)
+        assert isinstance(refusal, Refusal) and refusal.code == "TooLarge" and driver.channel("a").counters.drop == 0
+        assert not isinstance(driver.machine.enqueue(driver.now, "a", again[1:]), Refusal)
 
     @pytest.mark.promise("Streams", "overflow `drop-oldest` counts what it drops and never drops a leased envelope")
     def test_what_is_leased_is_never_dropped(self) -> None:

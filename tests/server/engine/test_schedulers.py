@@ -85,7 +85,7 @@ def test_a_cancelled_timer_does_not_run() -> None:
 def test_surveys_take_turns_and_one_step_a_turn() -> None:
     seen: list[str] = []
     scheduler = HandScheduler(Clock())
-    surveys = SurveyQueue(scheduler)
+    surveys = SurveyQueue(scheduler, lambda now: None)
     surveys.add(Survey("a", 3, seen), noting(seen, "a done"))
     surveys.add(Survey("b", 1, seen), noting(seen, "b done"))
     assert seen == ["a"], "the first step needs no turn of its own"
@@ -93,10 +93,26 @@ def test_surveys_take_turns_and_one_step_a_turn() -> None:
     assert seen == ["a", "a", "b", "b done", "a", "a done"]
 
 
+def test_a_survey_that_fails_stops_no_other_and_effects_follow_each_step() -> None:
+    class Broken:
+        def step(self, now: Now) -> bool:
+            raise RuntimeError("broken")
+
+    seen: list[str] = []
+    scheduler = HandScheduler(Clock())
+    surveys = SurveyQueue(scheduler, lambda now: seen.append("applied"))
+    surveys.add(Survey("a", 2, seen), noting(seen, "a done"))
+    surveys.add(Broken(), noting(seen, "never"))
+    with pytest.raises(RuntimeError):
+        scheduler.run()
+    scheduler.run()
+    assert seen == ["a", "applied", "a", "applied", "a done"]
+
+
 def test_a_survey_that_is_done_at_once_leaves_the_queue_empty() -> None:
     seen: list[str] = []
     scheduler = HandScheduler(Clock())
-    surveys = SurveyQueue(scheduler)
+    surveys = SurveyQueue(scheduler, lambda now: None)
     for name in ("a", "b"):
         surveys.add(Survey(name, 1, seen), noting(seen, f"{name} done"))
     assert seen == ["a", "a done", "b", "b done"]

@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from penstock.server.config.load import ConfigError, load, policy_for
-from penstock.server.files.schema_files import FILE_MAX, compile_schema, is_recursive, opened, read_schemas
+from penstock.server.files.schema_files import (
+    DETAILED_MAX,
+    FILE_MAX,
+    compile_schema,
+    is_recursive,
+    opened,
+    read_schemas,
+)
+from tests.hostile_json import cpu_s
 
 
 def write(folder: Path, name: str, data: object) -> None:
@@ -149,3 +157,17 @@ def test_a_deep_payload_that_does_not_match_a_recursive_schema_costs_little(tmp_
 )
 def test_references_that_lead_back_are_found(schema: object, expected: bool) -> None:
     assert is_recursive(schema) is expected
+
+
+def test_a_large_payload_that_does_not_match_costs_little(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(
+        '{"anyOf":[{"type":"array","items":{"anyOf":[{"type":"object"},{"type":"number"}]}},{"type":"null"}]}'
+    )
+    compiled = compile_schema(path)
+    assert not isinstance(compiled, str)
+    assert "more than 500 values" in compiled.strict(["x"] * 50_000)[0].message
+    assert "anyOf" in compiled.strict(["x"] * DETAILED_MAX)[0].rule
+    assert compiled.strict([1] * 50_000) == []
+    few = cpu_s(lambda: compiled.strict(["x"] * 400))
+    assert cpu_s(lambda: compiled.strict(["x"] * 50_000)) < 3 * few, "100 times as many values"

@@ -6,8 +6,6 @@ is accepted, in the same commit. So a full dead-letter channel loses nothing: th
 
 from __future__ import annotations
 
-from itertools import islice
-
 from penstock.core.clock import Now
 from penstock.core.effects import Job, Send
 from penstock.core.errors import Refusal
@@ -148,33 +146,54 @@ def sent(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> No
 
 def redrive(state: QueueState, now: Now, name: str, limit: int) -> Job | Refusal:
     """Send dead letters back where they came from, oldest first. The job is counted when the effects are applied."""
+    job = begin_redrive(state, now, name, limit)
+    if isinstance(job, Job):
+        send_back(state, job, limit)
+    return job
+
+
+def begin_redrive(state: QueueState, now: Now, name: str, limit: int) -> Job | Refusal:
+    """Hold the dead letters that go back; `send_back` sends them."""
     channel = state.find(dead_name(name))
     if isinstance(channel, Refusal):
         hint = "an envelope comes there by `term`, or after `maxDeliveries`"
         return Refusal("UnknownStream", f"there are no dead letters in `{dead_name(name)}`", ref=name, hint=hint)
     state.rest(channel, now)
-    job = Job()
-    home = home_name(channel.name)
-    for record in take_out(channel.ready, limit):
-        channel.make_held(record)
+    return Job(waiting=_hold(channel, take_out(channel.ready, limit)))
+
+
+def send_back(state: QueueState, job: Job, count: int) -> None:
+    """Send the next dead letters of a job."""
+    letters, job.waiting = job.waiting[:count], job.waiting[count:]
+    for record in letters:
         back = Record(
             record.id, record.kind, state.wrapping.revive(record.body), record.sender, record.corr, reserved=True
         )
-        state.effects.append(Send(home, back, record, "move", "redrive", job=job))
-    return job
+        state.effects.append(Send(home_name(record.channel.name), back, record, "move", "redrive", job=job))
 
 
-def purge(state: QueueState, now: Now, channel: Channel, limit: int | None = None) -> int:
-    """Drop what is ready or delayed, as facts, at most `limit` of it. Leases go on."""
-    limit = len(channel.live) if limit is None else limit
-    doomed = take_out(channel.ready, limit)
-    delayed = (record for record in channel.live.values() if record.state == DELAYED)
-    waiting = list(islice(delayed, limit - len(doomed))) if channel.delayed else []
+def _hold(channel: Channel, records: list[Record]) -> list[Record]:
+    for record in records:
+        channel.make_held(record)
+    return records
+
+
+def doom(channel: Channel) -> list[Record]:
+    """Hold what is ready or delayed, for `purge`: from now on none of it is delivered. Leases go on."""
+    waiting = [record for record in channel.live.values() if record.state == DELAYED] if channel.delayed else []
     for record in waiting:
         channel.undelay(record)
-    for record in doomed + waiting:
+        record.ticket = 0
+    return _hold(channel, take_out(channel.ready, len(channel.ready)) + waiting)
+
+
+def purge(state: QueueState, now: Now, channel: Channel, doomed: list[Record] | None = None) -> int:
+    """Drop what `doom` returned, as facts; by default all that waits."""
+    doomed = doom(channel) if doomed is None else doomed
+    for record in doomed:
+        channel.leave(record)
         channel.counters.purged += 1
         state.commit_log.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))
         state.settle(record, "purged", now)
     state.rest(channel, now)
-    return len(doomed) + len(waiting)
+    return len(doomed)

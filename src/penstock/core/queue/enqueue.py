@@ -24,6 +24,9 @@ RETRY_FULL_MS = 1_000
 RETRY_WRITE_MS = 50
 """Retry hint while an earlier request with the same ids is being written: a few commits."""
 
+DROP_MAX = 8_192
+"""Envelopes that one request may make a stream drop: about 20 ms."""
+
 
 class Admitted(msgspec.Struct, gc=False):
     """The answer to an enqueue, good once `gate` is committed."""
@@ -193,6 +196,13 @@ def overflowing(channel: Channel, count: int, size: int) -> list[Record] | Refus
             victims.append(record)
             depth_over -= 1
             bytes_over -= len(record.body)
+            if len(victims) > DROP_MAX:
+                return Refusal(
+                    "TooLarge",
+                    f"stream `{channel.name}` would drop more than {DROP_MAX} envelopes at once",
+                    ref=channel.name,
+                    hint="send less at once, or raise the stream's `maxDepth` or `maxBytes`",
+                )
     if depth_over > 0 or bytes_over > 0:
         what = "maxDepth" if depth_over > 0 else "maxBytes"
         bound = policy.max_depth if depth_over > 0 else policy.max_bytes

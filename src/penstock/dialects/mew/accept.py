@@ -13,6 +13,7 @@ from hashlib import sha256
 import msgspec
 
 from penstock.core.clock import Now
+from penstock.core.json_checks import VALUES_MAX
 from penstock.core.records import Entry
 from penstock.core.scopes import TOKEN_BYTES, token_text
 from penstock.dialects.mew import stream_requests, stream_writers
@@ -47,7 +48,7 @@ def accept(
         if act is None:
             space.relay(sender, envelope, done)
         elif not envelope.is_readable:
-            fault = MewRefusal.processing("a number in the payload is out of range")
+            fault = MewRefusal.processing(f"the payload has more than {VALUES_MAX} values")
         else:
             fault = act(space, now, sender, envelope, done)
     if fault is not None:

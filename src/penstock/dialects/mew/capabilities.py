@@ -14,7 +14,7 @@ of kinds, texts and keys are those of `globs.py`. In a payload:
 
 Everything that older gateways allow is allowed, except where they do not check: numbers and booleans; a payload pattern with `kind: "*"`; a glob
 after `!`; a text or a list where the pattern has an object; a payload pattern that is not an object. A match that takes more than `STEPS_MAX`
-steps is denied.
+steps is denied, and so is a payload of more than `VALUES_MAX` values.
 
 Cost: the capabilities for a kind are cached, so the usual envelope costs one lookup. A payload is decoded only if a capability for its kind has
 a payload pattern.
@@ -106,9 +106,9 @@ class Matcher:
         for rule in candidates:
             if rule.payload is None:
                 return rule.capability
-            if effort is None:
-                content, effort = _decoded(payload), Effort(STEPS_MAX)
             try:
+                if effort is None:
+                    content, effort = _decoded(payload), Effort(STEPS_MAX)
                 if isinstance(content, dict) and _object_fits(rule.payload, content, effort):
                     return rule.capability
             except ExhaustedError:
@@ -206,6 +206,8 @@ def _decoded(payload: bytes | None) -> object:
         return _MISSING
     try:
         return json_checks.decode(payload)
+    except msgspec.ValidationError as error:
+        raise ExhaustedError from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _MISSING
 

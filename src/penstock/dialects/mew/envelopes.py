@@ -14,12 +14,14 @@ import msgspec
 
 from penstock.core import json_checks
 from penstock.core.clock import Now, rfc3339
-from penstock.core.json_checks import cost_problem, depth_problem
+from penstock.core.json_checks import cost_problem, depth_problem, outside_strings, range_problem
 from penstock.core.limits import Limits
 from penstock.dialects.mew.gateway_messages import PROTOCOL, PROTOCOLS, MewRefusal
 
 SLACK = 64 * 1024
 """Bytes of spaces and names that an envelope may have beyond its limit, which counts its members only."""
+NAMES_MAX = 10_000
+"""Items of `to` and of `correlation_id`."""
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _string = msgspec.json.Decoder(str)
@@ -50,7 +52,7 @@ class Envelope(msgspec.Struct):
 
     @property
     def is_readable(self) -> bool:
-        """Whether the payload can be decoded; a number in it may be out of range."""
+        """Whether the payload can be decoded; it may have too many values."""
         try:
             return self.payload is not None
         except msgspec.DecodeError:
@@ -61,7 +63,7 @@ class Envelope(msgspec.Struct):
         """The decoded payload; empty if it is not an object. Call only if `is_readable`."""
         if self._payload is msgspec.UNSET:
             raw = self.fields.get("payload")
-            value = None if raw is None else json_checks.decode(raw)
+            value = None if raw is None else json_checks.decode(bytes(raw))
             self._payload = value if isinstance(value, dict) else {}
         found: dict[str, Any] = self._payload
         return found
@@ -114,11 +116,8 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefu
         if problem is not None:
             return MewRefusal.processing(problem.message)
         fields = _fields.decode(data)
-        if not _is_readable(data):
-            return MewRefusal.processing(
-                "the message holds a number that is too large, or too many that are very large"
-            )
-        return fields
+        problem = range_problem(data)
+        return fields if problem is None else MewRefusal.processing(problem.message)
     except msgspec.ValidationError:
         return MewRefusal.validation("Message must be an object")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -126,15 +125,6 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefu
             bound = f"`limits.space_envelope_max` allows {limits.space_envelope_max}"
             return MewRefusal("too_large", f"the message has {len(data)} bytes and {bound}", status=413)
         return MewRefusal.processing(f"the message is not JSON: {error}"[:300])
-
-
-def _is_readable(data: bytes) -> bool:
-    """Whether recipients can decode it: a number like 1e400 stops many JSON parsers."""
-    try:
-        json_checks.check_numbers(data)
-    except msgspec.ValidationError:
-        return False
-    return True
 
 
 def read_envelope(
@@ -162,6 +152,10 @@ def read_envelope(
         return MewRefusal.validation(f"Message kind is longer than {limits.type_max} characters", given)
     if not text_of(fields, "ts"):
         fields["ts"] = msgspec.Raw(_encode(rfc3339(now.wall_us)))
+    for name in ("to", "correlation_id"):
+        items = bytes(fields.get(name, b""))
+        if items.count(b",") >= NAMES_MAX and outside_strings(items).count(b",") >= NAMES_MAX:
+            return MewRefusal.validation(f"Message {name} has more than {NAMES_MAX} items", given)
     sender = text_of(fields, "from")
     if sender is None and not _is_empty(fields, "from"):
         return MewRefusal.validation("Message from must be a string", given)

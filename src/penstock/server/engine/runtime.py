@@ -86,7 +86,7 @@ class Runtime:
         self._waiting: dict[object, GatedAnswers] = {}
         """Connections with answers that wait for a commit."""
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
-        self._surveys = SurveyQueue(scheduler)
+        self._surveys = SurveyQueue(scheduler, self.apply)
         self._turning = False
         self._timer: Timer | None = None
         self._timer_us = 0

@@ -114,8 +114,10 @@ class HandScheduler:
 class SurveyQueue:
     """Runs surveys by turns, one step of one of them a turn. Each belongs to a connection, so their number is bounded."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, apply: Callable[[Now], None]) -> None:
         self._scheduler = scheduler
+        self._apply = apply
+        """Carries out what a step asked for, before anything else happens."""
         self._waiting: deque[tuple[Survey, Callable[[], None]]] = deque()
 
     def add(self, survey: Survey, done: Callable[[], None]) -> None:
@@ -126,13 +128,20 @@ class SurveyQueue:
 
     def _step(self) -> None:
         survey, done = self._waiting[0]
-        if survey.step(self._scheduler.now()):
-            self._waiting.popleft()
+        now = self._scheduler.now()
+        is_over = True
+        try:
+            is_over = survey.step(now)
+            self._apply(now)
+        finally:  # a survey that fails must not stop the others
+            if is_over:
+                self._waiting.popleft()
+            else:
+                self._waiting.rotate(-1)
+            if self._waiting:
+                self._scheduler.soon(self._step)
+        if is_over:
             done()
-        else:
-            self._waiting.rotate(-1)
-        if self._waiting:
-            self._scheduler.soon(self._step)
 
 
 async def in_steps(survey: Callable[[Survey, Callable[[], None]], None], work: Generator[None, None, T]) -> T:

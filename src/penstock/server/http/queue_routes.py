@@ -1,4 +1,4 @@
-"""Handlers of queue routes that do more than call one operation: pull and staging."""
+"""Handlers of queue routes that do more than call one operation: enqueue, pull and staging."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.dialects.courier.operations.enqueue import enqueue_steps
 from penstock.dialects.courier.operations.outcomes import Body, Outcome
 from penstock.dialects.courier.sessions.pull import PullSession, check_pull
+from penstock.dialects.courier.wire.request_checks import Steps
 from penstock.dialects.courier.wire.staged_envelopes import BatchSource, source_of
 from penstock.server.engine.connections import Connection, NoWire
+from penstock.server.engine.schedulers import in_steps
 from penstock.server.files.addresses import payer_address
 from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices
@@ -37,6 +40,20 @@ class StageQuery(msgspec.Struct, forbid_unknown_fields=True):
     """The query of a staged part: parts of another `run` of the same batch are dropped."""
 
     run: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
+
+
+def enqueue(services: HttpServices, request: Request) -> Outcome | Coroutine[Any, Any, Outcome]:
+    """Check and admit envelopes, many or large ones in steps."""
+    work = enqueue_steps(
+        services.machine,
+        request.now,
+        request.principal,
+        request.body,
+        assign=services.config.streams.assign_id,
+        address=payer_address(request.peer),
+        is_checked=request.is_checked,
+    )
+    return in_steps(services.runtime.survey, work) if request.is_checked else Steps(work).all(request.now)
 
 
 async def pull(services: HttpServices, request: Request) -> Reply | Refusal:

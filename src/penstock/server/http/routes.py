@@ -9,9 +9,14 @@ import re
 from difflib import get_close_matches
 
 from penstock.dialects.courier.operations import payload_schemas, queries, views
-from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest
 from penstock.dialects.courier.operations.payload_schemas import ValidateRequest
-from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, StreamRequest, purge_steps, redrive
+from penstock.dialects.courier.operations.redrive_and_purge import (
+    RedriveRequest,
+    StreamRequest,
+    purge_steps,
+    redrive_steps,
+)
 from penstock.dialects.courier.operations.send import SendRequest, send
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.operations.views import SnapshotQuery
@@ -35,8 +40,7 @@ from penstock.transports.http import Reply
 
 ROUTES = (
     Route("POST", "/v1/enqueue", "enqueue", "Append one envelope, or an array of them",
-          lambda s, r: enqueue(s.machine, r.now, r.principal, r.body,
-                               assign=s.config.streams.assign_id, address=payer_address(r.peer), is_checked=r.is_checked),
+          queue_routes.enqueue,
           body=EnqueueRequest, answer=(answers.ENQUEUED_ONE, answers.ENQUEUED_MANY), is_idempotent=True, is_large=True),
     Route("POST", "/v1/send", "send", "Send a message: the server fills id, ts and from",
           lambda s, r: send(s.machine, r.now, r.principal, r.body, address=payer_address(r.peer)),
@@ -47,7 +51,7 @@ ROUTES = (
           lambda s, r: settle(s.machine, r.now, r.principal, r.body),
           body=SettleRequest, answer=answers.SETTLED, is_idempotent=True),
     Route("POST", "/v1/redrive", "redrive", "Send dead letters back to their stream",
-          lambda s, r: redrive(s.machine, r.now, r.principal, r.body),
+          lambda s, r: in_steps(s.runtime.survey, redrive_steps(s.machine, r.now, r.principal, r.body)),
           body=RedriveRequest, answer=answers.REDRIVEN, is_idempotent=True),
     Route("POST", "/v1/purge", "purge", "Drop the envelopes that wait in a stream (admin)",
           lambda s, r: in_steps(s.runtime.survey, purge_steps(s.machine, r.now, r.principal, r.body)),

@@ -162,7 +162,7 @@ class TestEvolution:
         assert problem["rule"] == "#/properties/rows/items/properties/n/minimum"
 
     def test_problems_are_bounded(self, registry: Registry) -> None:
-        verdict = registry.judge(body({"rows": [{"n": 0}] * 1000}, "deep/ly/nested@v1"))
+        verdict = registry.judge(body({"rows": [{"n": 0}] * 200}, "deep/ly/nested@v1"))
         assert len(verdict["problems"]) == 20
 
 

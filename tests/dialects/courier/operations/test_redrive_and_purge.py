@@ -9,10 +9,12 @@ from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
 from penstock.dialects.courier.operations.outcomes import Outcome
 from penstock.dialects.courier.operations.redrive_and_purge import (
     PURGE_STEP,
+    REDRIVE_STEP,
     RedriveRequest,
     StreamRequest,
     purge_steps,
     redrive,
+    redrive_steps,
 )
 from penstock.dialects.courier.wire.request_checks import Steps
 from tests.dialects.courier.operations.operation_results import code, only, value
@@ -54,12 +56,16 @@ class TestMoving:
         assert code(purge(broker, OPERATOR, nowhere)) == "UnknownStream"
 
 
-def test_a_purge_takes_several_steps_and_leaves_what_came_after_it() -> None:
+def many(count: int) -> Broker:
     broker = Broker()
-    records = [Record(f"e{number}", "t", b"{}") for number in range(2 * PURGE_STEP + 5)]
-    broker.machine.enqueue(broker.now, "q", records)
+    broker.machine.enqueue(broker.now, "q", [Record(f"e{number}", "t", b"{}") for number in range(count)])
     broker.runtime.schedule_turn()
     broker.run()
+    return broker
+
+
+def test_a_purge_takes_several_steps_and_leaves_what_came_after_it() -> None:
+    broker = many(2 * PURGE_STEP + 5)
     work = Steps(purge_steps(broker.machine, broker.now, OPERATOR, StreamRequest("q")))
     assert not work.step(broker.now)
     assert len(broker.machine.channels["q"].live) == PURGE_STEP + 5
@@ -70,13 +76,33 @@ def test_a_purge_takes_several_steps_and_leaves_what_came_after_it() -> None:
     assert broker.machine.channels["q"].balance == 0
 
 
-def test_a_stream_may_be_unloaded_while_it_is_purged() -> None:
-    broker = Broker()
-    broker.machine.enqueue(broker.now, "q", [Record(f"e{n}", "t", b"{}") for n in range(PURGE_STEP + 5)])
+def test_a_purge_is_seen_at_once_by_consumers_and_by_another_purge() -> None:
+    broker = many(PURGE_STEP + 5)
+    broker.machine.enqueue(broker.now, "q", [Record("late", "t", b"{}", due_wall_us=broker.now.wall_us + 1_000)])
     broker.runtime.schedule_turn()
     broker.run()
     work = Steps(purge_steps(broker.machine, broker.now, OPERATOR, StreamRequest("q")))
     assert not work.step(broker.now)
-    assert value(broker, purge(broker, OPERATOR, StreamRequest("q"))) == {"purged": 5}
+    peer = broker.control()
+    assert peer.say(type_="subscribe", stream="q", credit=9, reqId=1)[-1]["type"] == "ok"
+    broker.advance(1)
+    broker.run()
+    assert value(broker, purge(broker, OPERATOR, StreamRequest("q"))) == {"purged": 0}
+    assert broker.machine.channels["q"].balance == 0
     assert work.step(broker.now)
-    assert value(broker, work.result) == {"purged": PURGE_STEP}
+    assert value(broker, work.result) == {"purged": PURGE_STEP + 6}
+    assert peer.heard() == [] and not broker.machine.channels["q"].live
+
+
+def test_a_redrive_takes_several_steps_and_keeps_what_has_no_room_in_its_order() -> None:
+    broker = Broker()
+    letters = [Record(f"e{number}", "t", b'{"headers":{}}') for number in range(REDRIVE_STEP + 5)]
+    broker.machine.enqueue(broker.now, "dlq/q", letters)
+    filled(broker, "q", "e1", f"e{REDRIVE_STEP + 1}")
+    work = Steps(redrive_steps(broker.machine, broker.now, OPERATOR, RedriveRequest("q", 100_000)))
+    assert not work.step(broker.now)
+    broker.runtime.apply(broker.now)
+    assert work.step(broker.now)
+    broker.runtime.apply(broker.now)
+    assert value(broker, work.result) == {"moved": REDRIVE_STEP + 3, "kept": 2, "left": 2}
+    assert [record.id for record in broker.machine.channels["dlq/q"].ready] == ["e1", f"e{REDRIVE_STEP + 1}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from datetime import datetime
 from typing import Annotated
 
@@ -15,6 +16,10 @@ from penstock.core.records import Record
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.wire import envelopes
+from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps
+
+ENVELOPE_WEIGHT = 128
+"""Bytes that an envelope counts for in addition to its own: a small one costs more than its size."""
 
 
 class EnqueueRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -59,7 +64,22 @@ def enqueue(
     address: str = "",
     is_checked: bool = False,
 ) -> Outcome:
-    """Check one envelope or an array of them, and admit them. `is_checked`: `check_request` has seen them."""
+    """Check one envelope or an array of them, and admit them, at once."""
+    work = enqueue_steps(machine, now, principal, request, assign=assign, address=address, is_checked=is_checked)
+    return Steps(work).all(now)
+
+
+def enqueue_steps(
+    machine: QueueMachine,
+    now: Now,
+    principal: Principal,
+    request: EnqueueRequest,
+    *,
+    assign: bool,
+    address: str = "",
+    is_checked: bool = False,
+) -> Generator[None, None, Outcome]:
+    """Check envelopes in steps, then admit all of them at once. `is_checked`: `check_request` has seen them."""
     refusal = check_access(machine, principal, "enqueue", request.to)
     if refusal is not None:
         return refusal
@@ -77,6 +97,7 @@ def enqueue(
         return due
     wants_id = assign if request.assign_id is None else request.assign_id
     records: list[Record] = []
+    weight = 0
     for index, raw in enumerate(raws):
         fresh_id = new_id(machine) if wants_id else None
         record = envelopes.parse(bytes(raw), request.to, principal, machine.limits, fresh_id, is_checked=is_checked)
@@ -85,6 +106,10 @@ def enqueue(
         if isinstance(record, Refusal):
             return record if single else at(record, f"envelopes[{index}]")
         records.append(record)
+        weight += ENVELOPE_WEIGHT + len(record.body)
+        if weight > STEP_BYTES:
+            weight = 0
+            yield
     return admit(machine, now, principal, channel, records, due, single=single, address=address)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.json_checks import depth_problem
+from penstock.core.json_checks import decode_any, depth_problem
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy
 from penstock.dialects.courier.operations.outcomes import Outcome, Result
@@ -103,7 +103,6 @@ class _Part(msgspec.Struct):
 
 
 _part = msgspec.json.Decoder(_Part)
-_any = msgspec.json.Decoder()
 
 
 class Registry:
@@ -185,7 +184,7 @@ class Registry:
             return Verdict("unknown", f"no schema `{wanted}` is known")
         compiled = self._shelf[newest]
         check = compiled.tolerant if wanted.minor > newest.minor else compiled.strict
-        problems = check(_any.decode(part.payload))
+        problems = check(decode_any(bytes(part.payload)))
         if not problems:
             return Verdict("fits", against=newest)
         first = problems[0]

@@ -9,15 +9,18 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.queue.channel import Channel
+from penstock.core.queue.dead_letters import doom
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.core.tenants import dead_name, home_name
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access, forbidden
 from penstock.dialects.courier.wire import envelopes
+from penstock.dialects.courier.wire.request_checks import Steps
 
 PURGE_STEP = 5_000
 """Envelopes that a purge drops in one turn: about 10 ms."""
+REDRIVE_STEP = 2_000
+"""Dead letters that go back in one turn: about 10 ms."""
 
 
 class RedriveRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,7 +37,14 @@ class StreamRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def redrive(machine: QueueMachine, now: Now, principal: Principal, request: RedriveRequest) -> Outcome:
-    """Move dead letters back to their stream. Needs `subscribe` on the dead letters and `enqueue` on the stream."""
+    """Move dead letters back to their stream, at once."""
+    return Steps(redrive_steps(machine, now, principal, request, request.max)).all(now)
+
+
+def redrive_steps(
+    machine: QueueMachine, now: Now, principal: Principal, request: RedriveRequest, step: int = REDRIVE_STEP
+) -> Generator[None, None, Outcome]:
+    """Move dead letters back, in steps. Needs `subscribe` on the dead letters and `enqueue` on the stream."""
     dead = dead_name(principal.to_channel(request.stream))
     refusal = (
         envelopes.stream_problem(request.stream, machine.limits)
@@ -43,9 +53,13 @@ def redrive(machine: QueueMachine, now: Now, principal: Principal, request: Redr
     )
     if refusal is not None:
         return refusal
-    job = machine.redrive(now, dead, request.max)
+    job = machine.begin_redrive(now, dead, request.max)
     if isinstance(job, Refusal):
         return job
+    machine.send_back(job, step)
+    while job.waiting:
+        yield
+        machine.send_back(job, step)
 
     def body() -> Body:
         channel = machine.channels.get(dead)
@@ -57,20 +71,16 @@ def redrive(machine: QueueMachine, now: Now, principal: Principal, request: Redr
 def purge_steps(
     machine: QueueMachine, now: Now, principal: Principal, request: StreamRequest
 ) -> Generator[None, None, Outcome]:
-    """Drop what waits in a stream, in steps; needs `admin`."""
+    """Drop what waits in a stream; needs `admin`. Nothing of it is delivered from the first step on, each of which records a part."""
     refusal = check_access(machine, principal, "admin", request.stream)
     if refusal is not None:
         return refusal
     channel = machine.find(principal.to_channel(request.stream))
     if isinstance(channel, Refusal):
         return channel
-    left = len(channel.ready) + channel.delayed
-    purged = 0
-    while isinstance(channel, Channel) and (taken := machine.purge(now, channel, min(left, PURGE_STEP))):
-        purged += taken
-        left -= taken
-        if not left:
-            break
-        yield
-        channel = machine.find(channel.name)  # it may have been unloaded meanwhile
-    return Result({"purged": purged}, machine.commit_log.gate)
+    doomed = doom(channel)
+    for start in range(0, len(doomed), PURGE_STEP):
+        if start:
+            yield
+        machine.purge(now, channel, doomed[start : start + PURGE_STEP])
+    return Result({"purged": len(doomed)}, machine.commit_log.gate)

@@ -7,6 +7,7 @@ and never re-encoded. Cost of `parse`: about two decodes of the envelope.
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ import msgspec
 
 from penstock.core.clock import rfc3339
 from penstock.core.errors import Refusal
-from penstock.core.json_checks import depth_problem, outside_strings, without_floats
+from penstock.core.json_checks import cost_problem, decode_any, depth_problem, outside_strings
 from penstock.core.limits import Limits
 from penstock.core.queue.state import Cause
 from penstock.core.records import Record, shared
@@ -79,21 +80,62 @@ def inbox(to: str) -> str:
 
 
 def json_problem(data: bytes) -> Refusal | None:
-    """Why the JSON of a whole request is rejected: malformed, or a key given twice."""
+    """Why the JSON of a whole request is rejected: malformed, a number out of range, or a key given twice."""
     try:
-        again = _encode(without_floats(data))
-    except RecursionError:
-        return Refusal("InvalidJSON", "nested far too deep")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return Refusal("InvalidJSON", _sentence(error))
+        value = decode_any(data)
+    except _MALFORMED as error:
+        return _malformed(error)
+    return _changed(data, _again(value))
+
+
+def json_steps(data: bytes) -> Generator[None, None, Refusal | None]:
+    """The checks of `json_problem` and those of its cost, one after the other."""
+    problem = cost_problem(data)
+    if problem is not None:
+        return problem
+    yield
+    try:
+        value = decode_any(data)
+    except _MALFORMED as error:
+        return _malformed(error)
+    yield
+    again = _again(value)
+    del value
+    yield
+    return _changed(data, again)
+
+
+_OUT_OF_RANGE = Refusal("InvalidJSON", "a number is out of range", hint="write large numbers as strings")
+_MALFORMED = (RecursionError, msgspec.DecodeError, UnicodeDecodeError)
+
+
+def _malformed(error: Exception) -> Refusal:
+    return Refusal("InvalidJSON", "nested far too deep" if isinstance(error, RecursionError) else _sentence(error))
+
+
+def _again(value: Any) -> bytes | None:
+    """JSON of a value. A repeated key is gone, and with it its colon; a number out of range is null, or there is no JSON."""
+    try:
+        return _encode(value)
     except (OverflowError, ValueError, TypeError):  # an integer that our encoder does not take
-        return _repeated_key(data)
-    # A repeated key is gone in `again`, and with it its colon. Only an escape such as `\u003a` makes a colon in a string look new.
-    if again == data or (b"\\" not in data and again.count(b":") == data.count(b":")):
+        try:
+            return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except ValueError:
+            return None
+
+
+def _changed(data: bytes, again: bytes | None) -> Refusal | None:
+    """Why JSON that was decoded and encoded again is not the same, except for spaces and how a value is written."""
+    if again == data:
         return None
-    if outside_strings(again).count(b":") == outside_strings(data).count(b":"):
-        return None
-    return _repeated_key(data) if len(data) <= NAMED_MAX else Refusal("InvalidJSON", "a key is given twice")
+    if again is None:
+        return _OUT_OF_RANGE
+    given, kept = (data, again) if b"\\" not in data else (outside_strings(data), outside_strings(again))
+    if given.count(b":") != kept.count(b":"):
+        return _repeated_key(data) if len(data) <= NAMED_MAX else Refusal("InvalidJSON", "a key is given twice")
+    if given.count(b"null") != kept.count(b"null"):
+        return _OUT_OF_RANGE
+    return None
 
 
 class _RepeatedKeyError(Exception):

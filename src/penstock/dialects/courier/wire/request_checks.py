@@ -16,7 +16,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.json_checks import cost_problem, depth_problem
 from penstock.core.limits import Limits
-from penstock.dialects.courier.wire.envelopes import json_problem, too_large
+from penstock.dialects.courier.wire.envelopes import json_problem, json_steps, too_large
 
 STEP_BYTES = 64 * 1024
 """Bytes that are checked in one step, and of the largest request that is checked at once: 1 ms of plain JSON, 8 ms of the worst."""
@@ -76,14 +76,18 @@ def check_request(data: bytes, limits: Limits) -> Generator[None, None, Refusal 
         yield
     if len(rest) > limits.envelope_max:
         return Refusal("TooLarge", f"a request has at most {limits.envelope_max} bytes around its envelopes")
-    problem = cost_problem(rest) or json_problem(rest)
+    problem = yield from json_steps(rest)
     checked = 0
     for envelope in envelopes:
         if problem is not None:
             break
         if len(envelope) > limits.envelope_max:
             return too_large(envelope, limits)
-        problem = cost_problem(envelope) or json_problem(envelope) or depth_problem(envelope, limits.depth_max)
+        if len(envelope) > STEP_BYTES:
+            problem = yield from json_steps(envelope)
+        else:
+            problem = cost_problem(envelope) or json_problem(envelope)
+        problem = problem or depth_problem(envelope, limits.depth_max)
         checked += len(envelope)
         if checked > STEP_BYTES:
             checked = 0

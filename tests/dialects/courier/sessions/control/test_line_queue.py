@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from penstock.core.limits import Limits
+from penstock.core.records import Record
+from penstock.dialects.courier.operations.redrive_and_purge import REDRIVE_STEP
 from penstock.dialects.courier.sessions.control.line_queue import CHUNK_MAX
 from tests.dialects.courier.talking import Broker, Peer, codes, envelope, line
 from tests.hostile_json import plain, shapes
@@ -48,6 +50,29 @@ def test_a_message_of_many_lines_takes_several_turns_and_keeps_its_order() -> No
     answers = peer.heard()
     assert [answer["reqId"] for answer in answers] == [*range(1_000), "last"]
     assert [answer["result"]["seq"] for answer in answers] == [*range(1, 1_002)]
+
+
+def test_a_request_in_steps_holds_back_the_lines_after_it() -> None:
+    broker = Broker()
+    peer = broker.control()
+    data = large(plain(3_000), 100)
+    peer.send(data + line(type_="stats", stream="q", reqId=2) + line(type_="redrive", stream="q", reqId=3))
+    broker.run()
+    assert [(answer["reqId"], answer["type"]) for answer in peer.heard()] == [(1, "ok"), (2, "ok"), (3, "error")]
+
+
+def test_a_redrive_is_finished_when_its_connection_closes() -> None:
+    broker = Broker()
+    peer = broker.control()
+    letters = [Record(f"e{number}", "t", b'{"headers":{}}') for number in range(2 * REDRIVE_STEP + 1)]
+    broker.machine.enqueue(broker.now, "dlq/q", letters)
+    broker.runtime.schedule_turn()
+    broker.run()
+    peer.send(line(type_="redrive", stream="q", max=100_000))
+    assert broker.machine.channels["dlq/q"].held
+    peer.gone()
+    broker.run()
+    assert len(broker.machine.channels["q"].ready) == len(letters) and not broker.machine.channels["dlq/q"].live
 
 
 def test_what_one_read_of_a_socket_brings_is_handled_at_once() -> None:

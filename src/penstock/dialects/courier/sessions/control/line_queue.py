@@ -1,16 +1,18 @@
 """Lines of one connection that are handled over several turns, because they are many or large.
 
 A WebSocket message or a control line may have `limits.frame_max` bytes. The queue hands lines over in their order, `STEP_BYTES` a turn, and
-checks a large line in steps before. While lines wait, the connection is not read.
+checks a large line in steps before. A request that is carried out in steps holds back the lines after it. While lines wait, the connection is
+not read.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.dialects.courier.operations.outcomes import Outcome
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps, check_request
 
@@ -24,7 +26,7 @@ Take = Callable[[Now, list[bytes], Refusal | None], None]
 class LineQueue:
     """The waiting lines of one connection."""
 
-    __slots__ = ("_answers", "_check", "_is_running", "_lines", "_runtime", "_take")
+    __slots__ = ("_answer", "_answers", "_check", "_is_running", "_lines", "_runtime", "_take", "_work")
 
     def __init__(self, runtime: RuntimePort, answers: Answers, take: Take) -> None:
         self._runtime = runtime
@@ -32,10 +34,12 @@ class LineQueue:
         self._take = take
         self._lines: deque[bytes] = deque()
         self._check: Steps[Refusal | None] | None = None
+        self._work: Steps[Outcome] | None = None
+        self._answer: Callable[[Outcome], None]
         self._is_running = False
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._lines) + (self._work is not None)
 
     @staticmethod
     def is_needed(lines: list[bytes], size: int) -> bool:
@@ -45,6 +49,23 @@ class LineQueue:
     def add(self, lines: list[bytes]) -> None:
         """Handle these lines after those that wait."""
         self._lines.extend(lines)
+        self._start()
+
+    def carry_out(self, work: Generator[None, None, Outcome], answer: Callable[[Outcome], None]) -> None:
+        """Carry out a request in steps, then answer it. It is finished even if the connection closes."""
+        self._work, self._answer = Steps(work), answer
+        self._start()
+
+    def hold_back(self, lines: list[bytes]) -> None:
+        """Handle these lines before those that wait."""
+        self._lines.extendleft(reversed(lines))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being carried out in steps."""
+        return self._work is not None
+
+    def _start(self) -> None:
         if not self._is_running:
             self._is_running = True
             self._answers.is_full = True
@@ -54,7 +75,12 @@ class LineQueue:
         self._is_running = self._answers.is_full = False
 
     def step(self, now: Now) -> bool:
-        """Hand over as many bytes as a turn allows, or do one step of the checks of a large line."""
+        """Hand over as many bytes as a turn allows, or do one step of a request, or of the checks of a large line."""
+        if self._work is not None:
+            if self._work.step(now):
+                outcome, self._work = self._work.result, None
+                self._answer(outcome)
+            return not self
         size = 0
         ready: list[bytes] = []
         problem: Refusal | None = None
@@ -74,4 +100,4 @@ class LineQueue:
             ready.append(self._lines.popleft())
             size += len(line)
         self._take(now, ready, problem)
-        return not self._lines
+        return not self

@@ -7,6 +7,7 @@ a transport or a clock. Answers keep the order of their requests; deliveries go 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -17,9 +18,9 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.dialects.courier.operations import payload_schemas
-from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue_steps
 from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access
-from penstock.dialects.courier.operations.redrive_and_purge import redrive
+from penstock.dialects.courier.operations.redrive_and_purge import redrive_steps
 from penstock.dialects.courier.operations.send import send
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
@@ -33,7 +34,7 @@ from penstock.dialects.courier.sessions.message_session import FloodLimiter, Str
 from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.wire.delivery_frames import delivery_lines, tap_lines
 from penstock.dialects.courier.wire.envelopes import json_problem
-from penstock.dialects.courier.wire.request_checks import STEP_BYTES
+from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
 FEATURES += ["views", "live", "triggers", "tap", "partition"]
@@ -98,13 +99,16 @@ class ControlSession:
 
     def _take(self, now: Now, lines: list[bytes], problem: Refusal | None) -> None:
         """Handle whole lines; `problem` is what the checks of a large one found."""
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             if len(line) > self._line_max:
                 self._runs.close(now)
                 self._too_large(line)
             elif line and line != b"\r":
                 self._line(now, line, problem)
             if self.closing is not None:
+                break
+            if self._queue.is_busy:
+                self._queue.hold_back(lines[number:])
                 break
         self._runs.close(now)
 
@@ -215,6 +219,9 @@ class ControlSession:
                 self._settle(now, frame)
             case frames.FollowFrame():
                 self._follow(now, frame)
+            case frames.RedriveFrame():
+                work = redrive_steps(self._machine, now, self.link.principal, frame)
+                self._queue.carry_out(work, partial(self._answer, frame.req_id))
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
                 return
@@ -229,10 +236,6 @@ class ControlSession:
                 return settle(machine, now, principal, frame)
             case frames.TriggerFrame():
                 return admin.operate(machine, now, principal, frame)
-            case frames.RedriveFrame():
-                outcome = redrive(machine, now, principal, frame)
-                self._runtime.apply(now)  # the answer counts what was moved
-                return outcome
             case frames.SchemaListFrame():
                 return payload_schemas.listing(machine)
             case frames.SchemaValidateFrame():
@@ -287,10 +290,14 @@ class ControlSession:
             request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
         else:
             request.envelope = frame.env
-        link = self.link
-        is_checked, who = len(raw) > STEP_BYTES, link.principal
-        outcome = enqueue(self._machine, now, who, request, assign=False, address=link.address, is_checked=is_checked)
-        self._answer(req_id, outcome)
+        link, is_large = self.link, len(raw) > STEP_BYTES
+        work = enqueue_steps(
+            self._machine, now, link.principal, request, assign=False, address=link.address, is_checked=is_large
+        )
+        if is_large:
+            self._queue.carry_out(work, partial(self._answer, req_id))
+        else:
+            self._answer(req_id, Steps(work).all(now))
 
     def _subscribe(self, now: Now, frame: frames.SubscribeFrame) -> None:
         consumer = self._subs.open(now, self.link, frame, frame.sub_id in self._followers)
