@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -24,18 +24,6 @@ TICK_S = 0.02
 
 _tasks: dict[asyncio.Task[None], None] = {}
 """The tasks of open pipes: an event loop holds its tasks only weakly."""
-
-
-class LineConnection(Protocol):
-    """A connection that carries lines to and from a server."""
-
-    async def read(self) -> bytes: ...
-
-    async def write(self, lines: bytes) -> None: ...
-
-    async def finish(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 def courier_pipe(
@@ -88,7 +76,7 @@ def _chunks(pipe: Pipe, lines: bytes) -> list[Any]:
 
 
 async def _over_uplink(client: Any, inner: Pipe) -> None:
-    uplink: LineConnection = await client.uplink()
+    uplink = await client.uplink()  # carries lines to and from the server
 
     async def down() -> None:
         while lines := await uplink.read():

@@ -164,7 +164,8 @@ class Service:
         if config.listen.advertise is not None:
             self._advertising = Advertisement(Path(config.listen.advertise), self.runtime, url, control)
             await self._advertising.start()
-        self._write_endpoints(self.endpoints)
+        text = msgspec.json.format(msgspec.json.encode(self.endpoints)) + b"\n"
+        write_private(self.run_dir / "endpoints.json", text)
         self.runtime.note("start", version=version(), boot=self.runtime.boot_id)
         # Objects that are alive now stay alive, so full collections skip them.
         gc.collect()
@@ -359,10 +360,6 @@ class Service:
     def _expect_hello(self, connection: Connection) -> None:
         if getattr(connection.session, "token_needed", False) and not connection.closed:
             connection.wire.abort()
-
-    def _write_endpoints(self, endpoints: Endpoints) -> None:
-        text = msgspec.json.format(msgspec.json.encode(endpoints)) + b"\n"
-        write_private(self.run_dir / "endpoints.json", text)
 
     async def drain(self) -> int:
         """Stop taking work, let leases settle, close everything; returns the leases given up."""

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.control.session import FEATURES
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.journal.port import Journal
 from penstock.server.engine.connections import Scheduler
 from penstock.server.engine.machines import Machines, install_rules
-from penstock.server.engine.runtime import Log, Runtime
+from penstock.server.engine.runtime import Runtime
 from penstock.server.spaces.host import Spaces
 
 MEW_FEATURES = ("capabilities", "context", "validation", "http-io")
@@ -32,30 +31,17 @@ class Cell:
         open_journal: Callable[[Machines], Journal],
         scheduler: Scheduler,
         *,
-        authenticate: Callable[[str | None], Principal | None],
-        version: str,
         triggers: Iterable[Trigger] = (),
-        log: Log = lambda event, **fields: None,
-        log_records: bool = False,
-        keeps_history: bool = False,
+        **options: Any,
     ) -> None:
+        """`options` are those of `Runtime`."""
         self.machine = machine
         self.machines = Machines(machine)
         self.journal = open_journal(self.machines)
         """`open_journal` restores the rows of the journal into the machines before it returns."""
         self.lost_rules = install_rules(machine, triggers)
         """Rules that were set at run time and that this version cannot run."""
-        self.runtime = Runtime(
-            machine,
-            self.journal,
-            scheduler,
-            authenticate=authenticate,
-            version=version,
-            about=self._about,
-            log=log,
-            log_records=log_records,
-            keeps_history=keeps_history,
-        )
+        self.runtime = Runtime(machine, self.journal, scheduler, about=self._about, **options)
         self.spaces: Spaces | None = None
 
     def _about(self) -> dict[str, Any]:

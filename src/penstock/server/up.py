@@ -16,6 +16,7 @@ from penstock.journal.segments import DamageError
 from penstock.server.assembly import Endpoints, Service
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.config.relay_sections import relay_errors
+from penstock.server.engine.child_supervisor import ChildSupervisor
 from penstock.server.engine.entrance import raise_descriptor_limit
 from penstock.server.engine.heap import Heap
 from penstock.server.journal.lifecycle import LockedError
@@ -242,9 +243,9 @@ async def _run(config: Config, data: Path | None, writer: LogWriter, options: Op
         service.start_pipeline()
     demo = None
     if options.demo:
-        from penstock.server.ops.demo_supervisor import demo_child, task_of
+        from penstock.server.ops.demo_supervisor import LOG, task_of
 
-        demo = demo_child(service.run_dir)
+        demo = ChildSupervisor("penstock.demo.process", log=service.run_dir / LOG)
         await demo.start(task_of(service, config, prints=not options.as_json))
     await stopping.wait()
     if demo is not None:

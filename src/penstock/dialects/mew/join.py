@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from penstock.core.clock import Now
@@ -103,8 +101,8 @@ def enter(space: SpaceMachine, now: Now, participant: Participant) -> MewRefusal
     for stream in space.state.streams.values():
         if stream.route.owner == participant.id:
             stream.ticket = 0  # cancels the timer: the owner is back
-    meta: dict[str, Any] = {"as": participant.party, "transport": participant.kind}
-    _observe(space, "join", participant, meta=_encode(meta).decode())
+    meta = _encode({"as": participant.party, "transport": participant.kind}).decode()
+    space.commit_log.observe_entry(Entry(DOOR, "join", space.id, peer=participant.id, meta=meta))
     space.welcome(now, participant)
     data = space.messages.presence(now, "join", space.shown(participant))
     space.broadcast(now, data, "", but=participant.id)
@@ -130,7 +128,7 @@ def leave(space: SpaceMachine, now: Now, participant: Participant, reason: str) 
         # A restart keeps the writers, planned or not: they come back under the same ids.
         if stream.route.owner != id_ and not space.commit_log.draining:
             stream_writers.revoke_disconnected(space, stream, id_)
-    _observe(space, "leave", participant, reason=reason)
+    space.commit_log.observe_entry(Entry(DOOR, "leave", space.id, peer=id_, reason=reason))
     space.after(now, lambda now: space.broadcast(now, space.messages.presence(now, "leave", {"id": id_}), ""))
 
 
@@ -176,10 +174,3 @@ def wake(space: SpaceMachine, now: Now) -> None:
             stream_requests.close(space, now, None, stream, GATEWAY, stream_requests.RECONFIGURED)
         elif stream.route.owner not in space.present:
             stream_requests.close(space, now, None, stream, GATEWAY, "owner_disconnected")
-
-
-def _observe(
-    space: SpaceMachine, event: str, participant: Participant, *, meta: str | None = None, reason: str | None = None
-) -> None:
-    entry = Entry(DOOR, event, space.id, peer=participant.id, meta=meta, reason=reason)
-    space.commit_log.observe_entry(entry)

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import IO, Literal, TypeAlias
 
 import msgspec
 
@@ -73,20 +73,14 @@ class ChildSupervisor:
 
     async def start(self, task: msgspec.Struct) -> asyncio.subprocess.Process:
         """Start the child and send it its task."""
-        if self._log is None:
-            self._process = await self._spawn(None)
-        else:
-            with self._log.open("wb") as log:
-                self._process = await self._spawn(log.fileno())
+        with contextlib.nullcontext() if self._log is None else self._log.open("wb") as log:
+            stdout = {"inherit": None, "log": log, "reports": asyncio.subprocess.PIPE}[self._stdout]
+            self._process = await _spawn(self._module, self._environment, stdout, log)
         await _send_task(self._process, task)
         if self._stopping.is_set():  # `stop` came while the process was being started, and saw none
             assert self._process.stdin is not None
             self._process.stdin.close()
         return self._process
-
-    async def _spawn(self, log: int | None) -> asyncio.subprocess.Process:
-        stdout = {"inherit": None, "log": log, "reports": asyncio.subprocess.PIPE}[self._stdout]
-        return await _spawn(self._module, self._environment, stdout, log)
 
     async def run(
         self, task: msgspec.Struct, read: Callable[[asyncio.StreamReader], Awaitable[None]] | None = None
@@ -165,7 +159,7 @@ async def run_child(module: str, task: msgspec.Struct, environment: Mapping[str,
 
 
 async def _spawn(
-    module: str, environment: Mapping[str, str] | None, stdout: int | None, stderr: int | None
+    module: str, environment: Mapping[str, str] | None, stdout: int | IO[bytes] | None, stderr: int | IO[bytes] | None
 ) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,

@@ -144,9 +144,19 @@ class SurveyQueue:
             done()
 
 
-async def in_steps(survey: Callable[[Survey, Callable[[], None]], None], work: Generator[None, None, T]) -> T:
-    """Do work that a request asked for, one step a turn."""
-    steps, done = Steps(work), asyncio.Event()
-    survey(steps, done.set)
+RunSurvey = Callable[[Survey, Callable[[], None]], None]
+"""Runs a survey, then calls back: `Runtime.survey`."""
+
+
+async def completed(run: RunSurvey, survey: Survey) -> None:
+    """Wait for a survey that a request asked for, one step a turn."""
+    done = asyncio.Event()
+    run(survey, done.set)
     await done.wait()
+
+
+async def in_steps(run: RunSurvey, work: Generator[None, None, T]) -> T:
+    """Do work that a request asked for, one step a turn."""
+    steps = Steps(work)
+    await completed(run, steps)
     return steps.result

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.dialects.courier.operations.surveys import MetricsSurvey, Survey, WhereSurvey
+from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
+from penstock.server.engine.schedulers import completed
 from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices
 from penstock.server.metrics import prometheus_families
@@ -62,13 +62,13 @@ def welcome(services: HttpServices, request: Request) -> Reply:
 
 async def metrics(services: HttpServices, request: Request) -> Reply:
     survey = MetricsSurvey(services.machine, request.principal)
-    await _complete(services, survey)
+    await completed(services.runtime.survey, survey)
     return Reply(200, survey.body())
 
 
 async def where(services: HttpServices, request: Request) -> Reply | Refusal:
     survey = WhereSurvey(services.machine, request.principal, request.values[0])
-    await _complete(services, survey)
+    await completed(services.runtime.survey, survey)
     body = survey.body()
     return body if isinstance(body, Refusal) else Reply(200, body)
 
@@ -77,12 +77,5 @@ async def prometheus(services: HttpServices, request: Request) -> Reply:
     wanted: int | None = request.query.streams
     per_stream = None if wanted is None else wanted == 1
     scrape = services.exporter.scrape(request.principal, per_stream=per_stream)
-    await _complete(services, scrape)
+    await completed(services.runtime.survey, scrape)
     return Reply(200, scrape.text(), prometheus_families.CONTENT_TYPE)
-
-
-async def _complete(services: HttpServices, survey: Survey) -> None:
-    """Run a survey, which looks at a few streams a turn."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    services.runtime.survey(survey, lambda: None if done.done() else done.set_result(None))
-    await done

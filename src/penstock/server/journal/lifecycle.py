@@ -175,7 +175,10 @@ class JournalLifecycle:
             try:
                 if self.journal.stuck is not None:
                     raise OSError(f"cannot begin a segment: {self.journal.stuck}")
-                report = await self._run_sealer(wants_live=wants_live)
+                config = self._config
+                task = SealTask(str(self.data), config.streams, config.limits, config.journal.retention, wants_live)
+                output = await run_child("penstock.server.journal.seal_process", task)
+                report = msgspec.json.decode(output, type=SealReport)
             except Exception as error:
                 self.seals_failed += 1
                 logs.error("journal.seal_failed", exc=error)
@@ -190,12 +193,6 @@ class JournalLifecycle:
                 )
             logs.detail("journal.sealed", **msgspec.to_builtins(report))
             return report
-
-    async def _run_sealer(self, *, wants_live: bool) -> SealReport:
-        task = SealTask(
-            str(self.data), self._config.streams, self._config.limits, self._config.journal.retention, wants_live
-        )
-        return msgspec.json.decode(await run_child("penstock.server.journal.seal_process", task), type=SealReport)
 
     async def close(self) -> None:
         """Write pending rows and unlock the directory."""

@@ -26,7 +26,6 @@ from penstock.server.config.spaces.schema import (
 )
 from penstock.server.config.spaces.space_yaml import id_of
 from penstock.server.config.spaces.token_files import environment_name, token_file
-from penstock.server.engine.child_supervisor import ChildSupervisor
 from penstock.server.ops.pipeline_supervisor import is_installed
 from penstock.server.relay.supervisor import KEY_FILE
 
@@ -129,8 +128,3 @@ def _token(place: Path, name: str) -> str:
     """A participant's token, from its file or else from the environment."""
     file = token_file(place, name)
     return file.read_text("ascii").strip() if file.exists() else os.environ[environment_name(name)]
-
-
-def demo_child(run_dir: Path) -> ChildSupervisor:
-    """The process of the agents; start it with the task."""
-    return ChildSupervisor("penstock.demo.process", log=run_dir / LOG)

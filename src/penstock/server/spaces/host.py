@@ -95,11 +95,9 @@ class Spaces:
             space = next(iter(self.spaces.values()))
         if space is not None:
             return space
-        if not self.spaces:
-            return MewRefusal(
-                "unknown_space", "this server has no spaces; the config section `spaces` adds them", status=404
-            )
         message = "name the space to join" if name is None else f"there is no space `{name[:60]}` here"
+        if not self.spaces:
+            message = "this server has no spaces; the config section `spaces` adds them"
         return MewRefusal("unknown_space", message, status=404)
 
     def text(self, data: bytes) -> bytes:

@@ -109,11 +109,8 @@ class SpaceEndpoint:
         if refusal is not None:
             return json_reply(403, {"error": "forbidden", "message": refusal.message})
         query = dict(exchange.query_pairs)
-        if exchange.is_upgrade:
-            if self._spaces.spaces:
-                return SpaceUpgrade(self._spaces, exchange, query)
-            message = "this server has no spaces; the config section `spaces` adds them"
-            return json_reply(404, {"error": "unknown_space", "message": message})
+        if exchange.is_upgrade and self._spaces.spaces:
+            return SpaceUpgrade(self._spaces, exchange, query)
         space = self._spaces.find(query.get("space"))
         if isinstance(space, MewRefusal):
             return _refusal(space)

@@ -47,8 +47,7 @@ class LiveSession(MessageSession[_Message]):
     def open(self, now: Now, view: View, sight: Sight) -> None:
         """Follow, once the connection is open."""
         query = self._query
-        watcher = ViewFollower(self, view, sight, self._style)
-        watcher.credit = query.credit
+        watcher = ViewFollower(self, view, sight, self._style, credit=query.credit)
         if query.since is not None:
             watcher.follow_on(query.since)
         self._watcher = watcher
@@ -100,8 +99,7 @@ class Followers:
         while label is None or label in self._watchers:
             self._count += 1
             label = f"v{self._count}"
-        watcher = ViewFollower(self._session, *checked, view_feed.lines(label), label)
-        watcher.credit = frame.credit
+        watcher = ViewFollower(self._session, *checked, view_feed.lines(label), label, frame.credit)
         if frame.since is not None:
             watcher.follow_on(frame.since)
         self._watchers[label] = watcher
