@@ -3,6 +3,7 @@
 The machines that a journal rebuilds, the runtime around them with its commit log, and the spaces in it. Views and triggers
 are parts of the queue machine. Cells share nothing with each other, so a server can hold several.
 """
+# size: the server, `QueueCore` and the test kit build one each, without the config.
 
 from __future__ import annotations
 

@@ -77,7 +77,11 @@ class _Inode:
         sound = len(found)
         kept = dice.randint(0, len(self.changes))
         for change in self.changes[:kept]:
-            sound = _change(found, change, sound)
+            if isinstance(change, int):
+                del found[change:]
+                sound = min(sound, change)  # up to where the bytes are surely the right ones
+            else:
+                found += change
         if kept < len(self.changes):
             change = self.changes[kept]
             if not isinstance(change, int):
@@ -99,24 +103,14 @@ class _Inode:
         return inode
 
 
-def _change(found: bytearray, change: bytes | int, sound: int) -> int:
-    """Apply a change that reached the disk. Returns up to where the bytes are surely the right ones."""
-    if isinstance(change, int):
-        del found[change:]
-        return min(sound, change)
-    found += change
-    return sound
-
-
 class _Move(msgspec.Struct, eq=False):
     """A change of names that is not durable yet: `name` stands for `inode` from now on, and `old` no longer does."""
 
     name: str | None
     old: str | None
-    inode: object
+    inode: _Inode
 
     def apply(self, names: dict[str, _Inode]) -> None:
-        assert isinstance(self.inode, _Inode)
         if self.old is not None and names.get(self.old) is self.inode:
             del names[self.old]
         if self.name is not None:

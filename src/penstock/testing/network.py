@@ -58,8 +58,9 @@ class SimConnection:
         self._is_read_soon = False
         """Whether a read is scheduled."""
         self._outbox: deque[bytes] = deque()
-        self._buffered = 0
-        self._congested = False
+        self.buffered = 0
+        self.is_congested = False
+        """Whether the runtime was notified of congestion."""
         self._pumping = False
         self._closing: tuple[int, str] | None = None
 
@@ -99,15 +100,11 @@ class SimConnection:
         if self.broken or self._closing is not None:
             return
         self._outbox.extend(messages if self.framed else [b"".join(messages)])
-        self._buffered += sum(map(len, messages))
-        if self._buffered > HIGH_WATER and not self._congested and self.endpoint is not None:
-            self._congested = True
+        self.buffered += sum(map(len, messages))
+        if self.buffered > HIGH_WATER and not self.is_congested and self.endpoint is not None:
+            self.is_congested = True
             self.endpoint.congested(True)
         self._pump_soon()
-
-    @property
-    def buffered(self) -> int:
-        return self._buffered
 
     def hold(self, on: bool) -> None:
         self._held = on
@@ -160,11 +157,6 @@ class SimConnection:
         """Whether either side has ended the connection."""
         return self.broken or self._closing is not None
 
-    @property
-    def is_congested(self) -> bool:
-        """Whether the runtime was notified of congestion."""
-        return self._congested
-
     def _read_soon(self) -> None:
         if self._inbox and not self._is_read_soon and not self._held:
             self._is_read_soon = True
@@ -194,8 +186,8 @@ class SimConnection:
             return
         taken = self._take()
         if taken:
-            if self._congested and self._buffered <= LOW_WATER:
-                self._congested = False
+            if self.is_congested and self.buffered <= LOW_WATER:
+                self.is_congested = False
                 if self.endpoint is not None:
                     self.endpoint.congested(False)
             for data in taken:
@@ -215,7 +207,7 @@ class SimConnection:
                 self._outbox.appendleft(data[room:])
                 data = data[:room]
             room -= len(data)
-            self._buffered -= len(data)
+            self.buffered -= len(data)
             taken.append(data)
         return taken
 
@@ -223,7 +215,7 @@ class SimConnection:
         self.broken = True
         self._outbox.clear()
         self._inbox.clear()
-        self._buffered = 0
+        self.buffered = 0
         self.on_close(code, reason)
 
     def _lose(self) -> None:

@@ -224,7 +224,11 @@ def _invite(
         return MewRefusal("invalid_request", message)
     is_back = who in space.state.kicked and not space.undecided("space/invite", peer=who)
     if (space.is_taken(who) or space.holder(who) is not None) and not is_back:
-        _answer_invite(space, now, sender, envelope, done, who)
+        text = f"`{who}` is known to the space already"
+        said = {"status": "already_exists", "participant_id": who, "error": text}
+        space.then(now, sender, lambda now: _acknowledge(space, now, sender, envelope, said))
+        if done is not None:
+            done(now, {"status": "already_exists", "participant_id": who, "message": text})
         return None
     fault = None if is_back else mistakable(space, who)
     if fault is not None:
@@ -269,16 +273,6 @@ def _gives_power(capability: Capability) -> bool:
     """Whether a capability gives power over other participants."""
     matcher = Matcher([{"kind": capability["kind"]}])
     return any(matcher.match(kind, None) is not None for kind in POWERS)
-
-
-def _answer_invite(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None, who: str
-) -> None:
-    text = f"`{who}` is known to the space already"
-    said = {"status": "already_exists", "participant_id": who, "error": text}
-    space.then(now, sender, lambda now: _acknowledge(space, now, sender, envelope, said))
-    if done is not None:
-        done(now, {"status": "already_exists", "participant_id": who, "message": text})
 
 
 def _acknowledge(

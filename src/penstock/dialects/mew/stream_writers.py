@@ -66,6 +66,7 @@ def change(
     elif verb.event == "revoke" and other == owner:
         message = "the owner of a stream always writes to it; transfer or close it instead"
         return MewRefusal("invalid_operation", message, {"stream_id": stream.id}, sender=GATEWAY, whole=True)
+    reason = envelope.text("reason")
     if verb.event == "grant" and (alias := space.aliases((other,))):
         meta["as"] = alias[other]
     entry = Entry(
@@ -78,11 +79,25 @@ def change(
         sender=owner,
         peer=other,
         corr=envelope.corr,
-        reason=envelope.text("reason"),
+        reason=reason,
         meta=_encode(meta).decode(),
         fresh=verb.event == "grant",
     )
-    _commit(space, sender, envelope, stream, entry, done, verb, named)
+
+    def announce(now: Now) -> Answer:
+        writers = list(stream.route.writers)
+        payload: dict[str, Any] = {"stream_id": stream.id, **named, "authorized_writers": writers}
+        said = payload if reason is None else payload | {"reason": reason}
+        space.say(now, verb.acknowledgement, said, to=list(space.present), cause=[envelope.id])
+        _check_presence(space, now, stream, named)
+        extra = {name: each for name, each in named.items() if name != "participant_id"}
+        return {"status": verb.status, "stream_id": stream.id, "authorized_writers": writers, **extra}
+
+    def failed(now: Now) -> None:
+        if stream.route.owner not in space.present:  # the owner may have left during the commit
+            check_owner_later(space, now, stream)
+
+    space.commit(sender, [entry], announce, done, cause=envelope.cause, failed=failed)
     return None
 
 
@@ -113,34 +128,6 @@ def _participant(space: SpaceMachine, envelope: Envelope, name: str, among: Open
     message = f"`{who[:200]}` is not in the space"
     more = {"participant_id": who[:200]}
     return MewRefusal("participant_not_found", message, more, status=404, sender=GATEWAY, whole=True)
-
-
-def _commit(
-    space: SpaceMachine,
-    sender: Participant,
-    envelope: Envelope,
-    stream: OpenStream,
-    entry: Entry,
-    done: Done | None,
-    verb: _Verb,
-    named: dict[str, str],
-) -> None:
-    reason = envelope.text("reason")
-
-    def announce(now: Now) -> Answer:
-        writers = list(stream.route.writers)
-        payload: dict[str, Any] = {"stream_id": stream.id, **named, "authorized_writers": writers}
-        said = payload if reason is None else payload | {"reason": reason}
-        space.say(now, verb.acknowledgement, said, to=list(space.present), cause=[envelope.id])
-        _check_presence(space, now, stream, named)
-        extra = {name: each for name, each in named.items() if name != "participant_id"}
-        return {"status": verb.status, "stream_id": stream.id, "authorized_writers": writers, **extra}
-
-    def failed(now: Now) -> None:
-        if stream.route.owner not in space.present:  # the owner may have left during the commit
-            check_owner_later(space, now, stream)
-
-    space.commit(sender, [entry], announce, done, cause=envelope.cause, failed=failed)
 
 
 def _check_presence(space: SpaceMachine, now: Now, stream: OpenStream, named: dict[str, str]) -> None:

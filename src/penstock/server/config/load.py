@@ -24,7 +24,6 @@ from penstock.server.config.sections import (
     RateSettings,
     Sections,
     StreamCaps,
-    StreamsSection,
     TokenSection,
 )
 from penstock.server.config.spaces import schema, space_yaml
@@ -85,7 +84,10 @@ def policy_for(config: Config, stream: str) -> Policy:
     """The policy of a stream: the settings of all streams, changed by the pattern that matches best."""
     caps = config.streams.per_stream_caps
     pattern = _pattern_for(caps, stream)
-    settings = config.streams if pattern is None else _overlaid(config.streams, caps[pattern])
+    settings = config.streams
+    if pattern is not None:
+        given = {name: value for name, value in msgspec.structs.asdict(caps[pattern]).items() if value is not UNSET}
+        settings = msgspec.structs.replace(settings, **given)
     retry = settings.retry
     return Policy(
         lease_us=settings.default_lease_ms * 1_000,
@@ -157,11 +159,6 @@ def _max_deliveries(config: Config, pattern: str | None, stream: str) -> int:
     if is_dead(stream):
         return 0 if own is UNSET or not split(pattern or "")[1].startswith(DEAD_PREFIX) else own
     return config.streams.max_deliveries if own is UNSET else own
-
-
-def _overlaid(streams: StreamsSection, caps: StreamCaps) -> StreamsSection:
-    given = {name: value for name, value in msgspec.structs.asdict(caps).items() if value is not UNSET}
-    return msgspec.structs.replace(streams, **given)
 
 
 def _is_secret(path: yaml_tree.KeyPath) -> bool:
