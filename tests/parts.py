@@ -40,9 +40,19 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    # In the order in which they use the one pipeline.
-    Part("spark", ("tests/docs/test_pipeline_documents.py", "tests/spark/pipeline/test_process.py", "tests/spark")),
-    Part("servers", ("tests/integration", "tests/client", "tests/cli", "tests/kernel", "tests/docs"), 5),
+    # In the order in which they use the one pipeline, which then ends.
+    Part(
+        "spark",
+        (
+            "tests/docs/test_pipeline_documents.py",
+            "tests/spark/pipeline/test_process.py",
+            "tests/spark/test_notebooks.py",
+            "tests/spark",
+        ),
+    ),
+    # Of about the same length, so that no core is idle at the end. The browser starts when the checks have ended.
+    Part("servers", ("tests/integration", "tests/cli"), 5),
+    Part("journal", ("tests/journal", "tests/simulation", "tests/bench", "tests/console"), 5),
     Part("rest", (), 5, is_rest=True),
     Part("checks", (), 8, command=("make", "--no-print-directory", "checks")),
 )

@@ -22,6 +22,7 @@ from tests.console.conftest import PATIENCE_MS, Visit
 from tests.integration.serving import Http
 from tests.paths import ROOT
 from tests.server_process import ServerProcess
+from tests.tiers import first_of
 
 CONSOLE = ROOT / "console"
 AXE = CONSOLE / "node_modules" / "axe-core" / "axe.min.js"
@@ -445,7 +446,7 @@ def test_the_page_survives_a_restart_and_shows_it(tmp_path: Path, visit: Visitin
     "Console",
     "the page survives a restart, supports phones, dark mode and the keyboard, and passes an accessibility scan",
 )
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", first_of(PAGES, 2))
 def test_a_phone_needs_no_sideways_scrolling(server: ServerProcess, visit: Visiting, path: str) -> None:
     page = visit(server, **PHONE).sign_in(path)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
@@ -478,7 +479,7 @@ def test_dark_mode_follows_the_system_and_can_be_chosen(server: ServerProcess, v
     "Console",
     "the page survives a restart, supports phones, dark mode and the keyboard, and passes an accessibility scan",
 )
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", first_of(["light", "dark"], 1))
 def test_an_accessibility_scan_finds_nothing_serious(server: ServerProcess, visit: Visiting, scheme: str) -> None:
     visitor = visit(server, color_scheme=scheme, reduced_motion="reduce")
     page = visitor.page

@@ -35,7 +35,7 @@ spaces: [{{space: {{id: demo, name: Demo}}, participants: {{ann: {{tokens: [ann-
 """
 MEDIA_TYPE = "application/x-ndjson"
 schemathesis.serializer.alias(MEDIA_TYPE, "text/plain")
-EXAMPLES = first_of((12, 120), 1)
+EXAMPLES = first_of((6, 120), 1)
 BOUNDED = settings(
     derandomize=True,
     database=None,

@@ -37,6 +37,7 @@ from penstock.journal.segments import (
 )
 from penstock.testing.disk import LyingDisk
 from tests.journal.histories import JOURNAL, START_US, ack, put, rebuilt, reopened
+from tests.tiers import first_of
 
 FRAMES = 3
 
@@ -160,7 +161,7 @@ def test_rows_come_back_as_they_went_in() -> None:
 
 
 @pytest.mark.promise("Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened")
-@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+@pytest.mark.parametrize("mask", first_of([0x01, 0x80, 0xFF], 1))
 def test_every_byte_of_the_newest_segment_flipped(mask: int) -> None:
     for position in range(len(SEGMENT)):
         disk = directory((segment_name(0), flipped(SEGMENT, position, mask)))

@@ -16,6 +16,7 @@ from penstock.spark.lake import compaction
 from penstock.spark.lake.snapshots import LakeError
 from penstock.spark.lake.table import LakeTable, Progress
 from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes, offsets
+from tests.tiers import first_of
 
 COMMITS = 400
 DAY_S = 86_400
@@ -151,7 +152,8 @@ def test_a_replaced_file_is_young_again(tmp_path):
 
 
 @pytest.mark.promise("Spark: pipeline", "compaction merges small files within bounds, without disturbing readers")
-def test_readers_do_not_notice(tmp_path):
+@pytest.mark.parametrize("commits", first_of((21, 60), 1))
+def test_readers_do_not_notice(tmp_path, commits):
     writer = LakeTable(tmp_path, NOTES)
     writer.append(notes(0, 1), {APP: Progress(0, 1)})
     done = Event()
@@ -167,7 +169,7 @@ def test_readers_do_not_notice(tmp_path):
     with ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(read) for _ in range(2)]
         try:
-            for number in range(1, 60):
+            for number in range(1, commits):
                 writer.append(notes(number, number + 1), {APP: Progress(number, number + 1)})
                 if number % 10 == 0:
                     writer.compact(is_forced=True)

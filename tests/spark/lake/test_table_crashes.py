@@ -14,8 +14,9 @@ import pytest
 from penstock.spark.lake.table import LakeTable
 from tests.server_process import environment
 from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, counted, offsets
+from tests.tiers import first_of
 
-ROUNDS = 5
+ROUNDS = first_of((2, 5), 1)
 COMMITS = 60
 
 WRITER = """
@@ -86,9 +87,10 @@ def write(tmp_path: Path) -> Iterator[Callable[[int], int]]:
 
 
 @pytest.mark.promise("Spark: pipeline", "progress is stored in the table; killed writers lose and duplicate nothing")
-def test_killed_writers_lose_nothing_and_double_nothing(tmp_path, write):
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_killed_writers_lose_nothing_and_double_nothing(tmp_path, write, rounds):
     dice = random.Random(7)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         assert write(dice.randrange(1, 120)) == -signal.SIGKILL
         table = LakeTable(tmp_path, NOTES)
         reached = table.progress(APP) or 0
