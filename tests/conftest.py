@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.spark.shared_pipeline import demo_pipeline  # noqa: F401 - a fixture
+from tests.spark.shared_pipeline import QUICK_SPARK, demo_pipeline  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,9 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "tests",
         master="local[2]",
         conf={
-            "spark.ui.enabled": "false",
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            **QUICK_SPARK,
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.local.dir": str(tmp_path_factory.mktemp("spark-local")),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),

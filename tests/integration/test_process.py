@@ -17,6 +17,7 @@ import pytest
 
 from tests.integration.serving import PATIENCE_S, Http, connected, envelope, run, sockets, until
 from tests.server_process import ServerProcess, environment
+from tests.server_template import shared
 
 DOORS = ("--no-relay", "--http", "127.0.0.1:0", "--control", "127.0.0.1:0", "--no-pipeline")
 SEED_SAMPLE = """\
@@ -33,8 +34,8 @@ auth:
 
 
 def up(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A start that is expected to fail."""
-    command = [sys.executable, "-m", "penstock.cli", "up", *words]
+    """A start that is expected to fail, in a copy of a loaded process."""
+    command = [f"{shared().command_folder()}/penstock", "up", *words]
     if "--data" not in words:
         command += ["--data", str(folder / "data")]
     return subprocess.run(

@@ -1,6 +1,6 @@
 """One server with a pipeline for all tests that need one: starting Spark costs more than most of them.
 
-`demo_pipeline` is the server of `penstock up --demo`. The pages about the pipeline run beside it first, then the test that kills the driver
+`demo_pipeline` is the server of `penstock up --demo`. The pages about the pipeline run with it first, then the test that kills the driver
 and stops the server, and then the notebooks on the directory that is left.
 """
 
@@ -32,6 +32,12 @@ ALERTS = "  alerts: {to: ops, rules: [{kind: dead_letters, id: dead}]}\n"
 PACE = "  nice: 0\n  memory: 512m\n  trigger_ms: 4000\n  watch_ms: 4000\n"
 """What a page does in a few seconds is one batch; a page waits for a batch or two."""
 TRAFFIC = b"penstock.demo.process"
+QUICK_SPARK = {
+    "spark.ui.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings of sessions that live for a minute: to compile each plan costs more than to interpret it."""
 
 
 def status(data: Path) -> PipelineStatus:
@@ -68,7 +74,9 @@ def demo_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     """`penstock up --demo` with the tables of the example, after the traffic of the demo has ended."""
     folder = tmp_path_factory.mktemp("demo")
     shutil.copy(ROOT / OWN_TABLE, folder)
-    server = ServerProcess(folder, "--pipeline", "--demo", config=OWN_CONFIG + ALERTS + PACE)
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in QUICK_SPARK.items()))
+    env = {"SPARK_CONF_DIR": str(folder)}
+    server = ServerProcess(folder, "--pipeline", "--demo", config=OWN_CONFIG + ALERTS + PACE, env=env)
     try:
         end_traffic(server)
         yield server
