@@ -70,7 +70,7 @@ def test_a_read_that_fails_is_a_refusal(error, code):
 
 
 def test_only_administrators_read_the_journal():
-    assert permit(OPERATOR) is None
-    anonymous, plain = permit(ANONYMOUS), permit(Principal("plain"))
+    assert permit(OPERATOR, "it") is None
+    anonymous, plain = permit(ANONYMOUS, "it"), permit(Principal("plain"), "it")
     assert anonymous is not None and anonymous.code == "Unauthorized"
     assert plain is not None and plain.code == "Forbidden"

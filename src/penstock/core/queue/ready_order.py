@@ -239,20 +239,18 @@ class KeyedOrder:
         return record if record.sort_key is None else record.sort_key
 
 
+@dataclass(slots=True, eq=False)
 class PriorityOrder:
     """Ready records by urgency. Every `AGED_EVERY`th delivery goes to the record that waited longest, if it waited too long."""
 
-    __slots__ = ("_by_number", "_count", "_levels", "_max_wait_us", "_now_us", "_since_look")
-
-    def __init__(self, max_wait_us: int, *, by_number: bool) -> None:
-        self._max_wait_us = max_wait_us
-        self._by_number = by_number
-        """Whether a record that comes back goes to its index by number, or to the end of its level."""
-        self._levels: list[deque[tuple[int, Record]] | None] = [None] * LEVELS
-        """Since when each record has waited, never less than for the one before it, and the record."""
-        self._count = 0
-        self._now_us = 0
-        self._since_look = 0
+    max_wait_us: int
+    by_number: bool
+    """Whether a record that comes back goes to its index by number, or to the end of its level."""
+    _levels: list[deque[tuple[int, Record]] | None] = field(default_factory=lambda: [None] * LEVELS)
+    """Since when each record has waited, never less than for the one before it, and the record."""
+    _count: int = 0
+    _now_us: int = 0
+    _since_look: int = 0
 
     @property
     def leasable(self) -> PriorityOrder:
@@ -283,9 +281,9 @@ class PriorityOrder:
         if level is None:
             level = self._levels[_level_of(record)] = deque()
         self._count += 1
-        if first and not self._by_number:
+        if first and not self.by_number:
             index = 0
-        elif self._by_number and level and record.seq < level[-1][1].seq:
+        elif self.by_number and level and record.seq < level[-1][1].seq:
             index = bisect(level, record.seq, key=lambda entry: entry[1].seq)
         else:
             level.append((now_us, record))
@@ -323,7 +321,7 @@ class PriorityOrder:
     def _aged(self) -> deque[tuple[int, Record]] | None:
         """The level whose head has waited longest, if that is too long."""
         found = None
-        oldest_us = self._now_us - self._max_wait_us
+        oldest_us = self._now_us - self.max_wait_us
         for level in self._levels:
             if level and level[0][0] <= oldest_us:
                 found, oldest_us = level, level[0][0] - 1

@@ -44,6 +44,7 @@ CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 NO_JOURNAL = Refusal(
     "UnknownRoute", "this server keeps no journal", hint="start the server with `--data DIR` to have one"
 )
+TOKEN_HINT = "send the token of `DIR/run/operator.token`, or one with the scope `admin:*`"
 NEXT, END, EPOCH = "X-Penstock-Next", "X-Penstock-End", "X-Penstock-Epoch"
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -110,14 +111,13 @@ class JournalReaderReply(msgspec.Struct):
 T = TypeVar("T")
 
 
-def permit(principal: Principal) -> Refusal | None:
-    """The journal holds all messages of all tenants, so only an administrator reads it."""
+def permit(principal: Principal, what: str, hint: str | None = None) -> Refusal | None:
+    """Why a principal may not use what is for administrators."""
     if principal.is_admin:
         return None
     if principal.anonymous:
-        hint = "send the token of `DIR/run/operator.token`, or one with the scope `admin:*`"
-        return Refusal("Unauthorized", "the journal needs the operator's token", hint=hint)
-    return Refusal("Forbidden", "the journal needs the scope `admin:*`")
+        return Refusal("Unauthorized", f"{what} needs the operator's token", hint=hint)
+    return Refusal("Forbidden", f"{what} needs the scope `admin:*`")
 
 
 class ThreadReader(threading.local):
@@ -168,7 +168,8 @@ class JournalReads:
             return Refusal("JournalUnavailable", f"sealing failed: {archive.lake_trouble}", hint=hint)
 
     def _open(self, principal: Principal) -> JournalLifecycle | Refusal:
-        refusal = permit(principal)
+        # It holds all messages of all tenants.
+        refusal = permit(principal, "the journal", TOKEN_HINT)
         if refusal is not None:
             return refusal
         if self.archive is None:

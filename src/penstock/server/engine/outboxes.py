@@ -9,26 +9,25 @@ Bytes that readers share count for each of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from penstock.transports.transport import UnreadBytes
 
 
+@dataclass(slots=True, eq=False)
 class Outboxes:
     """The readers that hold something."""
 
-    def __init__(
-        self, limit: Callable[[], int], soon: Callable[[Callable[[], None]], object], log: Callable[..., None]
-    ) -> None:
-        self._limit = limit
-        self._soon = soon
-        self._log = log
-        self._readers: dict[UnreadBytes, None] = {}
-        self.is_due = False
-        """More is held than the bound allows, and readers are about to be cut off."""
-        self.total = 0
-        """Bytes that all of them hold."""
-        self.cut = 0
-        """Readers cut off."""
+    _limit: Callable[[], int]
+    _soon: Callable[[Callable[[], None]], object]
+    _log: Callable[..., None]
+    _readers: dict[UnreadBytes, None] = field(default_factory=dict)
+    is_due: bool = False
+    """More is held than the bound allows, and readers are about to be cut off."""
+    total: int = 0
+    """Bytes that all of them hold."""
+    cut: int = 0
+    """Readers cut off."""
 
     def note(self, reader: UnreadBytes, size: int) -> None:
         """A reader holds this much now; 0 when it is gone."""

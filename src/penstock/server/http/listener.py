@@ -16,6 +16,7 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.operations.outcomes import Late, Result
 from penstock.dialects.courier.wire.request_checks import STEP_BYTES, check_request
+from penstock.server.admin.journal import permit
 from penstock.server.admin.reload import REVOKED
 from penstock.server.auth.tokens import bearer, subprotocol
 from penstock.server.engine.schedulers import in_steps
@@ -276,15 +277,6 @@ def _outcome(task: asyncio.Task[Any]) -> Any:
     if error is not None:
         logs.error("http.failed", exc=error)
     return _FAILED if error is not None or task.cancelled() else task.result()
-
-
-def permit(principal: Principal, what: str) -> Refusal | None:
-    """Why a principal may not use an administrator's route."""
-    if principal.is_admin:
-        return None
-    if principal.anonymous:
-        return Refusal("Unauthorized", f"{what} needs the operator's token")
-    return Refusal("Forbidden", f"{what} needs the scope `admin:*`")
 
 
 def _promise() -> tuple[asyncio.Future[Reply], Done]:
