@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from msgspec.json import decode
+from nacl.signing import SigningKey
 
+from tests.integration import token_peers
 from tests.integration.serving import Http, client_frame, connected, encode, envelope, handshake, server_frame, until
 
 MIB = 1024 * 1024
@@ -69,6 +71,30 @@ def test_a_paused_download_of_the_journal_counts_and_is_cut(start_server):
     until(lambda: figure(http, "outbox_bytes") == 0, "the end of both")
     (line,) = [line for line in server.log().splitlines() if "reader.cut" in line]
     assert "GET /v1/journal/rows" in line and auth.split()[1] not in line
+
+
+@pytest.mark.promise("Hold under hostile conditions", "paused WebSockets of the relay count among all readers")
+def test_paused_relay_sockets_count_and_one_is_cut(start_server):
+    server = start_server("--relay", config=CONFIG)
+    context = token_peers.Sockets()
+    publisher = token_peers.Publisher(context, server.endpoints["pull"], token_peers.make_topic(), b"m" * 32)
+    publisher.register(SigningKey(bytes.fromhex((server.data / "run" / "publisher.key").read_text().strip())))
+    first = publisher.chunk(b"first")
+    http = Http(server.http)
+    with ExitStack() as peers:
+        for _ in range(4):
+            paused = handshake(server.http, "/v1/relay")
+            peers.callback(paused.close)
+            paused.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            paused.write(client_frame(0x81, encode({"topic": publisher.topic.decode()})))
+            assert server_frame(paused) == (2, first)
+        for _ in range(20):  # each holds less than `space_outbox_max`
+            publisher.chunk(b"x" * 500_000)
+        until(lambda: figure(http, "readers_cut_total") >= 1, "the cut")
+        assert 0 < figure(http, "outbox_bytes") < 20 * MIB
+    until(lambda: figure(http, "outbox_bytes") == 0, "the end of all")
+    assert figure(http, "relay_sockets_cut_total") == 0
+    context.destroy(0)
 
 
 SPACE = """
