@@ -54,7 +54,7 @@ async def read(agreed: Agreement, **options: Any) -> tuple[list[str], Complete |
 async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110 - what is waited for happens on another thread
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
 
 def words(count: int) -> list[str]:

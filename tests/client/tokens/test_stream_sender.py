@@ -14,8 +14,9 @@ from penstock.client.tokens import Agreement
 from penstock.core.errors import Refusal
 from penstock.dialects.streamservice.compose_stream import RetentionOptions
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
+from penstock.dialects.streamservice.verify_stream import RetryOptions
 from tests.client.token_relay import TinyRelay
-from tests.client.tokens.driving import FORMATS, HURRY, KEY, WAIT_S, agree, awaited, publisher, read, until, words
+from tests.client.tokens.driving import FORMATS, KEY, WAIT_S, agree, awaited, publisher, read, until, words
 
 
 class TestStreams:
@@ -51,11 +52,11 @@ class TestStreams:
     @awaited
     async def test_silence_is_filled_and_no_reader_gives_up(self, relay: TinyRelay) -> None:
         agreed = agree(relay)
-        stream = penstock.TokenStream(agreed.endpoint, agreed.keys, patience=HURRY)
+        stream = penstock.TokenStream(agreed.endpoint, agreed.keys, patience=RetryOptions(idle_ms=1_500))
         async with stream, publisher(relay, agreed, keeping=RetentionOptions(heartbeat_ms=20)) as out:
             await out.send("a")
             await out.flush()
-            await until(lambda: stream.counts.accepted > 40)  # far beyond what it would wait in silence
+            await until(lambda: stream.counts.accepted > 80)  # far beyond what it would wait in silence
             await out.complete()
             assert [token async for token in stream] == ["a"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -70,16 +71,13 @@ class TokenPublisher:
             keeping: How many sent messages are kept to send them again.
         """
         self.push = push
-        self._keys = keys
-        self._signer = signer
-        self._sub = sub
-        self._pub = pub
-        self._curve = curve
-        self._lifetime_s = lifetime
         self._timeout_s = timeout
         self._connect_timeout_s = connect_timeout
         self._composer = Composer(
             _now_us(), keys, stream_id=stream_id, format=format, batching=batching, keeping=keeping
+        )
+        self._make_sender = partial(
+            StreamSender, self._composer, keys, signer, push=push, pub=pub, curve=curve, sub=sub, lifetime_s=lifetime
         )
         self._began_us = _now_us()
         self._sends = 0
@@ -104,16 +102,7 @@ class TokenPublisher:
     async def open(self) -> Self:
         """Connect and register the stream. Raises `Unreachable` when the relay does not answer in time."""
         if self._sender is None:
-            sender = self._sender = StreamSender(
-                self._composer,
-                self._keys,
-                self._signer,
-                push=self.push,
-                pub=self._pub,
-                curve=self._curve,
-                sub=self._sub,
-                lifetime_s=self._lifetime_s,
-            )
+            sender = self._sender = self._make_sender()
             self._finalizer = weakref.finalize(self, _forget, sender)
             try:
                 await sender.linked(self._connect_timeout_s)

@@ -134,16 +134,7 @@ class StreamSender:
         nonces = [secrets.token_bytes(NONCE_SIZE) for _ in self._topics]
         self._nonce = nonces[-1]
         self._registrations = [
-            (
-                sign_registration(
-                    topic,
-                    exp_s,
-                    self._signer,
-                    nonce=nonce,
-                    now_ms=now_ms,
-                    sub=self._sub,
-                ),
-            )
+            (sign_registration(topic, exp_s, self._signer, nonce=nonce, now_ms=now_ms, sub=self._sub),)
             for topic, nonce in zip(self._topics, nonces, strict=True)
         ]
         self._renew_us = _now_us() + int(self._lifetime_s * 500_000)

@@ -133,25 +133,15 @@ class Registration(msgspec.Struct, frozen=True):
 class Registrar:
     """Checks registrations, and remembers their nonces."""
 
-    __slots__ = ("_age_max_ms", "_lifetime_max_s", "_skew_max_ms", "nonces", "trust")
+    __slots__ = ("_lifetime_max_s", "nonces", "trust")
 
     def __init__(
-        self,
-        trust: TrustStore,
-        nonces: NonceCache | None = None,
-        *,
-        age_max_ms: int = AGE_MAX_MS,
-        skew_max_ms: int = SKEW_MAX_MS,
-        lifetime_max_s: int = LIFETIME_MAX_S,
+        self, trust: TrustStore, nonces: NonceCache | None = None, *, lifetime_max_s: int = LIFETIME_MAX_S
     ) -> None:
         self.trust = trust
-        if nonces is None:
-            nonces = NonceCache(age_max_ms=age_max_ms, skew_max_ms=skew_max_ms)
-        self.nonces = nonces
-        if self.nonces.retention_ms < age_max_ms + skew_max_ms:
+        self.nonces = NonceCache() if nonces is None else nonces
+        if self.nonces.retention_ms < AGE_MAX_MS + SKEW_MAX_MS:
             raise ValueError("nonces must be remembered for as long as an envelope stays young")
-        self._age_max_ms = age_max_ms
-        self._skew_max_ms = skew_max_ms
         self._lifetime_max_s = lifetime_max_s
 
     def admit(self, register: Register, now_ms: int) -> Registration | Refusal:
@@ -162,12 +152,11 @@ class Registrar:
             return _unauthorized("signer", "the signer is not trusted here", "add its key to `relay.signers`")
         try:
             signed, body = signed_envelope(Message(register.frame).root())
-            refusal = self._check_time(signed.envelope.timestamp_ms, now_ms)
+            envelope, signer = signed.envelope, hashlib.sha256(signed.signer).digest()
+            refusal = _check_time(envelope.timestamp_ms, now_ms)
             if refusal is not None:
                 return refusal
-            if self.nonces.is_used(
-                hashlib.sha256(signed.signer).digest(), signed.envelope.nonce
-            ):  # before the costly signature
+            if self.nonces.is_used(signer, envelope.nonce):  # before the costly signature
                 return REPLAYED
             data = canonical(body)
         except WireError as error:
@@ -178,19 +167,8 @@ class Registrar:
                 "the signature is not the signer's",
                 "it is made over the canonical encoding of the request, with no segment table",
             )
-        return self._use_nonce(signed, now_ms) or self._decide(signed, now_ms)
-
-    def _check_time(self, timestamp_ms: int, now_ms: int) -> Refusal | None:
-        if now_ms - timestamp_ms > self._age_max_ms:
-            return _unauthorized("timestamp", "the request is too old", "sign it anew; are the clocks right?")
-        if timestamp_ms - now_ms > self._skew_max_ms:
-            return _unauthorized("timestamp", "the request comes from the future", "are the clocks right?")
-        return None
-
-    def _use_nonce(self, signed: SignedEnvelope, now_ms: int) -> Refusal | None:
-        envelope = signed.envelope
-        signer = hashlib.sha256(signed.signer).digest()
-        return _NONCE_REFUSALS[self.nonces.take(signer, envelope.nonce, envelope.timestamp_ms, now_ms)]
+        verdict = self.nonces.take(signer, envelope.nonce, envelope.timestamp_ms, now_ms)
+        return _NONCE_REFUSALS[verdict] or self._decide(signed, now_ms)
 
     def _decide(self, signed: SignedEnvelope, now_ms: int) -> Registration | Refusal:
         register = read_register(signed.envelope.payload)
@@ -218,6 +196,14 @@ class Registrar:
             nonce=signed.envelope.nonce.hex(),
             timestamp_ms=signed.envelope.timestamp_ms,
         )
+
+
+def _check_time(timestamp_ms: int, now_ms: int) -> Refusal | None:
+    if now_ms - timestamp_ms > AGE_MAX_MS:
+        return _unauthorized("timestamp", "the request is too old", "sign it anew; are the clocks right?")
+    if timestamp_ms - now_ms > SKEW_MAX_MS:
+        return _unauthorized("timestamp", "the request comes from the future", "are the clocks right?")
+    return None
 
 
 def answer_refused(register: Register, refusal: Refusal) -> tuple[bytes, bytes] | None:
