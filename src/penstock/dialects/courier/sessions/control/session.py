@@ -142,9 +142,11 @@ class ControlSession:
         if close is not None and self.closing is None:
             self.closing = (close, refusal.code)
 
-    def _ok(self, req_id: str | int | None, result: Body) -> None:
-        """Answer a request that has an id."""
-        if req_id is not None:
+    def _reply(self, req_id: str | int | None, result: Body | Refusal) -> None:
+        """Answer at once. A success is reported to a request that has an id."""
+        if isinstance(result, Refusal):
+            self._fail(req_id, result)
+        elif req_id is not None:
             self.answers.add(ok_line(req_id, result))
 
     def _line(self, now: Now, line: bytes, problem: Refusal | None) -> None:
@@ -305,7 +307,7 @@ class ControlSession:
             self._subs.refused()
             self._fail(frame.req_id, consumer)
             return
-        self._ok(frame.req_id, {"subId": consumer.label})
+        self._reply(frame.req_id, {"subId": consumer.label})
         credit = frame.credit or frame.auto
         if credit:
             refused = self._machine.grant(now, consumer, credit)
@@ -313,13 +315,10 @@ class ControlSession:
                 self._fail(frame.req_id, refused)
 
     def _tap(self, frame: frames.TapFrame) -> None:
-        refused = check_access(self._machine, self.link.principal, "read", frame.stream)
-        if refused is None:
-            refused = self._machine.tap(self.link, self.link.principal.to_channel(frame.stream))
-        if refused is not None:
-            self._fail(frame.req_id, refused)
-        else:
-            self._ok(frame.req_id, {"stream": frame.stream})
+        machine, who = self._machine, self.link.principal
+        channel = who.to_channel(frame.stream)
+        refused = check_access(machine, who, "read", frame.stream) or machine.tap(self.link, channel)
+        self._reply(frame.req_id, refused or {"stream": frame.stream})
 
     def _with_subscription(self, now: Now, frame: frames.UnsubscribeFrame | frames.GrantFrame) -> None:
         if frame.sub_id is not None and frame.sub_id in self._followers:
@@ -331,34 +330,27 @@ class ControlSession:
             return
         if isinstance(frame, frames.GrantFrame):
             refusal = self._machine.grant(now, consumer, frame.n)
-            if refusal is not None:
-                self._fail(frame.req_id, refusal)
-            else:
-                self._ok(frame.req_id, {"credit": consumer.credit})
+            self._reply(frame.req_id, refusal or {"credit": consumer.credit})
             return
         self._subs.forget(consumer)
         self._machine.unsubscribe(now, consumer)
-        self._ok(frame.req_id, {"subId": consumer.label})
+        self._reply(frame.req_id, {"subId": consumer.label})
 
     def _follow(self, now: Now, frame: frames.FollowFrame) -> None:
         label = self._followers.open(frame, frame.sub_id in self._subs)
         if isinstance(label, Refusal):
             self._fail(frame.req_id, label)
             return
-        self._ok(frame.req_id, {"subId": label})
+        self._reply(frame.req_id, {"subId": label})
         self._followers.start(now, label)
 
     def _with_follower(self, frame: frames.UnsubscribeFrame | frames.GrantFrame, label: str) -> None:
-        answer: Body = {"subId": label}
         if isinstance(frame, frames.GrantFrame):
             credit = self._followers.grant(label, frame.n)
-            if isinstance(credit, Refusal):
-                self._fail(frame.req_id, credit)
-                return
-            answer = {"credit": credit}
+            self._reply(frame.req_id, credit if isinstance(credit, Refusal) else {"credit": credit})
         else:
             self._followers.close(label)
-        self._ok(frame.req_id, answer)
+            self._reply(frame.req_id, {"subId": label})
 
     def _ack(self, now: Now, frame: frames.AckFrame) -> None:
         ids = frame.id if isinstance(frame.id, list) else [frame.id]
