@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.core.limits import Limits
@@ -174,6 +175,15 @@ def test_a_close_with_very_many_correlations_delays_no_other_session() -> None:
         assert "more than 10000 items" in error(heard)["message"]
     assert time.process_time() - began < 3.0, "18 million comparisons take several seconds"
     assert len(driver.space.state.streams) == 200
+
+
+def test_a_message_of_very_many_strings_is_rejected_and_one_with_many_quotes_is_not() -> None:
+    driver = GatewayDriver()
+    (p1,) = driver.joined("p1")
+    (said,) = p1.send(b'{"kind":"chat","payload":{"text":"x","v":[%b]}}' % b",".join([b'"1e000"'] * 100_000))
+    assert "more than 100000 strings" in error([said])["message"]
+    p1.send(msgspec.json.encode({"kind": "chat", "payload": {"text": '"' * 300_000}}))
+    assert len(driver.rows("envelope")) == 1
 
 
 @pytest.mark.promise("Capabilities and log files of a gateway", "waiting and sent messages are bounded in bytes too")

@@ -14,9 +14,10 @@ from penstock.bench.queue.loads import QueueJob
 from penstock.bench.relay.loads import SIGNERS
 from penstock.bench.soak.loads import SoakJob
 from penstock.cli.options import PLAIN, Output
+from penstock.cli.output import print_table
 from penstock.journal.audit import audit
 
-BOUNDS = {"longestTurnMs": 50.0, "serverRssMib": 600.0, "relayRssMib": 600.0}
+BOUNDS = {"longestTurnMs": 50.0, "serverRssMib": 600.0, "relayRssMib": 600.0, "lost": 0.0}
 P99_RATIO_MAX = 5.0
 Figures = dict[str, float]  # what one run showed
 
@@ -40,17 +41,19 @@ def soak(
         attacked = _run(group, "attack", SoakJob(seconds=seconds, connections=connections), rate)
         control = _run(group, "burn", SoakJob(seconds=seconds, share=attacked["attackersCpuS"] / seconds), rate)
         result.failures += judge(attacked, control)
+        if not output.as_json:
+            print_table(["", *attacked], [["attack", *attacked.values()], ["control", *control.values()]])
 
     return ProcessGroup(result, durable=True).run(run, output)
 
 
 def judge(attacked: Figures, control: Figures) -> list[str]:
-    """The bounds that the attack exceeded, and the control run did not: else the machine is too busy to judge."""
+    """The bounds that the attack exceeded. Only the latency of normal clients is compared with the control run."""
     ratio = attacked["p99Ms"] / max(control["p99Ms"], 0.001)
     over = [
         f"{name} is {attacked[name]:,.0f}, at most {most:,.0f}"
         for name, most in BOUNDS.items()
-        if attacked[name] > max(most, control[name])
+        if attacked[name] > most
     ]
     return over + [f"p99 is {ratio:.1f} times that of the control run"] * (ratio > P99_RATIO_MAX)
 
@@ -68,8 +71,6 @@ def _run(group: ProcessGroup, role: str, job: SoakJob, rate: int) -> Figures:
     normal = QueueJob(port=server.port, seconds=job.seconds, stream="soak/normal", rate=rate, board=group.board())
     sent, taken = group.flow(server.pid, "queue.loads:pace", normal, "queue.loads:consume")
     report = attackers.report()
-    if sent.count != taken.count:
-        raise BenchError(f"{sent.count} envelopes were confirmed and {taken.count} were acked")
     server.check_counts("soak/normal", sent.count)
     done, longest_ms = to_round(server.pid, sent, taken), server.metric("penstock_loop_turn_longest_seconds") * 1e3
     group.result.add(role, f"nothing: one envelope a write; {report.count:,} attacks", [done])
@@ -77,7 +78,7 @@ def _run(group: ProcessGroup, role: str, job: SoakJob, rate: int) -> Figures:
     server.stop()
     if not (checked := audit(server.data)).is_sound:
         raise BenchError(f"the journal is damaged: {checked.findings[0].what}")
-    values = (longest_ms, *sizes, (done.latency_ms or {})["p99"], report.cpu_s)
+    values = (round(longest_ms, 1), *sizes, abs(sent.count - taken.count), (done.latency_ms or {})["p99"], report.cpu_s)
     figures = dict(zip((*BOUNDS, "p99Ms", "attackersCpuS"), values, strict=True))
     group.result.notes.append(f"{role}: {msgspec.json.encode(figures).decode()}")
     return figures

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import zmq
@@ -22,6 +22,7 @@ _EVENTS = b"GET /v1/live?view=latestPerAgent HTTP/1.1\r\nHost: 127.0.0.1\r\nAcce
 _TAP = b'{"type":"tap","reqId":1,"stream":"soak/normal"}\n'
 _GHOST = b'{"type":"subscribe","reqId":%d,"stream":"soak/ghost-%d","subId":"s%d"}\n'
 _BODY = b'{"to":"soak/x","envelope":{"id":"a","ts":"2026-01-01T00:00:00Z","type":"t","payload":%b}}'
+_ITEM = b'{"id":"%d","ts":"2026-01-01T00:00:00Z","type":"t","payload":"%b"}'
 _POST = b"POST /v1/enqueue HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%b"
 _LONE = rb'{"type":"enqueue","reqId":1,"to":"soak/x","env":{"id":"a","ts":"x","type":"t","payload":"\ud800"}}'
 
@@ -56,12 +57,13 @@ class Attackers:
         return sock
 
     def bodies(self) -> None:
-        """What costs most to parse for its size: numbers, keys, depth, escapes, and one long string."""
+        """What costs most to parse for its size: numbers, keys, depth, escapes, one long string, a full array."""
         size = self._job.body
         keys = b"".join(b'"%d":0,' % number for number in range(size // 11))
         texts = [b'"%b"' % (piece * (size // len(piece))) for piece in (b"x", rb"\ud83d\ude00")]
-        for payload in (b"[1%b]" % (b",1.5e300" * (size // 8)), b'{%b"z":0}' % keys, b"[" * size, *texts):
-            body = _BODY % payload
+        payloads = (b"[1%b]" % (b",1.5e300" * (size // 8)), b'{%b"z":0}' % keys, b"[" * size, *texts)
+        items = b",".join(_ITEM % (number, b"1" * (size // 8192)) for number in range(4096))
+        for body in (*(_BODY % payload for payload in payloads), b'{"to":"soak/x","envelopes":[%b]}' % items):
             with suppress(OSError), self._open(self._job.http_port, _POST % (len(body), body)) as sock:
                 sock.recv(MIB)
 
@@ -97,12 +99,9 @@ class Attackers:
 def attack(job: SoakJob) -> LoadReport:
     """All attackers at once; `count` is tries."""
     all_ = Attackers(job)
-    attacks = (all_.bodies, all_.paused, all_.subscriptions, all_.mistakes)
-    threads = [threading.Thread(target=all_.run, args=[each]) for each in attacks]
     announce()
-    for step in (threading.Thread.start, threading.Thread.join):
-        for thread in threads:
-            step(thread)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(all_.run, (all_.bodies, all_.paused, all_.subscriptions, all_.mistakes)))
     return LoadReport(all_.tries)
 
 

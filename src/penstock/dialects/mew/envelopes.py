@@ -20,6 +20,8 @@ from penstock.dialects.mew.gateway_messages import PROTOCOL, PROTOCOLS, MewRefus
 
 SLACK = 64 * 1024
 """Bytes of spaces and names that an envelope may have beyond its limit, which counts its members only."""
+STRINGS_MAX = 100_000
+"""Strings of a message, keys included: a closer look at the numbers between them costs about 0.1 µs each."""
 NAMES_MAX = 10_000
 """Items of `to` and of `correlation_id`."""
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -112,6 +114,8 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefu
             return _fields.decode(data)
         if _SPACE.search(data) is not None:
             data = msgspec.json.format(data, indent=-1)
+        if data.count(b'"') - data.count(b'\\"') > 2 * STRINGS_MAX:
+            return MewRefusal.processing(f"the message has more than {STRINGS_MAX} strings")
         problem = cost_problem(data) or depth_problem(data, limits.depth_max)
         if problem is not None:
             return MewRefusal.processing(problem.message)

@@ -61,6 +61,15 @@ def test_a_request_in_steps_holds_back_the_lines_after_it() -> None:
     assert [(answer["reqId"], answer["type"]) for answer in peer.heard()] == [(1, "ok"), (2, "ok"), (3, "error")]
 
 
+def test_costly_requests_of_one_read_take_several_turns() -> None:
+    broker = Broker()
+    peer = broker.control()
+    peer.send(b"".join(line(type_="stats", stream="q", reqId=n) for n in range(200)))
+    assert len(peer.heard()) < 100, "two turns at most"
+    broker.run()
+    assert [answer["reqId"] for answer in peer.heard()][-1] == 199
+
+
 def test_a_redrive_is_finished_when_its_connection_closes() -> None:
     broker = Broker()
     peer = broker.control()

@@ -57,8 +57,9 @@ class LineQueue:
         self._start()
 
     def hold_back(self, lines: list[bytes]) -> None:
-        """Handle these lines before those that wait."""
+        """Handle these lines in a later turn, before those that wait."""
         self._lines.extendleft(reversed(lines))
+        self._start()
 
     @property
     def is_busy(self) -> bool:

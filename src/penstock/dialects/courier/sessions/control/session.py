@@ -38,6 +38,10 @@ from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
 FEATURES += ["views", "live", "triggers", "tap", "partition"]
+WEIGHT_MAX = 2_000
+"""Lines of one connection that are handled in one turn, where each is an enqueue or an ack: about 10 ms."""
+FRAME_WEIGHT, READ_WEIGHT = 8, 100
+"""For how many of those lines another request counts, and a read, which may list a thousand envelopes."""
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
 
@@ -59,6 +63,8 @@ class ControlSession:
         """Only a `hello` with a token is accepted."""
         self.identified: Callable[[], None] = lambda: None
         """Called when the peer has shown who it is."""
+        self._weight = 0
+        """What the lines of this turn have cost."""
         self._parts: list[bytes] = []
         self._parts_size = 0
         self._is_discarding = False
@@ -99,6 +105,7 @@ class ControlSession:
 
     def _take(self, now: Now, lines: list[bytes], problem: Refusal | None) -> None:
         """Handle whole lines; `problem` is what the checks of a large one found."""
+        self._weight = 0
         for number, line in enumerate(lines, 1):
             if len(line) > self._line_max:
                 self._runs.close(now)
@@ -107,7 +114,7 @@ class ControlSession:
                 self._line(now, line, problem)
             if self.closing is not None:
                 break
-            if self._queue.is_busy:
+            if self._queue.is_busy or self._weight > WEIGHT_MAX:
                 self._queue.hold_back(lines[number:])
                 break
         self._runs.close(now)
@@ -171,8 +178,10 @@ class ControlSession:
             self._runs.close(now)
             self._refuse(frames.reference_of(line), problem)
             return
+        self._weight += 1
         if not self.token_needed and self._joins_run(now, frame):
             return
+        self._weight += READ_WEIGHT if isinstance(frame, ReadFrame) else FRAME_WEIGHT
         self._runs.close(now)
         self._frame(now, frame)
         if self._machine.effects:
