@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.bench.compare import (
@@ -116,6 +116,7 @@ def test_a_constant_factor_is_found_whatever_the_pairs_share():
     assert compute_ratio(old, [1.25 * value for value in old]) == Ratio(1.25, 1.25, 1.25)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=15))
 def test_the_interval_holds_the_median_and_is_the_same_each_time(samples):
     old, new = [before for before, _ in samples], [after for _, after in samples]
