@@ -12,6 +12,7 @@ from pathlib import Path
 import zmq
 
 from penstock.dialects.streamservice.wire import Chunk, Register, Resume, peek
+from penstock.transports.zeromq import end_context
 
 Parts = Sequence[bytes]
 Meddle = Callable[[Parts], list[Parts]]
@@ -53,7 +54,7 @@ class TinyRelay:
         self._thread.join(10)
         assert not self._thread.is_alive()
         self._wake.close(0)
-        self._context.term()
+        end_context(self._context)
 
     def inject(self, *parts: bytes) -> None:
         """Send something to readers that no publisher sent."""

@@ -1,13 +1,15 @@
-"""Sockets whose path is too long for the system get a short path that clients find."""
+"""Sockets whose path is too long for the system get a short path that clients find; contexts end in a bounded time."""
 
 from __future__ import annotations
 
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 import zmq
 
+from penstock.transports import zeromq
 from penstock.transports.zeromq import IPC_MAX, bind, short_ipc
 
 
@@ -30,3 +32,15 @@ def test_a_path_that_is_too_long_has_a_short_one_whatever_the_temporary_director
     finally:
         context.destroy(0)
         short.unlink(missing_ok=True)
+
+
+def test_the_end_of_a_context_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zeromq, "LINGER_MS", 1)
+    context = zmq.Context()
+    stuck = context.socket(zmq.PAIR)
+    zeromq.end_context(context)
+    (ending,) = [thread for thread in threading.enumerate() if thread.name == "zmq-term"]
+    assert ending.is_alive()
+    stuck.close(0)
+    ending.join(10)
+    assert not ending.is_alive()

@@ -27,7 +27,7 @@ from penstock.server.relay.memory_guard import MemoryGuard
 from penstock.server.relay.reports import FACTS, BindFailed, RelayReport, encode
 from penstock.server.relay.service import StreamService
 from penstock.server.relay.subscriptions import RelaySettings
-from penstock.transports.zeromq import EndpointError
+from penstock.transports.zeromq import EndpointError, end_context
 
 EXIT_UNABLE = 3
 """Exit code when the sockets cannot be bound; a retry does not help."""
@@ -148,7 +148,7 @@ def run(task: RelayTask, source: int, descriptor: int) -> int:
         outlet.finish()
         return EXIT_UNABLE
     finally:
-        context.term()
+        end_context(context)
     outlet.finish()
     return 0
 
