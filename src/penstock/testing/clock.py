@@ -23,7 +23,7 @@ class Clock:
 
     >>> clock = Clock()
     >>> clock.after(5_000, lambda: print("five milliseconds later"))  # doctest: +ELLIPSIS
-    <...>
+    HandTimer(...)
     >>> clock.step()
     five milliseconds later
     True
