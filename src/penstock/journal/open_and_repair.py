@@ -361,8 +361,10 @@ class Opened:
             self._save()
         log = Log(self.disk, self.position, sync=self.sync)
         # A segment of another epoch is not continued: its header holds the epoch of all its rows.
-        if self._tail is not None and self._is_of_this_epoch(self._tail[0]):
-            log.resume(*self._tail)
+        if self._tail is not None:
+            header, _, _ = decode_header(self.disk.read(self._tail[0]), self._tail[0])
+            if header.epoch == self.identity.epoch:
+                log.resume(*self._tail)
         log.make_reserve()
         return log
 
@@ -374,10 +376,6 @@ class Opened:
     def publish(self) -> None:
         """Publish the end of the committed rows to readers in other processes."""
         self.disk.overwrite(WATERMARK, encode_watermark(self.position.offset, self.position.epoch))
-
-    def _is_of_this_epoch(self, name: str) -> bool:
-        header, _, _ = decode_header(self.disk.read(name), name)
-        return header.epoch == self.identity.epoch
 
     def end(self) -> None:
         """The run ended cleanly: nothing can have been lost."""

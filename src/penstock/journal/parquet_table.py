@@ -109,16 +109,8 @@ class EventsTable:
             )
         added: list[AddAction | RemoveAction] = [self._write([part], date, journal) for date, part in _by_date(rows)]
         first = rows.column("offset")[0].as_py()
-        table.create_write_transaction(
-            added,
-            "append",
-            TABLE_SCHEMA,
-            partition_by=["date"],
-            commit_properties=CommitProperties(
-                custom_metadata={"penstock.from": str(first), "penstock.to": str(end)},
-                app_transactions=[Transaction(f"{journal}/{shard}", end)],
-            ),
-        )
+        about = {"penstock.from": str(first), "penstock.to": str(end)}
+        _commit(table, added, CommitProperties(about, app_transactions=[Transaction(f"{journal}/{shard}", end)]))
         return True
 
     def _write(self, parts: Iterable[pa.Table], date: str, journal: str, *, last: int | None = None) -> AddAction:
@@ -199,7 +191,7 @@ class EventsTable:
         gone: list[AddAction | RemoveAction] = [
             RemoveAction(file.path, True, now_ms, file.size, {"date": file.path[5:15]}) for file in files
         ]
-        table.create_write_transaction(gone, "append", TABLE_SCHEMA, partition_by=["date"])
+        _commit(table, gone)
         for file in files:
             (self.path / file.path).unlink(missing_ok=True)
 
@@ -228,13 +220,11 @@ class EventsTable:
         now_ms = added.modification_time
         actions: list[AddAction | RemoveAction] = [added]
         actions += [RemoveAction(file.path, False, now_ms, file.size, {"date": date}) for file in run]
-        table.create_write_transaction(
-            actions,
-            "append",
-            TABLE_SCHEMA,
-            partition_by=["date"],
-            commit_properties=CommitProperties(custom_metadata={"penstock.operation": "compact"}),
-        )
+        _commit(table, actions, CommitProperties({"penstock.operation": "compact"}))
+
+
+def _commit(table: DeltaTable, actions: list[AddAction | RemoveAction], about: CommitProperties | None = None) -> None:
+    table.create_write_transaction(actions, "append", TABLE_SCHEMA, partition_by=["date"], commit_properties=about)
 
 
 def _by_date(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

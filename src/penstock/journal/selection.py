@@ -25,6 +25,7 @@ class ColumnRange(msgspec.Struct, frozen=True):
     has_nulls: bool
 
 
+_BOUND = ("door", "event", "channel", "kind", "sender", "id", "corr")
 Ranges = Callable[[str], ColumnRange | None]
 """The range of a column by its name, or None where nothing is known of it."""
 
@@ -44,35 +45,14 @@ class Selection(msgspec.Struct, frozen=True):
     corrs: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        *,
-        door: str | None = None,
-        channel: str | None = None,
-        event: str | None = None,
-        kind: str | None = None,
-        sender: str | None = None,
-        id: str | None = None,  # noqa: A002 - as the column is called
-        corr: str | None = None,
-    ) -> Selection:
-        """At most one value a column, as people ask."""
-        given = [(value,) if value else () for value in (door, channel, event, kind, sender, id, corr)]
-        doors, channels, events, kinds, senders, ids, corrs = given
-        return cls(doors, channels, events, True, kinds, senders, ids, corrs)
+    def of(cls, **given: str | None) -> Selection:
+        """At most one value a column, by the column's name, as people ask."""
+        return msgspec.structs.replace(cls(), **{f"{name}s": (value,) for name, value in given.items() if value})
 
     @property
     def bounds(self) -> list[tuple[str, tuple[str, ...]]]:
         """The columns that are bound to values, with these."""
-        named = (
-            ("door", self.doors),
-            ("event", self.events),
-            ("channel", self.channels),
-            ("kind", self.kinds),
-            ("sender", self.senders),
-            ("id", self.ids),
-            ("corr", self.corrs),
-        )
-        return [(name, values) for name, values in named if values]
+        return [(name, values) for name in _BOUND if (values := getattr(self, f"{name}s"))]
 
     @property
     def columns(self) -> list[str]:

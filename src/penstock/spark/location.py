@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,13 +135,7 @@ class SourceJournal:
         with source_errors(str(self.location)):
             bounds = self.bounds()
             low, high = (bounds.first, bounds.end) if self._local is None else self._local.around(time_us)
-        while low < high:
-            middle = (low + high) // 2
-            if self.time_of(middle) < time_us:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return low + bisect_left(range(low, high), time_us, key=self.time_of)
 
     def seams(self) -> list[int]:
         """Offsets of segment and file boundaries, where a range is best cut."""

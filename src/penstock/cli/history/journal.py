@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -189,14 +190,11 @@ def offset_at(journal: ReadableJournal, first: int, end: int, at_us: int) -> int
     """The first row at or after a time. Times never decrease, so the search halves the range."""
     import pyarrow as pa
 
-    while first < end:
-        middle = (first + end) // 2
-        batch = next(iter(journal.batches(middle, middle + 1, ["recorded_at"])))
-        if batch.column(0).cast(pa.int64())[0].as_py() < at_us:
-            first = middle + 1
-        else:
-            end = middle
-    return first
+    def time_of(offset: int) -> Any:
+        batch = next(iter(journal.batches(offset, offset + 1, ["recorded_at"])))
+        return batch.column(0).cast(pa.int64())[0].as_py()
+
+    return first + bisect_left(range(first, end), at_us, key=time_of)
 
 
 def seal_now(data: Path, config: Path | None) -> dict[str, Any]:

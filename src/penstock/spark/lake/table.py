@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -99,23 +99,7 @@ class LakeTable(TableReader):
 
         A commit without rows still moves the progress. The caller leaves out rows that are stored already.
         """
-        with self.writing():
-            table = self._ready()
-            fresh = self._fresh(table, progress)
-            if progress and not fresh:
-                if not isinstance(rows, pa.Table):
-                    self.discard(rows)
-                return False
-            for app, step in fresh.items():
-                stored = table.transaction_version(app)
-                if stored is not None and step.first < stored:
-                    raise LakeError(
-                        f"rows {step.first} to {stored - 1} of `{app}` are already in table `{self.name}`",
-                        f"leave them out and begin at {stored}",
-                    )
-            files = self._staged(table, [rows]) if isinstance(rows, pa.Table) else list(rows)
-            self._commit(table, "append", fresh, files)
-            return True
+        return self._put("append", rows, progress)
 
     def merge(self, rows: pa.Table, progress: Mapping[str, Progress]) -> bool:
         """Insert rows and replace those with the same key. Returns False if all of the progress is stored already."""
@@ -148,6 +132,16 @@ class LakeTable(TableReader):
 
         A rebuilt table may have less progress than the one it replaces; `may_go_back` allows that.
         """
+        return self._put("overwrite", rows, progress, may_go_back=may_go_back)
+
+    def _put(
+        self,
+        operation: Literal["append", "overwrite"],
+        rows: pa.Table | Sequence[StagedFile],
+        progress: Mapping[str, Progress],
+        *,
+        may_go_back: bool = False,
+    ) -> bool:
         with self.writing():
             table = self._ready()
             fresh = dict(progress) if may_go_back else self._fresh(table, progress)
@@ -155,8 +149,15 @@ class LakeTable(TableReader):
                 if not isinstance(rows, pa.Table):
                     self.discard(rows)
                 return False
+            for app, step in fresh.items() if operation == "append" else ():
+                stored = table.transaction_version(app)
+                if stored is not None and step.first < stored:
+                    raise LakeError(
+                        f"rows {step.first} to {stored - 1} of `{app}` are already in table `{self.name}`",
+                        f"leave them out and begin at {stored}",
+                    )
             files = self._staged(table, [rows]) if isinstance(rows, pa.Table) else list(rows)
-            self._commit(table, "overwrite", fresh, files, live_files(table))
+            self._commit(table, operation, fresh, files, live_files(table) if operation == "overwrite" else ())
             return True
 
     def replace_with(self, other: LakeTable, apps: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.spark.lake.schemas import ENVELOPES
 from penstock.spark.lake_tables.envelope_body import parse, parse_mew
 from penstock.spark.lake_tables.expressions import MEW, owner_of, query
@@ -18,26 +19,15 @@ SENT = "(door = 'courier' and event = 'enqueue' or door = 'mew' and event = 'env
 """Rows of envelopes, as SQL."""
 INBOXES = "event = 'enqueue' and channel like 'agents/%/inbox' and not (meta <=> '{\"moved\":true}')"
 """Rows of envelopes enqueued to inboxes, as SQL. A redriven dead letter is not new, as in the live view."""
-_FROM_ROW = (
-    "journal",
-    "offset",
-    "recorded_at",
-    "door",
-    "channel",
-    "seq",
-    "id",
-    "kind",
-    "sender",
-    "corr",
-    "bytes",
-)
+_READ = [*(name for name in ENVELOPES.schema.names if name in FILE_SCHEMA.names), "kind", "body"]
+"""Columns of a journal row that the table has too, and those that are converted."""
 
 
 def envelopes(events: DataFrame) -> DataFrame:
     """One row for each envelope, dead letters included."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    rows = events.where(SENT).select(*_FROM_ROW, "body")
+    rows = events.where(SENT).select(*_READ)
     return rows.mapInArrow(_read, from_arrow_schema(ENVELOPES.schema))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -149,14 +150,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _unchanged(self, journal: SourceJournal, epoch: int, end: int) -> int:
         """The end of the rows of an epoch and earlier, by binary search: epochs never decrease."""
-        low, high = min(journal.bounds().first, end), end
-        while low < high:
-            middle = (low + high) // 2
-            if journal.epoch_of(middle) > epoch:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        low = min(journal.bounds().first, end)
+        return low + bisect_right(range(low, end), epoch, key=journal.epoch_of)
 
     def _lose(self, journal: SourceJournal, first: int, end: int) -> None:
         what = (
