@@ -90,16 +90,14 @@ class Printer:
             sys.stdout.write(msgspec.json.Encoder().encode_lines(rows).decode())
             sys.stdout.flush()
         else:
-            lines = [self._cells(_for_people(row)) for row in records(batch)]
+            rows = [_for_people(row) for row in records(batch)]
+            lines = [["-" if row.get(name) in (None, "") else str(row[name]) for name in self._columns] for row in rows]
             for cells in lines:
                 for name, cell in zip(self._columns, cells, strict=True):
                     self._widths[name] = max(self._widths[name], min(len(cell), _WIDTH_MAX))
             head = [] if self.count else [list(self._columns)]
             print_lines(self._line(cells) for cells in head + lines)
         self.count += batch.num_rows
-
-    def _cells(self, row: dict[str, Any]) -> list[str]:
-        return ["-" if row.get(name) in (None, "") else str(row[name]) for name in self._columns]
 
     def _line(self, cells: list[str]) -> str:
         padded = [cell.ljust(self._widths[name]) for name, cell in zip(self._columns, cells, strict=True)]

@@ -32,7 +32,7 @@ from penstock.journal.open_and_repair import (
     segments,
 )
 from penstock.journal.parquet_table import FILE_SCHEMA, DataFile, EventsTable
-from penstock.journal.segments import KIND_LOG, DamageError, Scan
+from penstock.journal.segments import KIND_LOG, SHARD, DamageError, Scan
 
 FINDINGS_MAX = 1000
 """Findings that are listed; further ones are dropped."""
@@ -100,7 +100,7 @@ class _Walk:
         self._last_us = max(self._last_us, pc.max(micros).as_py())
 
 
-def audit(data: Path, progress: Progress | None = None, shard: int = 0) -> Audit:
+def audit(data: Path, progress: Progress | None = None) -> Audit:
     """Audit a data directory."""
     report = Audit()
     disk = RealDisk(data / "journal")
@@ -118,7 +118,7 @@ def audit(data: Path, progress: Progress | None = None, shard: int = 0) -> Audit
     if mark is None:
         report.find("watermark", "it is missing or its checksum is wrong")
     found = segments(disk)
-    readable, report.sealed_end = _table(bronze, identity.id, shard, report)
+    readable, report.sealed_end = _table(bronze, identity.id, report)
     files = readable or []
     total = sum(file.size for file in files) + sum(_sizes(disk, [s.name for s in found]))
     walk = _Walk(report)
@@ -141,7 +141,7 @@ def audit(data: Path, progress: Progress | None = None, shard: int = 0) -> Audit
         report.find(
             found[0].name, f"rows {report.sealed_end} to {found[0].first - 1} are neither here nor in the table"
         )
-    end = _hot(disk, found, walk, report, _Context(bronze, identity, shard, mark), advance)
+    end = _hot(disk, found, walk, report, _Context(bronze, identity, mark), advance)
     if readable is None and not found and mark is not None:
         end = mark[0]  # all rows are in the table
     report.end = end if mark is None else min(end, mark[0])
@@ -161,7 +161,7 @@ def _sizes(disk: RealDisk, names: list[str]) -> Iterator[int]:
             continue
 
 
-def _table(bronze: EventsTable, journal: str, shard: int, report: Audit) -> tuple[list[DataFile] | None, int]:
+def _table(bronze: EventsTable, journal: str, report: Audit) -> tuple[list[DataFile] | None, int]:
     for name, what in DeltaLog(bronze.path).damage():
         report.find(f"lake/events/_delta_log/{name}", what)
     try:
@@ -169,7 +169,7 @@ def _table(bronze: EventsTable, journal: str, shard: int, report: Audit) -> tupl
         if table is None:
             return [], 0
         files = [file for file in bronze.files(table) if file.journal == journal]
-        return files, table.transaction_version(f"{journal}/{shard}") or 0
+        return files, table.transaction_version(f"{journal}/{SHARD}") or 0
     except Exception as error:  # whatever the Delta library says: the table cannot be read
         what = error.what if isinstance(error, DamageError) else f"the table cannot be opened: {error}"
         report.find("lake/events", what)
@@ -214,7 +214,6 @@ class _Context(msgspec.Struct):
 
     bronze: EventsTable
     identity: Identity
-    shard: int
     mark: tuple[int, int] | None
 
 
@@ -242,7 +241,7 @@ def _hot(
 
 def _moved(context: _Context, walk: _Walk, report: Audit) -> int:
     """The sealer removed a segment meanwhile: its rows must be in the table now."""
-    files, report.sealed_end = _table(context.bronze, context.identity.id, context.shard, report)
+    files, report.sealed_end = _table(context.bronze, context.identity.id, report)
     for file in files or []:
         if walk.expected is None or file.first >= walk.expected:
             _sealed(context.bronze, file, walk, report)

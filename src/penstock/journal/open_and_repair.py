@@ -30,6 +30,7 @@ from penstock.journal.disk import Disk
 from penstock.journal.log import RESERVE, Log, Position, Sync
 from penstock.journal.segments import (
     KIND_LIVE,
+    SHARD,
     DamageError,
     Header,
     Scan,
@@ -172,10 +173,9 @@ class Opened:
     With `loss_floor`, damage is accepted: the journal is cut where it begins, but not before this offset.
     """
 
-    def __init__(self, disk: Disk, *, fresh_id: str, sync: Sync, shard: int = 0, loss_floor: int | None = None) -> None:
+    def __init__(self, disk: Disk, *, fresh_id: str, sync: Sync, loss_floor: int | None = None) -> None:
         self.disk = disk
         self.sync = sync
-        self.shard = shard
         found = read_identity(disk)
         if found is None and named(disk, LOG_PREFIX):
             raise DamageError(IDENTITY, 0, "segments are here, but the journal's identity is missing")
@@ -183,7 +183,7 @@ class Opened:
         self._loss_floor = loss_floor
         self.news: Entry | None = None
         """The row that begins a new epoch, and says why."""
-        self.position = Position(self.identity.id, shard, self.identity.epoch, 0)
+        self.position = Position(self.identity.id, SHARD, self.identity.epoch, 0)
         self._mark = read_watermark(disk)
         self._may_have_lost = not self.identity.is_clean and self.identity.sync != "commit"
         if self._may_have_lost:

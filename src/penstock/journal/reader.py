@@ -18,6 +18,7 @@ from penstock.journal.open_and_repair import Identity, read_identity, read_water
 from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, EventsTable
 from penstock.journal.sealed_reader import Part, SealedRows, SealedView
 from penstock.journal.segment_index import IndexedSegment
+from penstock.journal.segments import SHARD
 from penstock.journal.selection import Selection
 
 RACES_MAX = 100
@@ -62,13 +63,12 @@ class Bounds(msgspec.Struct):
 class JournalReader:
     """A read-only view of `DIR/journal` and `DIR/lake`. For one thread."""
 
-    def __init__(self, data: Path, shard: int = 0) -> None:
+    def __init__(self, data: Path) -> None:
         self._journal = data / "journal"
         if not self._journal.is_dir():
             raise JournalError(f"there is no journal in `{data}`; is this the data directory of a server?")
         self._disk = RealDisk(self._journal)
-        self._sealed = SealedRows(EventsTable(data / "lake"), shard)
-        self._shard = shard
+        self._sealed = SealedRows(EventsTable(data / "lake"))
         self._segments: dict[str, IndexedSegment] = {}
 
     def identity(self) -> Identity:
@@ -94,7 +94,7 @@ class JournalReader:
         view = self._sealed.view(identity.id)
         end, epoch = self._watermark()
         first = min([file.first for file in view.files[:1]] + [one.first for one in hot[:1]], default=end)
-        return Bounds(identity.id, self._shard, epoch, first, view.end, end), view
+        return Bounds(identity.id, SHARD, epoch, first, view.end, end), view
 
     def _watermark(self) -> tuple[int, int]:
         for _ in range(RACES_MAX):

@@ -33,7 +33,7 @@ from penstock.journal.open_and_repair import (
 )
 from penstock.journal.parquet_table import FILE_SCHEMA, EventsTable
 from penstock.journal.retention import Retention, choose
-from penstock.journal.segments import KIND_LIVE, DamageError, Header, Scan, encode_frame, encode_header
+from penstock.journal.segments import KIND_LIVE, SHARD, DamageError, Header, Scan, encode_frame, encode_header
 
 LIVE_BATCH_ROWS = 4096
 
@@ -72,13 +72,12 @@ class Sealer:
     """Seals the closed segments of one journal directory."""
 
     def __init__(
-        self, disk: Disk, lake: Path, make_machine: Callable[[], Recoverable], *, retention: Retention, shard: int = 0
+        self, disk: Disk, lake: Path, make_machine: Callable[[], Recoverable], *, retention: Retention
     ) -> None:
         self._disk = disk
         self._bronze = EventsTable(lake)
         self._make_machine = make_machine
         self._retention = retention
-        self._shard = shard
 
     def seal(self, now_us: int, *, wants_live: bool = False) -> SealReport:
         """Seal all closed segments; `wants_live` writes a live file even if little has changed."""
@@ -87,7 +86,7 @@ class Sealer:
         if identity is None:
             return report
         closed = [segment for segment in segments(self._disk) if segment.limit is not None]
-        report.sealed_end = self._bronze.sealed_end(identity.id, self._shard)
+        report.sealed_end = self._bronze.sealed_end(identity.id, SHARD)
         for segment in closed:
             report.sealed_rows += self._publish(segment, report.sealed_end, identity.id)
             report.sealed_end = max(report.sealed_end, segment.limit or 0)
@@ -112,7 +111,7 @@ class Sealer:
         batches = [fitted(batch, FILE_SCHEMA, identity) for batch in _until(scan, limit)]
         rows = pa.Table.from_batches(batches)
         rows = rows.filter(pa.compute.greater_equal(rows.column("offset"), sealed_end))
-        self._bronze.publish(rows, journal, self._shard, limit)
+        self._bronze.publish(rows, journal, SHARD, limit)
         return int(rows.num_rows)
 
     def _newest_live(self) -> int:
@@ -138,7 +137,7 @@ class Sealer:
             name = live_name(live_offset)
             scan, batches = read_live(self._disk.read(name), name)
             for batch in batches:
-                for row in decode_rows(batch, journal, self._shard, scan.header.epoch):
+                for row in decode_rows(batch, journal, SHARD, scan.header.epoch):
                     last_us = max(last_us, row.recorded_at)
                     machine.resume(Now(last_us, last_us), row)
         for segment in closed:
@@ -147,11 +146,11 @@ class Sealer:
             scan = Scan(self._disk.read(segment.name), segment.name, is_last=False)
             epoch = scan.header.epoch
             for batch in _until(scan, segment.limit or 0):
-                for row in decode_rows(batch, journal, self._shard, epoch):
+                for row in decode_rows(batch, journal, SHARD, epoch):
                     if row.offset >= live_offset:
                         last_us = max(last_us, row.recorded_at)
                         machine.restore(Now(last_us, last_us), row)
-        header = Header(journal, self._shard, epoch, end, KIND_LIVE)
+        header = Header(journal, SHARD, epoch, end, KIND_LIVE)
         machine.wake(Now(last_us, last_us))  # what has been idle for a while is written down as asleep
         self._write_live(header, machine.snapshot(Now(last_us, last_us)), last_us)
         return end

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from penstock.journal.columns import fitted
 from penstock.journal.delta_log import newest_entry
 from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, DataFile, EventsTable
+from penstock.journal.segments import SHARD
 from penstock.journal.selection import ColumnRange, Selection
 
 TIME_SLACK_US = 2_000
@@ -42,9 +43,8 @@ class Part(msgspec.Struct, frozen=True):
 class SealedRows:
     """The sealed rows of one journal and shard. For one thread."""
 
-    def __init__(self, bronze: EventsTable, shard: int) -> None:
+    def __init__(self, bronze: EventsTable) -> None:
         self._bronze = bronze
-        self._shard = shard
         self._view: SealedView | None = None
 
     def view(self, journal: str) -> SealedView:
@@ -53,7 +53,7 @@ class SealedRows:
         if self._view is None or self._view.version != version:
             # The files are listed first: what is sealed meanwhile is then not missed, only found again in a segment.
             files = [file for file in self._bronze.files() if file.journal == journal]
-            self._view = SealedView(version, files, self._bronze.sealed_end(journal, self._shard))
+            self._view = SealedView(version, files, self._bronze.sealed_end(journal, SHARD))
         return self._view
 
     def forget(self) -> None:

@@ -20,6 +20,8 @@ import pyarrow as pa
 
 MAGIC = b"PENSTOCK"
 VERSION = 1
+SHARD = 0
+"""The one shard of a journal on one machine."""
 KIND_LOG = 0
 KIND_LIVE = 1
 """A live file: the state at an offset, in rows, instead of history."""

@@ -88,14 +88,10 @@ class Selection(msgspec.Struct, frozen=True):
         """Whether every row of a part of a file with these ranges passes."""
         for name, values in self.bounds:
             found = ranges(name)
-            if found is None or found.has_nulls or not _is_one_of(found, values):
+            if found is None or found.has_nulls or found.least != found.greatest or found.least not in values:
                 return False
         sender = ranges("sender") if not self.with_pipeline else None
         return self.with_pipeline or (sender is not None and not _reaches(sender, f"{PIPELINE}*"))
-
-
-def _is_one_of(found: ColumnRange, values: Sequence[str]) -> bool:
-    return found.least == found.greatest and found.least in values
 
 
 def _matches(column: Any, values: Sequence[str]) -> Any:

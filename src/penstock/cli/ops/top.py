@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, flag
@@ -55,7 +56,8 @@ def top(
     time.sleep(interval)
     watch.look()
     if common.as_json:
-        print_json(_bounded(watch.reading, rows))
+        shown = watch.reading
+        print_json(msgspec.structs.replace(shown, queues=shown.queues[:rows], streams=shown.streams[:rows]))
     else:
         console().print(picture(watch.reading, rows, watch.trouble))
 
@@ -78,12 +80,6 @@ def _follow(watch: ServerPoller, interval: float, rows: int) -> None:
             time.sleep(interval)
             watch.look()
             live.update(picture(watch.reading, rows, watch.trouble), refresh=True)
-
-
-def _bounded(reading: Reading, rows: int) -> Reading:
-    import msgspec
-
-    return msgspec.structs.replace(reading, queues=reading.queues[:rows], streams=reading.streams[:rows])
 
 
 def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:

@@ -24,7 +24,7 @@ from penstock.journal.parquet_table import EventsTable
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.journal.seal import SealReport
-from penstock.journal.segments import DamageError
+from penstock.journal.segments import SHARD, DamageError
 from penstock.server.config.load import Config, ConfigError, load, policy_for
 from penstock.server.engine.child_supervisor import ChildError, run_child
 from penstock.server.engine.machines import Machines, make_machine
@@ -115,7 +115,7 @@ class JournalLifecycle:
     def _check_table(self, opened: Opened) -> None:
         """Rows of the table were committed. A table that cannot be read is announced and does not stop the start."""
         try:
-            end = EventsTable(self.data / "lake").sealed_end(opened.identity.id, opened.shard)
+            end = EventsTable(self.data / "lake").sealed_end(opened.identity.id, SHARD)
         except DamageError as error:
             self._note_lake(str(error))
             return

@@ -52,11 +52,6 @@ class Layout:
     statistics: tuple[str, ...] = ()
     """Columns with a minimum and a maximum for each file, as the table's configuration lists them."""
 
-    @property
-    def file_schema(self) -> pa.Schema:
-        """The columns inside a file: partition values are only in the log and the directory's name."""
-        return pa.schema([field for field in self.schema if field.name not in self.partition_by])
-
 
 @dataclass(frozen=True)
 class StagedFile:
@@ -187,7 +182,9 @@ class _Writer:
         self._path = root / self._name
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._draft = self._path.with_name(f".{self._path.name}.tmp")
-        self._parquet = pq.ParquetWriter(self._draft, layout.file_schema, compression="zstd")
+        # Partition values are only in the log and the directory's name.
+        inside = pa.schema([field for field in layout.schema if field.name not in layout.partition_by])
+        self._parquet = pq.ParquetWriter(self._draft, inside, compression="zstd")
         self.rows = 0
         self._nulls = dict.fromkeys(layout.statistics, 0)
         self._least: dict[str, Any] = {}

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.journal.delta_log import table_names
+from penstock.journal.segments import SHARD
 from penstock.spark import location
 from penstock.spark.errors import HintedError
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import EVENTS, GAPS, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.location import SourceJournal
-from penstock.spark.pipeline.queries import SHARD
 
 
 class LostRowsError(HintedError):

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.journal.segments import SHARD
 from penstock.spark.lake.data_files import StagedFile
 from penstock.spark.lake.schemas import GAPS, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
 from penstock.spark.pipeline.gaps import TablesAheadError, check_not_gone, record_gap
-from penstock.spark.pipeline.queries import SHARD
 from penstock.spark.pipeline.steps import Step, only, ordered
 
 if TYPE_CHECKING:

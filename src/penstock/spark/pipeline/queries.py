@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from penstock.journal.segments import SHARD
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -20,8 +22,6 @@ CHECKPOINTS = "_checkpoints"
 QUERIES = ("ingest", "watch")
 READER = "pipeline"
 """Prefix of the named readers that make the journal keep rows until the pipeline has read them."""
-SHARD = 0
-"""The one shard of a journal on one machine."""
 _OFFSETS = "offsets"
 """The directory in a checkpoint with one file for each planned batch, named by its number."""
 

@@ -68,16 +68,8 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
         Step(schemas.ENVELOPES, lambda batch: envelopes(batch.events), when=SENT),
         Step(schemas.DELIVERIES, lambda batch: deliveries(batch.events), when=SETTLED),
         Step(schemas.FRAMES, lambda batch: frames(batch.events), when=FRAMED),
-        Step(
-            schemas.TOKEN_CHUNKS,
-            lambda batch: token_chunks(batch.events),
-            when=PASSED,
-        ),
-        Step(
-            schemas.LATEST_PER_AGENT,
-            lambda batch: latest_per_agent(envelopes(batch.inboxes)),
-            when=INBOXES,
-        ),
+        Step(schemas.TOKEN_CHUNKS, lambda batch: token_chunks(batch.events), when=PASSED),
+        Step(schemas.LATEST_PER_AGENT, lambda batch: latest_per_agent(envelopes(batch.inboxes)), when=INBOXES),
         Step(
             schemas.TRIGGER_MINUTES,
             lambda batch: trigger_minutes(batch.whole_minutes, batch.until),

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from penstock.ipc.pipeline import AlertsSection, SilenceRule, TriggerFailureRule
+from penstock.journal.segments import SHARD
 from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.agents import agents, turns
@@ -25,7 +26,6 @@ from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import Act, Alert, Breach
 from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
-from penstock.spark.pipeline.queries import SHARD
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,7 +193,8 @@ class AlertWatch:
     def _send(self, changed: Sequence[Alert], end: int, *, is_clock: bool) -> None:
         """Enqueue an envelope for each change of state."""
         to = self._settings.to
-        news = [alert for alert in changed if self._is_news(alert)]
+        states = {alert.id: alert.state for alert in self._firing.values()}
+        news = [alert for alert in changed if states.get(alert.id) != alert.state]
         if to is None or self._stage is None or not news:
             return
         lines = [msgspec.json.encode(alerts.envelope(alert, to)) for alert in news]
@@ -203,10 +204,6 @@ class AlertWatch:
             number = max(number, self._stage.last(APP) or 0) + 1
         self._stage.part(APP, number, PART, lines)
         self._stage.commit(APP, number, [PART])
-
-    def _is_news(self, alert: Alert) -> bool:
-        known = self._firing.get(alert.id)
-        return known is None or known.state != alert.state
 
     def compact_tables(self) -> None:
         """Compact the tables if they are due."""

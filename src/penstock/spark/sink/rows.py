@@ -117,14 +117,10 @@ def _addressed(line: dict[str, Any], to: str | None, kind: str | None) -> dict[s
 
 def _values(column: pa.Array, name: str, *, is_text: bool) -> list[Any]:
     values = column.to_pylist()
-    if name == "payload" and _is_string(column.type):
+    if name == "payload" and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return values if is_text else [None if value is None else _json(value) for value in values]
     plain = to_plain(column.type)
     return values if plain is None else [None if value is None else plain(value) for value in values]
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _json(text: str) -> msgspec.Raw:
