@@ -4,6 +4,8 @@ Files of about the same size (a tier) are merged when there are enough of them, 
 many commits there are. Rows, their order of arrival and the progress of applications do not change.
 """
 
+# size: which files are merged; the table reads, writes and commits them
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from penstock.journal.segments import SHARD
@@ -78,18 +76,3 @@ def repair_checkpoint(checkpoint: Path) -> list[str]:
     for file in left:
         file.unlink(missing_ok=True)
     return [file.name for file in left]
-
-
-def load_file(file: Path, setting: str, failure: Callable[[str], Exception]) -> ModuleType:
-    """Run a Python file that a setting names; raises `failure` if that is not possible."""
-    if not file.is_file():
-        raise failure(f"`{setting}` names `{file}`, which does not exist")
-    spec = importlib.util.spec_from_file_location(f"penstock_{setting.rpartition('.')[2]}_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise failure(f"`{file}` cannot be loaded: {type(error).__name__}: {error}") from error
-    return module

@@ -6,16 +6,17 @@ way of cutting the journal into batches ends in the same table.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from penstock.journal.delta_log import TABLE_NAME
 from penstock.spark.errors import HintedError
 from penstock.spark.lake import schemas
 from penstock.spark.lake.schemas import TableDefinition
-from penstock.spark.pipeline.queries import load_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,6 +158,21 @@ def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
                 )
             steps.append(_step(spark, file, found))
     return steps
+
+
+def load_file(file: Path, setting: str, failure: Callable[[str], Exception]) -> ModuleType:
+    """Run a Python file that a setting names; raises `failure` if that is not possible."""
+    if not file.is_file():
+        raise failure(f"`{setting}` names `{file}`, which does not exist")
+    spec = importlib.util.spec_from_file_location(f"penstock_{setting.rpartition('.')[2]}_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise failure(f"`{file}` cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
 
 
 def _marks(file: Path) -> list[UserTable]:

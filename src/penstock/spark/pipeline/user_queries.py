@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark.pipeline.queries import load_file, repair_checkpoint
+from penstock.spark.pipeline.queries import repair_checkpoint
+from penstock.spark.pipeline.steps import load_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
