@@ -85,7 +85,8 @@ def json_problem(data: bytes) -> Refusal | None:
         value = decode_any(data)
     except _MALFORMED as error:
         return _malformed(error)
-    return _changed(data, _again(value))
+    again = _again(value)
+    return None if again == data else _changed(data, again)
 
 
 def json_steps(data: bytes) -> Generator[None, None, Refusal | None]:
