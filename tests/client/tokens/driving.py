@@ -16,6 +16,7 @@ from tests.client.token_relay import TinyRelay
 
 KEY = SigningKey(bytes(range(32)))
 WAIT_S = 20.0
+POLL_S = 0.001
 CALM = RetryOptions(idle_ms=120_000)
 HURRY = RetryOptions(resume_tries_max=3, probe_ms=50, idle_ms=500, resume_first_ms=10)
 FORMATS = ["chunk", "block"]
@@ -54,7 +55,7 @@ async def read(agreed: Agreement, **options: Any) -> tuple[list[str], Complete |
 async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110 - what is waited for happens on another thread
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(POLL_S)
 
 
 def words(count: int) -> list[str]:

@@ -18,6 +18,7 @@ from struct import error as layout_error
 
 import msgspec
 
+from penstock.core.relay.topic import Message as Published
 from penstock.dialects.streamservice.capnp_segments import REASONS, Message, Struct, WireError
 
 TOPIC_SIZE = 64
@@ -176,3 +177,17 @@ class Heads:
         if len(self.sizes) >= HEADS_MAX:
             self.sizes.clear()
         self.sizes[frame[:HEAD]] = len(frame)
+
+
+def link_of(message: Published) -> tuple[bytes, bytes]:
+    """The mark of the preceding message and the own mark, of a message in the form that subscribers receive."""
+    if isinstance(message, tuple):
+        prev = peek_block(message[1])
+        return b"" if isinstance(prev, FrameFault) else prev, message[2]
+    found = peek(message[TOPIC_SIZE:])
+    return (found.prev, found.mac) if isinstance(found, Chunk) else (b"", b"")
+
+
+def mark_of(message: Published) -> bytes | None:
+    """The MAC of a message in the form that subscribers receive."""
+    return link_of(message)[1] or None

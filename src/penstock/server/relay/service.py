@@ -29,8 +29,9 @@ from penstock.dialects.streamservice.wire import (
     Heads,
     Register,
     Resume,
+    link_of,
+    mark_of,
     peek,
-    peek_block,
 )
 from penstock.server.relay.memory_guard import FREE_MAX, MemoryGuard, return_free_memory
 from penstock.server.relay.reports import RelayReady, RelayStopped, TopicRegistered
@@ -55,14 +56,6 @@ COUNT_US = 1_000_000
 REOPEN_STEPS, REOPEN_STEP_S = 2_500, 0.002
 """libzmq releases an address a moment after its socket closed."""
 TERMINATE = b"TERMINATE"
-
-
-def mark_of(message: Message) -> bytes | None:
-    """The MAC of a message in the form that subscribers receive."""
-    if isinstance(message, tuple):
-        return message[2]
-    found = peek(message[TOPIC_SIZE:])
-    return found.mac if isinstance(found, Chunk) else None
 
 
 class StreamService:
@@ -332,7 +325,7 @@ class StreamService:
     def _publish_closely(self, now_us: int, name: bytes, message: Message, size: int) -> Topic | None:
         """Publish, and check links or journal the message."""
         if self.settings.check_links:
-            prev, mark = _link(message)
+            prev, mark = link_of(message)
             newest = self._newest.get(name)
             if newest is not None and prev != newest:
                 self.stats.refuse("link")
@@ -392,15 +385,6 @@ class StreamService:
         self.stats.report(stopped)
         self.stats.flush()
         return stopped
-
-
-def _link(message: Message) -> tuple[bytes, bytes]:
-    """The mark of the preceding message, and the own mark."""
-    if isinstance(message, tuple):
-        prev = peek_block(message[1])
-        return b"" if isinstance(prev, FrameFault) else prev, message[2]
-    found = peek(message[TOPIC_SIZE:])
-    return (found.prev, found.mac) if isinstance(found, Chunk) else (b"", b"")
 
 
 def _now() -> Now:

@@ -86,6 +86,11 @@ class _Settling(_OwnFrame):
     reason: str | None = None
     ms: int | None = None
 
+    def to_request(self) -> SettleRequest:
+        """The request that HTTP has for it."""
+        op = str(self.__struct_config__.tag)
+        return SettleRequest(self.id, op, self.lease_id, None, self.delay_ms, self.reason, self.requeue, self.ms)
+
 
 class AckFrame(_OwnFrame, tag="ack"):
     id: str | list[str]

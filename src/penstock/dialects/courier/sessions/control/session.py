@@ -3,7 +3,6 @@
 Owns the partial line that a chunk left behind, the subscriptions and followers, and the answers that wait for the journal. It must never know
 a transport or a clock. Answers keep the order of their requests; deliveries go out between them. `runs.py` batches single enqueues and acks.
 """
-# size: one method for each frame; parts of it would share the state of the connection.
 
 from __future__ import annotations
 
@@ -228,7 +227,7 @@ class ControlSession:
             case frames.AckFrame():
                 self._ack(now, frame)
             case frames.NackFrame() | frames.ReleaseFrame() | frames.TermFrame() | frames.ExtendFrame():
-                self._settle(now, frame)
+                self._answer(frame.req_id, self._subs.settle(now, frame.to_request(), frame.sub_id))
             case frames.FollowFrame():
                 self._follow(now, frame)
             case frames.RedriveFrame():
@@ -377,15 +376,6 @@ class ControlSession:
                 deny(self.answers, frame.req_id, one)
         elif frame.req_id is not None:
             self._answer(frame.req_id, Result({"id": frame.id}, self._machine.commit_log.gate))
-
-    def _settle(
-        self, now: Now, frame: frames.NackFrame | frames.ReleaseFrame | frames.TermFrame | frames.ExtendFrame
-    ) -> None:
-        op = str(type(frame).__struct_config__.tag)
-        request = SettleRequest(
-            frame.id, op, frame.lease_id, None, frame.delay_ms, frame.reason, frame.requeue, frame.ms
-        )
-        self._answer(frame.req_id, self._subs.settle(now, request, frame.sub_id))
 
     # What the runtime calls
 
