@@ -12,9 +12,9 @@ from penstock.core.rate_limits import Rate, Rates
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.core.tenants import Quota, dead_name, home_name, is_dead, tenant_of
 from penstock.dialects.courier.operations import queries
+from penstock.dialects.courier.operations.enqueue import SendRequest, send
 from penstock.dialects.courier.operations.outcomes import Late, Result
 from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, redrive
-from penstock.dialects.courier.operations.send import SendRequest, send
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.sessions.pull import PullRequest, check_pull
 from tests.dialects.courier.talking import Broker, HandJournal, Peer, envelope

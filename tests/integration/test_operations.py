@@ -8,7 +8,7 @@ import re
 import pytest
 
 from penstock.server.metrics.metric_names import METRICS
-from penstock.server.ops.deployment import containerfile
+from penstock.server.ops.reference_pages import containerfile
 from tests.integration.serving import Http, until
 from tests.server_process import ServerProcess
 

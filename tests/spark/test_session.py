@@ -4,11 +4,55 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import penstock.spark
-from penstock.spark.session import DEFAULTS, JAVA_OPTIONS, pipeline_conf
+from penstock.spark.session import DEFAULTS, JAVA_OPTIONS, MasterError, check_master, is_local, pipeline_conf
+from tests.server_process import environment
+from tests.spark.journals import Written
+
+PATIENCE_S = 60.0
+
+
+def test_a_master_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+    Written(tmp_path / "data").add(1)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{nobody.getsockname()[1]}"
+        words = ["pipeline", "run", "--once", "--data", str(tmp_path / "data"), "--master", master]
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.cli", *words],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    output = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert f"no Spark master answers at `{master}`: connection refused" in output
+    assert "hint: start the master, or correct its address" in output
+
+
+def test_of_several_masters_one_is_enough_and_a_wrong_address_is_explained() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as somebody, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        there, absent = (f"127.0.0.1:{one.getsockname()[1]}" for one in (somebody, nobody))
+        check_master(f"spark://{absent},{there}")
+        with pytest.raises(MasterError, match=f"`spark://{absent}`: connection refused"):
+            check_master(f"spark://{absent}")
+    check_master("local[2]")
+    check_master("yarn")
+    with pytest.raises(MasterError, match="not the address") as caught:
+        check_master("spark://cluster:main")
+    assert caught.value.hint == "write `spark://host:7077`"
+    asked = ["local[2]", "spark://127.0.0.1:1", "spark://localhost", "spark://127.0.0.1,far:1", "yarn"]
+    assert [is_local(master) for master in asked] == [True, True, True, False, False]
 
 
 def test_public_names_stay_functions_when_every_module_is_loaded() -> None:

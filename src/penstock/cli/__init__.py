@@ -53,7 +53,7 @@ _COMMANDS = {
     "restore": ("ops.backup:restore", "Restore a data directory from a backup."),
     "print": ("print_files:print_", "Print deployment files, alert rules, a dashboard and references."),
     "bench": ("penstock.bench:bench", "Measure the server and compare it with peers."),
-    "completion": ("reference:completion", "Print a shell completion script."),
+    "completion": ("print_files:completion", "Print a shell completion script."),
 }
 """Each command: its module below `penstock.cli`, and its line in the list of commands."""
 _WITH_SPARK = ("pipeline", "bench")

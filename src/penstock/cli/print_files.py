@@ -1,11 +1,12 @@
-"""`penstock print systemd|container|alerts|dashboard|metrics|http|errors|cli`: deployment files and references of this version."""
+"""`penstock print` and `penstock completion`: deployment files, references of this version, and the completion of a shell."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -31,20 +32,20 @@ def systemd(
       penstock print systemd > /etc/systemd/system/penstock.service
       penstock print systemd --program /opt/penstock/bin/penstock --config /etc/penstock.yaml
     """
-    from penstock.server.ops.deployment import systemd_unit
+    from penstock.server.ops.reference_pages import systemd_unit
 
     found = program or str(Path(sys.executable).with_name("penstock"))
     _out(systemd_unit(found, data=data, config=config, user=user), output)
 
 
 _PAGES = {
-    "container": ("ops.deployment:containerfile", "a Containerfile for a checkout", " > Containerfile"),
+    "container": ("ops.reference_pages:containerfile", "a Containerfile for a checkout", " > Containerfile"),
     "alerts": ("metrics.grafana:alert_rules", "alert rules for Prometheus", " > penstock-alerts.yaml"),
     "dashboard": ("metrics.grafana:dashboard", "a dashboard for Grafana", " > penstock-dashboard.json"),
     "metrics": ("ops.reference_pages:metrics_reference", "the reference of every metric, as Markdown", ""),
     "http": ("ops.reference_pages:http_reference", "the reference of every HTTP route, as Markdown", ""),
     "errors": ("config.reference:error_reference", "the reference of every error code, as Markdown", ""),
-    "cli": ("penstock.cli.reference:cli_reference", "the reference of every command, as Markdown", ""),
+    "cli": ("penstock.cli.print_files:cli_reference", "the reference of every command, as Markdown", ""),
 }
 """Texts without options: the function that makes each, below `penstock.server`; what it is; the end of the example."""
 
@@ -69,3 +70,60 @@ def _out(text: str, output: Output) -> None:
         print_json({"text": text})
     else:
         sys.stdout.write(text)
+
+
+_HEAD = """\
+# Commands
+
+*Printed by `penstock print cli` from the commands in `src/penstock/cli`; do not edit.*
+
+Every command has `--json` and `--help`. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a check failed, 130 interrupted. An
+error prints its code and a hint on stderr. Commands use the server on `./penstock-data` with its operator token, or
+`PENSTOCK_URL` and `PENSTOCK_TOKEN`.
+"""
+_STARTED_AS = re.compile(r"^(penstock.*?) -m [\w.]+", re.M)
+"""How this process was started; not part of a usage line."""
+_EXAMPLE = re.compile(r"For example:\n\n((?:  .*\n|\n(?=  ))+)")
+
+
+def cli_reference() -> str:
+    """Every command with its options, in Markdown."""
+    from penstock.cli import build
+
+    names = [name for name in build().resolved_commands() if not name.startswith("-")]
+    # A command that is named shows its docstring, not the line of the list.
+    app = build([*names, *_CONFIG])
+    text = str(app.generate_docs(output_format="markdown", recursive=True))
+    body = text[text.index("## Table of Contents") :].replace("## Table of Contents\n", "", 1)
+    body = _STARTED_AS.sub(r"\1", body)
+    return _HEAD + _EXAMPLE.sub(_fenced, body).rstrip("\n") + "\n"
+
+
+_CONFIG = ("check", "show", "doc", "reload")
+
+
+def _fenced(match: re.Match[str]) -> str:
+    lines = [line.removeprefix("  ") for line in match[1].rstrip("\n").split("\n")]
+    return "For example:\n\n```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")],
+    *,
+    output: Output = PLAIN,
+) -> None:
+    """Print a script with which a shell completes commands and options.
+
+    For example:
+
+      penstock completion bash > ~/.local/share/bash-completion/completions/penstock
+      penstock completion zsh > ~/.zfunc/_penstock
+      penstock completion fish > ~/.config/fish/completions/penstock.fish
+    """
+    from penstock.cli import build
+
+    script = build().generate_completion(shell=shell)
+    if output.as_json:
+        print_json({"shell": shell, "script": script})
+    else:
+        print(script, end="" if script.endswith("\n") else "\n")

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.spark.lake.views import history, tables
+    from penstock.spark.lake.catalog import history, tables
     from penstock.spark.lake_tables.token_streams import token_audit
     from penstock.spark.lake_tables.verification_keys import TokenKey
     from penstock.spark.pipeline.steps import table

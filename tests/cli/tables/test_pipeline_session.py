@@ -29,8 +29,8 @@ from penstock.journal.reader import JournalError
 from penstock.journal.segments import DamageError
 from penstock.spark.errors import HintedError
 from penstock.spark.lake.locks import TableLock
-from penstock.spark.master import MasterError
 from penstock.spark.pipeline.process import LOCK
+from penstock.spark.session import MasterError
 from tests.cli.journals import write_journal
 
 

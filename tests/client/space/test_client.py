@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.client.space import pending
+from penstock.client.space import connection
 from penstock.client.space.feed import Feed
 from penstock.client.space.messages import Frame, SpaceEnvelope, frame_bytes, read_message
 from penstock.client.space.roster import Roster
@@ -131,7 +131,7 @@ class TestSending:
         run(go())
 
     def test_no_more_envelopes_are_open_at_once_than_allowed(self, monkeypatch):
-        monkeypatch.setattr(pending, "OPEN_MAX", 2)
+        monkeypatch.setattr(connection, "OPEN_MAX", 2)
 
         async def go():
             async with joined() as (space, seat, _):

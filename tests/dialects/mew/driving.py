@@ -20,7 +20,7 @@ from penstock.core.records import Fact, is_fresh
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import UNAUTHENTICATED
 from penstock.dialects.mew.machine import SpaceMachine
-from penstock.dialects.mew.rights import SpaceObserver
+from penstock.dialects.mew.participants import SpaceObserver
 from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings, StreamSettings
 from penstock.dialects.mew.state import SpaceMemory

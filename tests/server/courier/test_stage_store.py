@@ -15,8 +15,7 @@ from penstock.core.limits import Limits
 from penstock.core.queue.stage import Draft
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.dialects.courier.operations.outcomes import Outcome, Result
-from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit, read
-from penstock.dialects.courier.wire.staged_frames import StagedFrame
+from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit, StagedFrame, read
 from penstock.server.courier.stage_store import Staging
 from tests.dialects.courier.talking import Broker, HandJournal
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 
 from penstock.core.clock import Now
-from penstock.dialects.mew.rights import Decision
+from penstock.dialects.mew.participants import Decision
 from penstock.server.files import line_writer
 from penstock.server.logging import gateway_logs
 from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, redact, switches

@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.errors import TABLE
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
-from penstock.dialects.courier.wire import ordering_keys
+from penstock.dialects.courier.wire import envelopes
 from penstock.testing.network import SimConnection
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken
@@ -249,7 +249,7 @@ class Witness:
         if policy.partitioned:
             lane = env.get("partitionKey", headers.get("partitionKey", seq))  # without a key there is no order
         elif policy.priority:
-            lane = ordering_keys.priority(msgspec.json.encode(env))
+            lane = envelopes.priority(msgspec.json.encode(env))
         firsts = self._firsts.setdefault((stream, lane), [])
         at = bisect(firsts, (lease, seq))
         if (at > 0 and firsts[at - 1][1] > seq) or (at < len(firsts) and firsts[at][1] < seq):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake.schemas import TableDefinition
-from penstock.spark.lake.snapshots import LakeError
 from penstock.spark.lake.table import LakeTable, Progress
+from penstock.spark.lake.table_reader import LakeError
 from tests.server_process import environment
 from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes, offsets
 

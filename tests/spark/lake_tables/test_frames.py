@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from penstock.core.rows import Row
 from penstock.spark.lake.schemas import FANOUT_MINUTES, FRAMES
 from penstock.spark.lake_tables import conversations
-from penstock.spark.lake_tables.agents import agents
-from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.lake_tables.envelope_body import parse_mew
-from penstock.spark.lake_tables.envelopes import envelope_rows, envelopes
+from penstock.spark.lake_tables.envelopes import agents, envelope_rows, envelopes
 from penstock.spark.lake_tables.frames import fanout_minutes, frames
-from penstock.spark.lake_tables.minutes import MINUTE_US, from_us, queue_minutes
+from penstock.spark.lake_tables.minutes import MINUTE_US, deliveries, from_us, queue_minutes
 from tests.spark.journaled import JOURNAL, MINUTE_0, Journaled, events_of, holder
 
 if TYPE_CHECKING:

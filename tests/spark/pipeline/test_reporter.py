@@ -12,10 +12,10 @@ from penstock.spark.errors import DataLossError, GoneError, JournalChangedError,
 from penstock.spark.java import JavaError
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake_tables.verification_keys import KeysError
-from penstock.spark.master import MasterError
-from penstock.spark.pipeline import steps, user_queries
+from penstock.spark.pipeline import queries, steps
 from penstock.spark.pipeline.gaps import LostRowsError, TablesAheadError
 from penstock.spark.pipeline.reporter import MESSAGE_MAX, Reporter, code_in, describe, diagnose
+from penstock.spark.session import MasterError
 
 
 @pytest.mark.promise("Spark: pipeline", "data loss stops the pipeline in a named state with a hint")
@@ -26,7 +26,7 @@ from penstock.spark.pipeline.reporter import MESSAGE_MAX, Reporter, code_in, des
         (RuntimeError("penstock.spark.errors.JournalChangedError: DATA_LOSS: the checkpoint is of journal a, and this is b"), "watch", "JournalChanged", "pipeline reset"),
         (RuntimeError("[STREAM_CHECKPOINT_X] a checkpoint that cannot be read"), "watch", "CheckpointUnusable", "reset watch"),
         (steps.StepError("`x.py` is not there"), None, "BadTable", "pipeline.tables"),
-        (user_queries.QueryError("`x.py` is not there"), None, "BadQuery", "pipeline.queries"),
+        (queries.QueryError("`x.py` is not there"), None, "BadQuery", "pipeline.queries"),
         (KeysError("`keys`, line 1: what"), None, "BadKeys", "pipeline.token_keys"),
     ],
 )  # fmt: skip
@@ -59,7 +59,7 @@ def test_rows_lost_in_a_crash_are_not_called_a_gap(tmp_path: Path) -> None:
 def test_every_code_but_the_checkpoint_is_that_of_an_exception() -> None:
     errors = [
         JournalChangedError(""), JournalRewoundError(""), DataLossError(""), GoneError("here", 0, 1, "gone"),
-        steps.StepError(""), user_queries.QueryError(), KeysError(), JavaError(""), SchemaError(""), LostRowsError(""), TablesAheadError(""),
+        steps.StepError(""), queries.QueryError(), KeysError(), JavaError(""), SchemaError(""), LostRowsError(""), TablesAheadError(""),
     ]  # fmt: skip
     for error in errors:
         raised = f"{type(error).__module__}.{type(error).__qualname__}: {error}"

@@ -58,7 +58,7 @@ def restore(
       penstock restore /backup/monday.tar --data /var/lib/penstock
     """
     from penstock.server.journal.lifecycle import progress_bar
-    from penstock.server.ops.restore import restore as make
+    from penstock.server.ops.backup import restore as make
 
     with progress_bar("restoring", is_wanted=not place.as_json) as bar:
         manifest, report = make(source, place.data, bar)

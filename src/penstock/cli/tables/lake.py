@@ -109,14 +109,14 @@ def compact(
       penstock lake compact
       penstock lake compact --table envelopes
     """
-    from penstock.spark.lake import compaction
+    from penstock.spark.lake import merge
 
     with speaking():
         done = []
         for one in _tables(place.data, table):
             with one.writing():
                 went, came = one.compact_files(files_min=2)
-                entries = compaction.shorten(one)
+                entries = merge.shorten(one)
             done.append({"table": one.name, "merged": went, "into": came, "log_entries_removed": entries})
     _report(place, done, "merged")
 
@@ -136,13 +136,13 @@ def vacuum(
       penstock lake vacuum
       penstock lake vacuum --table alerts --json
     """
-    from penstock.spark.lake import compaction
+    from penstock.spark.lake import merge
 
     with speaking():
         done = []
         for one in _tables(place.data, table):
             with one.writing():
-                entries = compaction.shorten(one)
+                entries = merge.shorten(one)
                 count, size = one.log.sweep(time.time())
             done.append({"table": one.name, "removed": count, "bytes": size, "log_entries_removed": entries})
     _report(place, done, "removed")
@@ -176,7 +176,7 @@ def speaking() -> Iterator[None]:
     """Report errors of a table with their error codes."""
     from deltalake.exceptions import DeltaError
 
-    from penstock.spark.lake.snapshots import LakeError
+    from penstock.spark.lake.table_reader import LakeError
 
     try:
         yield

@@ -212,8 +212,7 @@ def reset(
     """
     import shutil
 
-    from penstock.spark.pipeline.queries import CHECKPOINTS, QUERIES
-    from penstock.spark.pipeline.user_queries import OWN
+    from penstock.spark.pipeline.queries import CHECKPOINTS, OWN, QUERIES
 
     if not place.data.is_dir():
         raise pipeline_error(f"there is no directory `{place.data}`", "name the data directory with --data")

@@ -115,7 +115,7 @@ def open_tables(data: Path, config: Path | None) -> Iterator[Ingest]:
 def as_pipeline_errors() -> Iterator[None]:
     """Report errors of Spark, the journal and the tables as `PipelineFailed`."""
     from penstock.spark.errors import HintedError
-    from penstock.spark.master import MasterError
+    from penstock.spark.session import MasterError
 
     try:
         with reading():

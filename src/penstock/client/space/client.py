@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from penstock.client import address
-from penstock.client.space.connection import ParticipantConnection, unreachable
+from penstock.client.space.connection import ParticipantConnection, PendingEnvelopes, Wanted, unreachable
 from penstock.client.space.feed import Feed, Feeds, Overflow, kinds
 from penstock.client.space.messages import (
     Arrival,
@@ -28,7 +28,6 @@ from penstock.client.space.messages import (
     object_of,
     text_of,
 )
-from penstock.client.space.pending import PendingEnvelopes, Wanted
 from penstock.client.space.roster import Capability, Roster
 from penstock.client.space.stream import SpaceStream, closed_error, opened_id
 from penstock.client.space.transport import join, socket_url

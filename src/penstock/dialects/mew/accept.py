@@ -22,8 +22,7 @@ from penstock.dialects.mew.envelopes import Envelope, strings
 from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.join import KICKED, is_id, mistakable, put_out
 from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
-from penstock.dialects.mew.participants import Answer, Done, Participant
-from penstock.dialects.mew.rights import CapabilitySource, Decision, Rights
+from penstock.dialects.mew.participants import Answer, CapabilitySource, Decision, Done, Participant, Rights
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
 
 HEARTBEAT = "system/heartbeat"

@@ -29,8 +29,7 @@ from penstock.dialects.mew import frames
 from penstock.dialects.mew.capabilities import Capability, clean
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import GATEWAY, GatewayMessages, MewRefusal
-from penstock.dialects.mew.participants import Answer, Done, Participant, PendingCommit, accepted
-from penstock.dialects.mew.rights import Rights, SpaceObserver
+from penstock.dialects.mew.participants import Answer, Done, Participant, PendingCommit, Rights, SpaceObserver, accepted
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import DOOR, OpenStream, SpaceState
 

@@ -13,7 +13,7 @@ from penstock.core.rows import Row
 from penstock.dialects.courier.triggers.admin import recovered_rules
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.triggers.script import TriggerEnvelope, rule_of
-from penstock.dialects.courier.wire import envelopes, ordering_keys
+from penstock.dialects.courier.wire import envelopes
 from penstock.dialects.mew.state import DOOR, SpaceMemory
 from penstock.dialects.streamservice import relay_memory
 
@@ -21,8 +21,8 @@ WRAPPING = Wrapping(
     bury=envelopes.bury,
     revive=envelopes.revive,
     read=TriggerEnvelope,
-    key=ordering_keys.partition_key,
-    level=ordering_keys.priority,
+    key=envelopes.partition_key,
+    level=envelopes.priority,
 )
 
 

@@ -9,7 +9,7 @@ import re
 from difflib import get_close_matches
 
 from penstock.dialects.courier.operations import payload_schemas, queries, views
-from penstock.dialects.courier.operations.enqueue import EnqueueRequest
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, SendRequest, send
 from penstock.dialects.courier.operations.payload_schemas import ValidateRequest
 from penstock.dialects.courier.operations.redrive_and_purge import (
     RedriveRequest,
@@ -17,7 +17,6 @@ from penstock.dialects.courier.operations.redrive_and_purge import (
     purge_steps,
     redrive_steps,
 )
-from penstock.dialects.courier.operations.send import SendRequest, send
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.operations.views import SnapshotQuery
 from penstock.dialects.courier.sessions.pull import PullRequest

@@ -23,7 +23,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.dialects.mew.envelopes import members_of, text_of
-from penstock.dialects.mew.rights import Decision
+from penstock.dialects.mew.participants import Decision
 from penstock.server.files.line_writer import JsonLines
 
 HISTORY = "envelope-history.jsonl"

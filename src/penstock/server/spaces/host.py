@@ -19,8 +19,7 @@ from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import GatewayMessages, MewRefusal
 from penstock.dialects.mew.join import SLOW
 from penstock.dialects.mew.machine import SpaceMachine
-from penstock.dialects.mew.participants import Answer, Participant
-from penstock.dialects.mew.rights import SpaceObserver
+from penstock.dialects.mew.participants import Answer, Participant, SpaceObserver
 from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import SpaceMemory

@@ -1,22 +1,28 @@
-"""The plan of a merge: which files are rewritten without the rows that new ones replace.
+"""Which files of a table are rewritten: those with rows that a merge replaces, and small ones that are compacted.
 
 Files are immutable, so a file with a replaced row is rewritten without it. Only files whose bounds allow a key are read, first only
 their key columns: the cost is that of the files that are hit. The remaining rows of small files are written together with the new
 rows, so the rows that change most (the current minutes) end up in a small file of their own, and the next merge rewrites only that.
+
+Files of about the same size (a tier) are compacted when there are enough of them, so a row is rewritten at most once a tier, however
+many commits there are. Rows, their order of arrival and the progress of applications do not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.spark.lake import data_files
 from penstock.spark.lake.data_files import LiveFile, SchemaError
+
+if TYPE_CHECKING:
+    from penstock.spark.lake.table import LakeTable
 
 SMALL_ROWS = 4_000
 """The remaining rows of files up to this size are written together with the new rows."""
@@ -120,3 +126,47 @@ def _wins(new: Any, old: Any) -> bool:
 def _without(rows: pa.Table, indices: Sequence[int]) -> pa.Table:
     stays = pc.invert(pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=pa.array(indices, pa.int64())))
     return rows.filter(stays)
+
+
+EVERY_S = 300
+EVERY_COMMITS = 50
+"""Compaction is due after this time, or this many commits."""
+TIER_FILES = 8
+"""Files of one tier that are merged into one."""
+TIERS_BYTES = (256 * 1024, 4 * 1024 * 1024, 64 * 1024 * 1024)
+"""Upper sizes of the tiers; larger files are never merged."""
+
+
+def groups(files: Sequence[LiveFile], files_min: int) -> Iterator[list[LiveFile]]:
+    """The files to merge: groups of one partition and one tier, up to the size of the largest tier."""
+    tiers: dict[tuple[tuple[tuple[str, str], ...], int], list[LiveFile]] = {}
+    for file in sorted(files, key=_arrival):
+        tier = next((number for number, size in enumerate(TIERS_BYTES) if file.size < size), None)
+        if tier is not None:
+            partition = tuple((name, repr(value)) for name, value in sorted(file.partition.items()))
+            tiers.setdefault((partition, tier), []).append(file)
+    for tier_files in tiers.values():
+        if len(tier_files) < files_min:
+            continue
+        group: list[LiveFile] = []
+        for file in tier_files:
+            if group and sum(one.size for one in group) + file.size > 2 * TIERS_BYTES[-1]:
+                yield group
+                group = []
+            group.append(file)
+        if len(group) > 1:
+            yield group
+
+
+def _arrival(file: LiveFile) -> tuple[int, str]:
+    """Sort by offset where there is one, so that rows stay in order and the bounds of files do not overlap."""
+    offset = file.least.get("offset")
+    return (offset if isinstance(offset, int) else 0, file.path)
+
+
+def shorten(table: LakeTable) -> int:
+    """Write a checkpoint if one is due, and remove log entries that no kept version needs."""
+    delta = table.delta()
+    if delta is not None and table.log.needs_checkpoint():
+        delta.create_checkpoint()
+    return table.log.shorten()

@@ -25,20 +25,20 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, TABLE_NAME
 from penstock.journal.disk import sync_path
-from penstock.spark.lake import compaction, data_files, merge
-from penstock.spark.lake.compaction import TIER_FILES
+from penstock.spark.lake import data_files, merge
 from penstock.spark.lake.data_files import LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.locks import TableLock
+from penstock.spark.lake.merge import TIER_FILES
 from penstock.spark.lake.schemas import TableDefinition
-from penstock.spark.lake.snapshots import (
+from penstock.spark.lake.table_reader import (
     STATISTICS_SETTING,
     LakeError,
+    TableReader,
     arrow_schema,
     layout,
     live_files,
     statistics_of,
 )
-from penstock.spark.lake.table_reader import TableReader
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ class LakeTable(TableReader):
         now = self.clock()
         is_due = (
             self._compacted_at is None
-            or now - self._compacted_at >= compaction.EVERY_S
-            or self._commits >= compaction.EVERY_COMMITS
+            or now - self._compacted_at >= merge.EVERY_S
+            or self._commits >= merge.EVERY_COMMITS
         )
         if not is_forced and not is_due:
             return 0
@@ -191,7 +191,7 @@ class LakeTable(TableReader):
                 return 0
             self._compacted_at, self._commits = now, 0
             merged, _ = self.compact_files()
-            compaction.shorten(self)
+            merge.shorten(self)
             self.log.sweep(now)
             return merged
 
@@ -201,7 +201,7 @@ class LakeTable(TableReader):
             table = self._ready()
             went, came = 0, 0
             schema = arrow_schema(table)
-            for group in compaction.groups(live_files(table), files_min):
+            for group in merge.groups(live_files(table), files_min):
                 parts = (data_files.read(self.path, file, schema) for file in group)
                 merged = data_files.write(self.path, layout(schema, self.definition, table), parts)
                 self._commit(table, "compact", {}, merged, group)

@@ -1,4 +1,4 @@
-"""The tables `queue_minutes` and `trigger_minutes`; when a minute is final, and which minutes new rows can change.
+"""The tables `deliveries`, a row for each settled record, `queue_minutes` and `trigger_minutes`; when a minute is final.
 
 A minute's row depends only on the journal rows of that minute. So a batch recomputes every minute it can touch (`reach_us`) from all
 of its rows and replaces the stored ones; the result does not depend on how the journal was cut into batches.
@@ -9,11 +9,47 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from penstock.spark.lake_tables.deliveries import SETTLED
-from penstock.spark.lake_tables.expressions import TOTAL_MS, WAIT_MS, date_of, minute_of, query
+from penstock.spark.lake_tables.expressions import OUTCOMES, TOTAL_MS, WAIT_MS, date_of, minute_of, ms_between, query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+SETTLED = f"event in {tuple(OUTCOMES)}"
+"""Rows that settle a record, as SQL."""
+
+
+def deliveries(events: DataFrame) -> DataFrame:
+    """One row for each settled record.
+
+    `wait_ms` is from the enqueue to the first delivery, `work_ms` from there to the settle, `total_ms` the sum. The first two are
+    null for a record that was never delivered. If the clock was set back in between, the time is 0.
+    """
+    return events.where(f"door <=> 'courier' and {SETTLED}").selectExpr(*_DELIVERY)
+
+
+_CASES = " ".join(f"when '{event}' then '{outcome}'" for event, outcome in OUTCOMES.items())
+_DELIVERY = (
+    "journal",
+    "offset",
+    f"{date_of('recorded_at')} as date",
+    "channel",
+    "seq",
+    "id",
+    "kind as type",
+    "sender",
+    "peer as holder",
+    "corr",
+    "ref_at as enqueued_at",
+    "first_at as first_delivered_at",
+    "recorded_at as settled_at",
+    "attempt as attempts",
+    f"{WAIT_MS} as wait_ms",
+    f"{ms_between('first_at', 'recorded_at')} as work_ms",
+    f"{TOTAL_MS} as total_ms",
+    f"case event {_CASES} end as outcome",
+    "reason",
+)
+
 
 MINUTE_US = 60_000_000
 GRACE_US = 10_000_000

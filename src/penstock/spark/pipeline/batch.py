@@ -47,7 +47,7 @@ def journal_frame(
     known = location.open().id
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from penstock.spark.source.partition_reader import check_present
+        from penstock.spark.source.partitions import check_present
 
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -92,7 +92,7 @@ class RecentRows:
     def _read(self, first: int, end: int) -> pa.Table:
         import pyarrow as pa
 
-        from penstock.spark.source.partition_reader import check_present
+        from penstock.spark.source.partitions import check_present
 
         schema = pa.schema([FILE_SCHEMA.field(name) for name in MEASURED])
         check_present(self._journal, self._id, end)

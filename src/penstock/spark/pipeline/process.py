@@ -19,9 +19,15 @@ import msgspec
 
 from penstock.ipc.pipeline import PipelineTask, QueryStatus
 from penstock.spark.lake.locks import TableLock
-from penstock.spark.pipeline.queries import CHECKPOINTS, READER, repair_checkpoint, start_query, stop_query
+from penstock.spark.pipeline.queries import (
+    CHECKPOINTS,
+    READER,
+    load_queries,
+    repair_checkpoint,
+    start_query,
+    stop_query,
+)
 from penstock.spark.pipeline.reporter import Reporter, describe
-from penstock.spark.pipeline.user_queries import load_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.client.staging import Stage
     from penstock.spark.location import SourceJournal
     from penstock.spark.pipeline.ingest import Ingest
-    from penstock.spark.pipeline.user_queries import UserQuery
+    from penstock.spark.pipeline.queries import UserQuery
     from penstock.spark.pipeline.watch import AlertWatch
 
 POLL_S = 0.5

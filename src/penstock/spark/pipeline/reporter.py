@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, STATUS_FILE, PipelineStatus
-from penstock.spark.master import MasterError
+from penstock.spark.session import MasterError
 
 MESSAGE_MAX = 1_000
 """Characters of a failure that the status keeps."""

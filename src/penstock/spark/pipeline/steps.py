@@ -51,11 +51,10 @@ class Step:
 def built_in(token_keys: str | Path | None = None) -> list[Step]:
     """The built-in tables; a file of keys lets `token_streams` read tokens."""
     from penstock.spark.lake_tables.conversations import conversations
-    from penstock.spark.lake_tables.deliveries import SETTLED, deliveries
     from penstock.spark.lake_tables.envelopes import INBOXES, SENT, envelopes, latest_per_agent
     from penstock.spark.lake_tables.expressions import TOUCHED
     from penstock.spark.lake_tables.frames import FANNED, FRAMED, fanout_minutes, frames
-    from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger_minutes
+    from penstock.spark.lake_tables.minutes import SETTLED, TRIGGERED, deliveries, queue_minutes, trigger_minutes
     from penstock.spark.lake_tables.token_streams import PASSED, RELAYED, token_chunks, token_streams
     from penstock.spark.lake_tables.verification_keys import KeyFile
 

@@ -21,7 +21,7 @@ from penstock.ipc.pipeline import AlertsSection, SilenceRule, TriggerFailureRule
 from penstock.journal.segments import SHARD
 from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
-from penstock.spark.lake_tables.agents import agents, turns
+from penstock.spark.lake_tables.envelopes import agents, turns
 from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger_minutes
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import Act, Alert, Breach

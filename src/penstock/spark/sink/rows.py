@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.courier.wire.envelopes import inbox
-from penstock.dialects.courier.wire.staged_frames import SPACE_FORM
+from penstock.dialects.courier.wire.staged_envelopes import SPACE_FORM
 
 TEXTS = ("to", "type", "id", "corr", "schema")
 LISTS = ("refs", "tags")

@@ -26,8 +26,7 @@ from penstock.spark.errors import SourceError
 from penstock.spark.location import absolute_paths, open_journals
 from penstock.spark.source.offsets import EARLIEST
 from penstock.spark.source.options import STREAM_ONLY, SourceOptions, parse_options
-from penstock.spark.source.partition_reader import read_partition
-from penstock.spark.source.partitions import JournalPartition, ending, plan, starting
+from penstock.spark.source.partitions import JournalPartition, ending, plan, read_partition, starting
 from penstock.spark.source.stream_reader import JournalStreamReader
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from penstock.spark.errors import JournalRewoundError
 from penstock.spark.location import SourceJournal, open_journals
 from penstock.spark.source.offsets import LATEST, Point, Points, decode, encode
 from penstock.spark.source.options import BATCH_ONLY, SourceOptions
-from penstock.spark.source.partition_reader import journal_changed, read_partition
-from penstock.spark.source.partitions import JournalPartition, plan, starting
+from penstock.spark.source.partitions import JournalPartition, journal_changed, plan, read_partition, starting
 
 _log = logging.getLogger("penstock.spark")
 

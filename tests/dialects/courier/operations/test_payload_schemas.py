@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from penstock.core.errors import Refusal
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import ANONYMOUS
-from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, SendRequest, enqueue, send
 from penstock.dialects.courier.operations.outcomes import Result
 from penstock.dialects.courier.operations.payload_schemas import Registry, Version, parse_version
-from penstock.dialects.courier.operations.send import SendRequest, send
 from penstock.dialects.courier.wire.staged_envelopes import source_of
 from penstock.server.courier.stage_store import Staging
 from penstock.server.files.schema_files import read_schemas

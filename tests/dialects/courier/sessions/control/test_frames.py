@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.dialects.courier.operations.send import SendRequest
+from penstock.dialects.courier.operations.enqueue import SendRequest
 from penstock.dialects.courier.operations.settle import SettleRequest
 from penstock.dialects.courier.sessions.control import frames
 from penstock.dialects.courier.sessions.pull import PullRequest

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.dialects.courier.operations.enqueue import SendRequest
 from penstock.dialects.courier.operations.queries import PeekRequest
 from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, StreamRequest
-from penstock.dialects.courier.operations.send import SendRequest
 from penstock.dialects.courier.operations.settle import SettleRequest
 from penstock.dialects.courier.operations.views import SnapshotQuery
 from penstock.dialects.courier.sessions.pull import PullRequest

@@ -18,10 +18,9 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.dialects.courier.operations import payload_schemas
-from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue_steps
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue_steps, send
 from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access
 from penstock.dialects.courier.operations.redrive_and_purge import redrive_steps
-from penstock.dialects.courier.operations.send import send
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control import frames

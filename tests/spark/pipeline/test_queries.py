@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipeline.queries import repair_checkpoint
-from penstock.spark.pipeline.user_queries import PAUSE_MAX_S, STABLE_S, QueryError, UserQuery, load_queries
+from penstock.spark.pipeline.queries import (
+    PAUSE_MAX_S,
+    STABLE_S,
+    QueryError,
+    UserQuery,
+    load_queries,
+    repair_checkpoint,
+)
 
 SPARK: Any = object()
 
