@@ -96,6 +96,12 @@ export function conditionsOf(scrape: Scrape, minute: ReadonlyMap<string, number>
   if (valueOf(scrape, "penstock_pipeline_halted") === 1) {
     found.push(critical("pipeline", "The pipeline is halted and needs manual action", "`penstock pipeline status` shows the reason and what to do", ["pipeline"]));
   }
+  const hot = valueOf(scrape, "penstock_redelivery_hot") ?? 0;
+  if (hot > 0) {
+    const text = `${plural(hot, "envelope")} ${hot === 1 ? "fails" : "fail"} again and again`;
+    const hint = "`redelivery.hot` in the log names the stream; open it for the last error, then correct its consumer";
+    found.push({ key: "redelivery.hot", severity: "warning", text, hint, path: ["queues"] });
+  }
   for (const { metric, severity, text, hint, path = [] } of GROWTHS) {
     const many = minute.get(metric) ?? 0;
     if (many > 0) found.push({ key: metric, severity, text: text(many), hint, path });

@@ -26,6 +26,11 @@ test("failed services and growing error counters are reported, critical first, e
   assert.match(found.at(-1)?.text ?? "", /^1 envelope moved/);
 });
 
+test("envelopes that fail again and again are reported by the gauge that also raises the alert", () => {
+  const found = conditionsOf(parseExposition(`${WELL}penstock_redelivery_hot 1.0\n`), new Map(), undefined);
+  assert.deepEqual(found.map(({ key, severity, text, path }) => [key, severity, text, path]), [["redelivery.hot", "warning", "1 envelope fails again and again", ["queues"]]]);
+});
+
 test("services that are not configured are off, not down", () => {
   const off = servicesOf(parseExposition("penstock_links 5.0\npenstock_streams 1.0\n"), 0, undefined);
   assert.deepEqual(off.map(({ state }) => state), ["up", "off", "off", "off"]);

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.core.clock import Now
-from penstock.core.effects import Deliver, Expire, Send
+from penstock.core.effects import Deliver, Expire, Hot, Send
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.queue.policy import Policy
+from penstock.core.queue.policy import Policy, default_policy
 from penstock.core.queue.settle import Denied, Done
 from penstock.core.records import LEASED, PENDING, Record, is_fresh
 from penstock.core.scopes import OPERATOR, Principal
@@ -57,11 +57,10 @@ class QueueDriver:
         auto_create: bool = True,
         entropy: Callable[[int], bytes] | None = None,
     ) -> None:
-        chosen = policy or Policy()
         named = policies or {}
         self.machine = QueueMachine(
             limits=limits or Limits(),
-            policy_for=lambda name: named.get(name, chosen),
+            policy_for=lambda name: named.get(name, policy or default_policy(name)),
             wrapping=WRAPPING,
             entropy=entropy or counting_entropy(),
             auto_create=auto_create,
@@ -71,6 +70,8 @@ class QueueDriver:
         self.deliveries: list[tuple[str, str, int]] = []
         """(label of the consumer, id, attempt), in order."""
         self.seqs: list[int] = []
+        self.hot: list[tuple[str, int]] = []
+        """(id, hot records of its stream) of each report."""
         self.expired: list[tuple[str, str, str]] = []
         self.empty_pulls: list[str] = []
         self.batches: list[list[str]] = []
@@ -104,6 +105,8 @@ class QueueDriver:
                     leased += self._deliver(effect)
                 elif isinstance(effect, Send):
                     machine.sent(self.now, effect, machine.accept(self.now, effect))
+                elif isinstance(effect, Hot):
+                    self.hot.append((effect.record.id, effect.count))
                 else:
                     assert isinstance(effect, Expire)
                     self.expired.append((effect.consumer.label, effect.record.id, effect.lease_id))

@@ -298,18 +298,59 @@ def settled_ids_are_never_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BOUNDS)
 def observations_pile_up(patch: pytest.MonkeyPatch) -> None:
-    observe = CommitLog.observe
+    observe = CommitLog.observe_settle
 
     def unbounded(log: Any, *given: Any) -> None:
         log.observed = 0
         observe(log, *given)
 
-    patch.setattr(CommitLog, "observe", unbounded)
+    patch.setattr(CommitLog, "observe_settle", unbounded)
 
 
 @breaks(checks.BOUNDS)
 def held_back_peers_are_read_anyway(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimConnection, "hold", lambda pipe, on: None)
+
+
+@breaks(checks.FAILURES)
+def a_failed_record_is_delivered_for_ever(patch: pytest.MonkeyPatch) -> None:
+    has_failed = settle._has_failed
+    patch.setattr(settle, "_has_failed", lambda record: has_failed(record) and False)
+
+
+@breaks(checks.FAILURES)
+def a_lost_connection_is_nobodys_business(patch: pytest.MonkeyPatch) -> None:
+    lose = settle._lose
+
+    def forget(state: Any, now: Any, record: Any, peer: str) -> None:
+        lose(state, now, record, peer)
+        record.abandoned = 0
+
+    patch.setattr(settle, "_lose", forget)
+
+
+@breaks(checks.FAILURES)
+def a_release_counts_as_a_lost_connection(patch: pytest.MonkeyPatch) -> None:
+    give_back = settle._give_back
+
+    def count(state: Any, now: Any, record: Any, peer: str) -> None:
+        record.abandoned += 2
+        give_back(state, now, record, peer)
+
+    patch.setattr(settle, "_give_back", count)
+
+
+@breaks(checks.FAILURES)
+def recovery_forgets_failures(patch: pytest.MonkeyPatch) -> None:
+    recovered = QueueMachine.recovered
+
+    def forgetful(state: Any, now: Any) -> None:
+        for channel in state.channels.values():
+            for record in channel.live.values():
+                record.failures = 0
+        recovered(state, now)
+
+    patch.setattr(QueueMachine, "recovered", forgetful)
 
 
 @breaks(checks.BAD_INPUT)

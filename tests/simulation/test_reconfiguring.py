@@ -42,6 +42,8 @@ class Reconfigurer(Actor):
                 max_bytes=first.max_bytes,
                 dedup_count=first.dedup_count,
                 dedup_us=first.dedup_us,
+                max_deliveries=first.max_deliveries,
+                max_abandoned=first.max_abandoned,
             )
 
         now = world.clock.now()

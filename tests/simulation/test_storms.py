@@ -47,6 +47,8 @@ def test_storms_reach_what_they_are_meant_to_test() -> None:
         "extend",
         "timeout",
     } <= events
+    dead = {row.reason for one in worlds for row in one.journal.rows if row.event == "dead"}
+    assert {"maxDeliveries", "abandoned", "term"} <= dead
     assert sum(one.lives for one in worlds) > 2 * len(worlds)
     assert sum(one.witness.brought_back for one in worlds) > len(worlds)
     assert sum(len(one.witness.confirmed) for one in worlds) > 10 * len(worlds)

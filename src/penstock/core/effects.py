@@ -28,6 +28,13 @@ class Expire(msgspec.Struct, gc=False, eq=False):
     lease_id: str
 
 
+class Hot(msgspec.Struct, gc=False, eq=False):
+    """Report a record that fails again and again, and how many of its channel do."""
+
+    record: Record
+    count: int
+
+
 class Job(msgspec.Struct, eq=False):
     """Counts what became of a group of sends."""
 
@@ -63,4 +70,4 @@ class Copy(msgspec.Struct, gc=False, eq=False):
     lost: int = 0
 
 
-Effect = Deliver | Expire | Send | Copy
+Effect = Deliver | Expire | Hot | Send | Copy

@@ -69,8 +69,12 @@ class Record(msgspec.Struct, gc=False, eq=False):
     state: int = PENDING
     attempt: int = 0
     """Deliveries so far."""
-    released: int = 0
-    """Deliveries given back that do not count."""
+    failures: int = 0
+    """Deliveries that its holders nacked or let expire."""
+    abandoned: int = 0
+    """Deliveries that ended with the connection of their holder."""
+    abandoned_row: int = 0
+    """The latest of those, without another end between them."""
     holder: Consumer | None = None
     lapsed: Consumer | None = None
     """Who held it last and lost it to the clock."""
@@ -117,6 +121,9 @@ class Settle(msgspec.Struct, gc=False, eq=False):
     """Of a nack: why the record goes to the dead letters as soon as they have room, and is never ready again."""
     error: str | None = None
     """Of a dead record: what its last holder said."""
+    failures: int | None = None
+    """Of a nack, timeout or release: how many of its deliveries failed, if not all of them."""
+    abandoned: int = 0
     fresh: bool = False
     """Stands or falls with a new record of the same commit, so a journal short of space refuses both."""
 
@@ -127,7 +134,11 @@ class Settle(msgspec.Struct, gc=False, eq=False):
             return msgspec.json.encode({"error": self.error}).decode()
         if self.fate:
             return f'{{"fate":"{self.fate}"}}'
-        return f'{{"due":{self.due_wall_us}}}' if self.due_wall_us else None
+        if self.failures is None:
+            return f'{{"due":{self.due_wall_us}}}' if self.due_wall_us else None
+        due = f'"due":{self.due_wall_us},' if self.due_wall_us else ""
+        abandoned = f',"abandoned":{self.abandoned}' if self.abandoned else ""
+        return f'{{{due}"failures":{self.failures}{abandoned}}}'
 
 
 class Fired(Settle, gc=False, eq=False):

@@ -19,7 +19,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link, PeerlessSession
-from penstock.core.queue.policy import Policy
+from penstock.core.queue.policy import Policy, default_policy
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR
@@ -121,9 +121,8 @@ class QueueCore:
         entropy: Callable[[int], bytes] = os.urandom,
         triggers: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        chosen = policy or Policy()
         self._scheduler = HandScheduler(clock)
-        machine = make_machine(limits or Limits(), lambda _: chosen, entropy)
+        machine = make_machine(limits or Limits(), default_policy if policy is None else lambda _: policy, entropy)
         self.runtime = Cell(
             machine,
             lambda machines: MemoryJournal(self._scheduler.soon),

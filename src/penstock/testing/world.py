@@ -13,7 +13,7 @@ from typing import Any
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.machine import QueueMachine
-from penstock.core.queue.policy import Policy
+from penstock.core.queue.policy import Policy, default_policy
 from penstock.core.rows import Row
 from penstock.core.scopes import ANONYMOUS, UNAUTHENTICATED, Principal
 from penstock.dialects.courier.sessions import subscribe
@@ -124,7 +124,7 @@ class World:
         self.runtime: Runtime
         self.spaces: Spaces
         self._settings = spaces
-        self._policy_for = policy_for or (lambda name: Policy())
+        self._policy_for = policy_for or default_policy
         self._observers = observers
         self._triggers = triggers
         self._latency_us = latency_us

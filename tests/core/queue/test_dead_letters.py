@@ -58,12 +58,53 @@ class TestMaxDeliveries:
         assert driver.channel("a").counters.timeout == 2
 
     def test_without_a_limit_it_is_delivered_for_ever(self) -> None:
-        driver = QueueDriver()
+        driver = QueueDriver(Policy(max_deliveries=0, retry=None))
         consumer = driver.subscribe("a", 100)
         driver.put("a", "1")
         for _ in range(60):
             driver.nack(consumer, "1")
         assert driver.deliveries[-1] == ("c", "1", 61)
+
+    @pytest.mark.promise("Delivery", "by default an envelope fails 20 times, then it goes to the dead letters")
+    def test_the_default_is_twenty_and_a_dead_letter_is_kept(self) -> None:
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", 100, lease_ms=3_600_000)
+        driver.put("a", "1")
+        for _ in range(20):
+            driver.nack(consumer, "1")
+            driver.advance(300_000)
+        assert (letter(driver)["reason"], letter(driver)["attempts"]) == ("maxDeliveries", 20)
+        worker = driver.subscribe("dlq/a", 200)
+        for _ in range(120):
+            driver.nack(worker, "1", 0)
+        assert list(driver.channel("dlq/a").live) == ["1"]
+
+    @pytest.mark.promise("Delivery", "a lost connection is not a failure: 100 of them make a dead letter")
+    def test_lost_connections_are_counted_apart(self) -> None:
+        driver = QueueDriver(Policy(max_deliveries=3, max_abandoned=8, retry=None))
+        driver.put("a", "1")
+        for _ in range(7):
+            lose(driver)
+        record = driver.channel("a").live["1"]
+        assert (record.attempt, record.failures, record.abandoned) == (7, 0, 7)
+        consumer = driver.subscribe("a", 9)
+        driver.nack(consumer, "1")
+        driver.nack(consumer, "1")
+        assert record.failures == 2
+        driver.unsubscribe(consumer)
+        assert record.abandoned == 7, "a subscription that ends gives its leases back"
+        lose(driver)
+        assert letter(driver)["reason"] == "abandoned"
+        assert letter(driver)["lastError"] == "the connection of its consumer was lost"
+
+    def test_a_server_that_drains_abandons_nothing(self) -> None:
+        driver = QueueDriver(Policy(max_abandoned=1))
+        link = driver.connect()
+        driver.subscribe("a", 1, link=link)
+        driver.put("a", "1")
+        driver.machine.drain(driver.now)
+        driver.disconnect(link)
+        assert driver.channel("a").live["1"].abandoned == 0
 
     def test_the_envelope_keeps_its_other_headers(self) -> None:
         driver = QueueDriver()
@@ -86,6 +127,13 @@ class TestMaxDeliveries:
         driver.term(consumer, "1")
         assert driver.put("a", "1") == [1]
         assert driver.channel("a").settled["1"].outcome == "dead"
+
+
+def lose(driver: QueueDriver) -> None:
+    """Lease what is ready in `a`, and lose the connection."""
+    link = driver.connect()
+    driver.subscribe("a", 10, link=link)
+    driver.disconnect(link)
 
 
 def letter_reason(body: bytes) -> tuple[object, object]:

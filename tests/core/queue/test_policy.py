@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.queue.policy import Policy, Retry
+from penstock.core.queue.policy import DEFAULT_RETRY, Policy, Retry, default_policy
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,19 @@ def test_jitter_takes_away_at_most_its_share(failures: int, jitter: float, draw:
 def test_the_defaults_are_the_seeds() -> None:
     policy = Policy()
     assert (policy.lease_us, policy.max_depth, policy.redelivery) == (30_000_000, 100_000, "tail")
-    assert (policy.max_deliveries, policy.overflow, policy.late_ack) == (0, "reject", "reject")
+    assert (policy.overflow, policy.late_ack) == ("reject", "reject")
     assert (policy.dedup_count, policy.dedup_us) == (10_000, 600_000_000)
+
+
+@pytest.mark.promise("Delivery", "the first five redeliveries follow at once, then a back-off of 1 s doubles to 5 min")
+def test_the_default_back_off() -> None:
+    policy = Policy()
+    assert (policy.max_deliveries, policy.max_abandoned, policy.retry) == (20, 100, DEFAULT_RETRY)
+    seconds = [DEFAULT_RETRY.delay_us(failures, 0.0) / 1_000_000 for failures in range(1, 20)]
+    assert seconds == [0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300, 300]
+
+
+def test_by_default_a_dead_letter_is_never_given_up() -> None:
+    for name in ("dlq/a", "t/acme/dlq/a"):
+        assert (default_policy(name).max_deliveries, default_policy(name).max_abandoned) == (0, 0)
+    assert default_policy("a") == default_policy("t/acme/a") == Policy()

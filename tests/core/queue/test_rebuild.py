@@ -79,6 +79,43 @@ def test_leases_end_with_the_process_and_attempts_go_on() -> None:
     assert fresh.channel("a").live["1"].error == "boom"
 
 
+def test_failures_and_lost_connections_are_known_after_a_restart() -> None:
+    driver = Recorded(Policy(lease_us=1_000_000, max_abandoned=4))
+    driver.put("a", "1")
+    for _ in range(3):
+        link = driver.connect()
+        driver.subscribe("a", 1, link=link)
+        driver.disconnect(link)
+    consumer = driver.subscribe("a", 9)
+    driver.nack(consumer, "1")
+    driver.release(consumer, "1")
+    driver.advance(1_000)
+    driver.release(consumer, "1")
+    before = driver.channel("a").live["1"]
+    assert (before.failures, before.abandoned) == (2, 3)
+    for rows in (driver.rows, [*driver.machine.snapshot(driver.now)]):
+        fresh = QueueDriver()
+        for row in rows:
+            (fresh.machine.restore if rows is driver.rows else fresh.machine.resume)(fresh.now, row)
+        fresh.machine.recovered(fresh.now)
+        after = fresh.channel("a").live["1"]
+        assert (after.failures, after.abandoned) == (2, 3)
+
+
+@pytest.mark.promise("Journal", "a journal of an earlier version counts the failures that it counted then")
+def test_rows_of_an_earlier_version_count_as_they_did() -> None:
+    old = {"channel": "a", "seq": 1, "id": "1", "attempt": 7}
+    live = Row(event="enqueue", meta='{"released":4}', body=b"{}", **old)
+    fresh = QueueDriver()
+    fresh.machine.resume(fresh.now, live)
+    record = fresh.channel("a").live["1"]
+    assert (record.attempt, record.failures, record.abandoned) == (7, 3, 0)
+    for event, failures in (("release", 3), ("timeout", 9), ("nack", 10)):
+        attempt = {"release": 8, "timeout": 9, "nack": 10}[event]
+        fresh.machine.restore(fresh.now, Row(event=event, **{**old, "attempt": attempt}))
+        assert (record.attempt, record.failures) == (attempt, failures)
+
+
 def test_the_window_ages_over_a_restart() -> None:
     driver = Recorded(Policy(dedup_us=10_000_000))
     consumer = driver.subscribe("a", 5)

@@ -349,6 +349,72 @@ class TestRelease:
         assert driver.machine.commit_log.observations_dropped == 2
 
 
+class TestBackoff:
+    @pytest.mark.promise(
+        "Delivery", "the first five redeliveries follow at once, then a back-off of 1 s doubles to 5 min"
+    )
+    def test_a_consumer_that_always_fails_does_not_spin(self) -> None:
+        driver = QueueDriver(entropy=bytes)
+        consumer = driver.subscribe("a", 1_000)
+        driver.put("a", "1")
+        for failures in range(1, 6):
+            driver.nack(consumer, "1")
+            assert driver.deliveries[-1][2] == failures + 1, "at once"
+        for delay_ms in (1_000, 2_000, 4_000):
+            driver.nack(consumer, "1")
+            driver.advance(delay_ms - 1)
+            assert driver.state("a") == (0, 0, 1)
+            driver.advance(1)
+            assert driver.state("a") == (0, 1, 0)
+
+    def test_expiries_wait_like_nacks(self) -> None:
+        driver = QueueDriver(Policy(lease_us=1_000_000), entropy=bytes)
+        driver.subscribe("a", 1_000)
+        driver.put("a", "1")
+        driver.advance(5_999)
+        assert driver.state("a") == (0, 1, 0)
+        driver.advance(1)
+        assert driver.state("a") == (0, 0, 1)
+
+    def test_a_delay_that_the_holder_asks_for_is_kept(self) -> None:
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", 1_000)
+        driver.put("a", "1")
+        for _ in range(15):
+            driver.nack(consumer, "1", 0)
+        assert driver.deliveries[-1][2] == 16
+
+    def test_an_own_back_off_begins_with_the_first_failure(self) -> None:
+        driver = QueueDriver(Policy(retry=Retry(base_us=1_000_000)))
+        consumer = driver.subscribe("a", 10)
+        driver.put("a", "1")
+        driver.nack(consumer, "1")
+        assert driver.state("a") == (0, 0, 1)
+
+    @pytest.mark.parametrize("retry", [Policy().retry, Retry(base_us=1_000_000)])
+    def test_the_sixth_lost_connection_in_a_row_waits(self, retry: Retry) -> None:
+        driver = QueueDriver(Policy(retry=retry), entropy=bytes)
+        driver.put("a", "1")
+
+        def lose(times: int) -> None:
+            for _ in range(times):
+                link = driver.connect()
+                driver.subscribe("a", 1, link=link)
+                driver.disconnect(link)
+
+        lose(5)
+        assert driver.state("a") == (1, 0, 0)
+        consumer = driver.subscribe("a", 1)
+        driver.release(consumer, "1")
+        driver.unsubscribe(consumer)
+        lose(5)
+        assert driver.state("a") == (1, 0, 0), "another end between them: not in a row"
+        lose(1)
+        assert driver.state("a") == (0, 0, 1)
+        driver.advance(1_000)
+        assert driver.state("a") == (1, 0, 0)
+
+
 class TestDisconnect:
     @pytest.mark.promise("Delivery", "a disconnect releases leases or holds them, as configured")
     def test_gives_leases_back_at_once_in_their_order(self) -> None:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.limits import Limits
+from penstock.core.queue.policy import Policy, Retry
 from penstock.server.config.load import Config, ConfigError, load, policy_for
 from penstock.server.config.reference import to_yaml
 from penstock.server.files import yaml_tree
@@ -112,7 +113,7 @@ def test_effective_config_loads_again(read: Read) -> None:
         ("streams: {retry: {jitter: 2}}", "streams.retry.jitter: got `2`, expected a number from 0 to 1"),
         ("streams: {retry: {factor: .inf}}", "streams.retry.factor: got `.inf`"),
         ("streams: {retry: {baseMs: 9, maxMs: 8}}", "streams.retry.baseMs: `9` is more than `maxMs`, which is 8"),
-        ("streams: {retry: soon}", "streams.retry: got `soon`, expected a mapping or nothing"),
+        ("streams: {retry: soon}", "streams.retry: got `soon`, expected a mapping or `none` or nothing"),
         ("streams: {perStreamCaps: {'a/*': {maxDeep: 1}}}", 'streams.perStreamCaps["a/*"].maxDeep: unknown key; did'),
         ("streams: {perStreamCaps: {'a:b': {}}}", 'streams.perStreamCaps["a:b"]: is not a valid pattern'),
         ("streams: {perStreamCaps: {'': {}}}", "streams.perStreamCaps: holds an empty key"),
@@ -185,6 +186,22 @@ def test_dead_letters_are_not_given_up_by_a_bound_meant_for_others(read: Read, c
     config = read(f"streams: {{maxDeliveries: 3, perStreamCaps: {caps}}}")
     assert policy_for(config, "dlq/a").max_deliveries == limit
     assert policy_for(config, "a").max_deliveries in (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "retry"),
+    [
+        ("{}", Policy().retry),
+        ("{retry: none}", None),
+        ("{retry: null}", None),
+        ("{retry: {baseMs: 500}}", Retry(500_000, 2.0, 60_000_000, 0.2)),
+        ("{retry: {immediate: 2, jitter: 0}}", Retry(1_000_000, 2.0, 60_000_000, 0.0, 2)),
+        ("{perStreamCaps: {'a*': {retry: none}}}", None),
+    ],
+)
+def test_an_explicit_back_off_keeps_its_meaning(read: Read, text: str, retry: Retry | None) -> None:
+    policy = policy_for(read(f"streams: {text}"), "a")
+    assert policy == Policy(retry=retry)
 
 
 @pytest.mark.parametrize(

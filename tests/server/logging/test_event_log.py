@@ -140,6 +140,17 @@ def test_every_outcome_is_logged_with_its_duration(watched: Callable[..., Watche
     assert (reasons["nack"], reasons["dead"]) == ("tired", "term")
 
 
+@pytest.mark.promise("Delivery", "`redelivery.hot` names an envelope that fails again and again")
+def test_an_envelope_that_fails_again_and_again_is_an_event(watched: Callable[..., Watched]) -> None:
+    one = watched()
+    one.say(type_="enqueue", to="jobs", env=envelope("a"))
+    one.say(type_="subscribe", stream="jobs", auto=1)
+    for _ in range(6):
+        one.say(type_="nack", id="a", reason="boom")
+    (hot,) = [event for event in one.read() if event["event"] == "redelivery.hot"]
+    assert (hot["stream"], hot["id"], hot["attempt"], hot["envelopes"]) == ("jobs", "a", 6, 1)
+
+
 @pytest.mark.promise(
     "Schemas, skills and observability",
     "the event log has every durable event once, with ids and durations, and payloads only on request",

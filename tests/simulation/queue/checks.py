@@ -12,6 +12,7 @@ from penstock.core.queue.channel import Channel
 from penstock.core.queue.counters import Counters
 from penstock.core.queue.inspect import overview
 from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.policy import IMMEDIATE
 from penstock.core.queue.ready_order import KeyedOrder
 from penstock.core.records import DELAYED, LEASED, PENDING, READY, Record
 from penstock.testing.network import HIGH_WATER
@@ -27,6 +28,7 @@ KEYS = "3: one of a partition key is out at a time, and the smallest number is n
 HOLDER = "3: a lease has one holder, and only it settles"
 DURABLE = "4: what was promised survives a crash"
 BOUNDS = "8: everything that grows has a bound"
+FAILURES = "only nacks and expiries fail a record, lost connections are counted apart, and both have an end"
 BAD_INPUT = "10: bad input gets a typed error and changes nothing"
 TRIGGERS = "an envelope and what it triggers are one commit, once and never in a circle"
 ANSWERS = "answers keep the order of their requests"
@@ -209,6 +211,30 @@ def counts_agree(machine: QueueMachine) -> None:
         raise Broken(BOUNDS, f"(ids, bytes, bytes in channels, pending, pulls) are {there}, counted {counted}")
 
 
+def failures_are_counted(machine: QueueMachine, history: History, brought_back: int) -> None:
+    """A live record has failed at least as often as the rows say, and not as often as its policy allows. O(records)."""
+    for channel in machine.channels.values():
+        policy = channel.policy
+        for record in channel.live.values():
+            place = (channel.name, record.seq)
+            counts = f"`{record.id}` in `{channel.name}`: {record.failures} failures, {record.abandoned} abandoned"
+            counts += f" of {record.attempt} deliveries"
+            least = history.nacks.get(place, 0), history.abandoned.get(place, 0)
+            if record.failures < least[0] or record.abandoned < least[1]:
+                raise Broken(FAILURES, f"{counts}, and the rows hold {least}")
+            if record.failures + record.abandoned > record.attempt:
+                raise Broken(FAILURES, counts)
+            # A dead letter that the journal refused comes back, and may fail once more.
+            bounds = (policy.max_deliveries, record.failures), (policy.max_abandoned, record.abandoned)
+            is_over = any(0 < bound <= count - brought_back for bound, count in bounds)
+            if is_over and record.state in (READY, LEASED):
+                raise Broken(FAILURES, f"{counts}, and it is delivered again")
+        for id_ in machine.hot[channel.name].ids if channel.name in machine.hot else ():
+            hot = channel.live.get(id_)
+            if hot is not None and hot.failures <= IMMEDIATE and hot.abandoned <= IMMEDIATE:
+                raise Broken(FAILURES, f"`{id_}` in `{channel.name}` is called hot")
+
+
 def promises_survived(world: CheckedWorld) -> None:
     """After a restart: nothing promised is lost, nothing confirmed is back, and the state is that of the rows."""
     durable = History(world.journal.rows)
@@ -261,6 +287,7 @@ def now_and_then(world: CheckedWorld) -> None:
     """What is too slow for every step."""
     counts_agree(world.machine)
     keyed_lines_agree(world.machine)
+    failures_are_counted(world.machine, world.history, world.witness.brought_back)
     nothing_is_there_early(world.machine, world.history)
     for name, channel in world.machine.channels.items():
         metrics_balance(world.machine.metrics(world.clock.now(), channel), name)

@@ -36,6 +36,10 @@ class History:
         """Records that wait for room among the dead letters: given up, and never to be delivered again."""
         self.latest: dict[str, bytes] = {}
         """What arrived last in each agent's inbox, the one that was silent longest first."""
+        self.nacks: dict[Place, int] = {}
+        """How often each live record was nacked."""
+        self.abandoned: dict[Place, int] = {}
+        """How many connections were lost with it, as far as that was not too much to write down."""
         self.add(rows)
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -55,8 +59,14 @@ class History:
                     self.latest[row.channel] = row.body or b""
             elif row.event == "nack" and row.meta is not None and "fate" in row.meta:
                 self.fated.add(place)
+            elif row.event == "nack":
+                self.nacks[place] = self.nacks.get(place, 0) + 1
+            elif row.event == "release" and row.reason == "abandoned":
+                self.abandoned[place] = self.abandoned.get(place, 0) + 1
             elif row.event in TERMINAL:
                 self.live.pop(place, None)
+                self.nacks.pop(place, None)
+                self.abandoned.pop(place, None)
                 self.settled[place] = row.event
                 if row.id is not None:
                     self.settled_ids.add(row.id)

@@ -57,7 +57,7 @@ LIMITS = Limits(
 def policy(dice: Random) -> Policy:
     """How one stream behaves in this storm."""
     line = dice.choice(("plain", "plain", "partitioned", "priority"))
-    return Policy(
+    drawn = Policy(
         lease_us=dice.choice((150_000, 800_000)),
         max_depth=dice.choice((6, 20, 60)),
         max_bytes=dice.choice((3_000, 50_000)),
@@ -74,6 +74,9 @@ def policy(dice: Random) -> Policy:
         priority=line == "priority",
         priority_wait_us=dice.choice((50_000, 2_000_000)),
     )
+    # From what is drawn already, so that the seeds that found something keep their course.
+    retry = drawn.retry and msgspec.structs.replace(drawn.retry, immediate=drawn.max_deliveries // 2)
+    return msgspec.structs.replace(drawn, retry=retry, max_abandoned={2: 0, 20: 2, 60: 6}[drawn.dedup_count])
 
 
 class Weather(Actor):

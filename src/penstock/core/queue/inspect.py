@@ -14,6 +14,7 @@ from penstock.core.clock import Now
 from penstock.core.links import Link
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.counters import Counters
+from penstock.core.queue.hot import HINT, describe, hot_records
 from penstock.core.queue.ready_order import KeyedOrder
 from penstock.core.queue.state import QueueState
 from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, Record
@@ -162,6 +163,7 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
     reasons: list[Row] = []
     policy = channel.policy
     consumers = list(channel.consumers.values())
+    hot = hot_records(state, channel)
     able = [c for c in consumers if c.credit > 0 and c.link.room > 0]
 
     def because(code: str, message: str, **more: Any) -> None:
@@ -182,6 +184,8 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
         if isinstance(channel.ready_order, KeyedOrder) and any(channel.ready_order.blocked):
             count, keys = channel.ready_order.blocked
             why = "envelopes wait for another of their partition key, which is leased or delayed; settle it"
+            if any(record.state == DELAYED for record in hot):
+                why = "envelopes wait for another of their partition key, which waits for its next redelivery"
             because("key_blocked", why, count=count, keys=keys)
         if policy.max_inflight and channel.leased >= policy.max_inflight:
             because("max_inflight", f"`maxInflight` of {policy.max_inflight} is reached; settle something")
@@ -199,6 +203,8 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
             count=channel.delayed,
             nextDueAt=min(due, default=now.wall_us) // 1000,
         )
+    if hot:
+        because("redelivery.hot", f"{describe(hot[0])}; {HINT}", count=len(hot), ids=[record.id for record in hot[:10]])
     if channel.held:
         dead = dead_name(channel.name)
         why = f"`{dead}` cannot take them: it is full, or holds the same ids; make room there"

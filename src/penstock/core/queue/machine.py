@@ -98,7 +98,7 @@ class QueueMachine(QueueState):
             deliver.detach(self, now, consumer)
         for consumer in consumers:
             if not consumer.pull:
-                settle.abandon(self, now, consumer)
+                settle.abandon(self, now, consumer, is_lost=True)
 
     def reconfigure(
         self,

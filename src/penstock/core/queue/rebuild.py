@@ -40,6 +40,10 @@ class _Meta(msgspec.Struct, omit_defaults=True):
     fate: str = ""
     scheduled: int = 0
     released: int = 0
+    """Written by earlier versions: deliveries that did not count."""
+    failures: int | None = None
+    """If not every delivery failed."""
+    abandoned: int = 0
     error: str | None = None
     check: int | None = None
 
@@ -184,7 +188,8 @@ def _live_row(name: str, record: Record) -> Row:
         record.due_wall_us,
         fate=record.fate,
         scheduled=record.scheduled_wall_us,
-        released=record.released,
+        failures=None if record.failures == record.attempt else record.failures,
+        abandoned=record.abandoned,
         error=record.error,
         check=record.check,
     )
@@ -233,8 +238,9 @@ def resume(state: QueueState, now: Now, row: Row) -> None:
     meta = _meta(row)
     record = _live_again(state, now, channel, row)
     record.due_wall_us, record.fate, record.error, record.check = meta.due, meta.fate, meta.error, meta.check
-    record.scheduled_wall_us, record.released = meta.scheduled, meta.released
+    record.scheduled_wall_us, record.abandoned = meta.scheduled, meta.abandoned
     record.attempt = row.attempt or 0
+    record.failures = record.attempt - meta.released if meta.failures is None else meta.failures
     record.first_wall_us = row.first_at or 0
 
 
@@ -257,11 +263,18 @@ def restore(state: QueueState, now: Now, row: Row) -> None:
         return
     record.attempt = max(record.attempt, row.attempt or 0)
     record.first_wall_us = row.first_at or record.first_wall_us
-    if row.event == "nack":
+    if row.event in ("nack", "timeout", "release"):
         meta = _meta(row)
+        record.abandoned = max(record.abandoned, meta.abandoned)
+        if meta.failures is not None:
+            record.failures = meta.failures
+        elif row.event != "release":
+            record.failures = record.attempt
+        if row.event != "timeout":
+            record.due_wall_us = meta.due
+    if row.event == "nack":
         channel.counters.nack += not meta.fate  # with a fate: the dead letters are full
         record.error = row.reason
-        record.due_wall_us = meta.due
         record.fate = meta.fate
         return
     settled = _OUTCOMES.get(row.event)

@@ -15,6 +15,8 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.dead_letters import bury
 from penstock.core.queue.deliver import detach, dispatch, regrant
+from penstock.core.queue.hot import note_hot
+from penstock.core.queue.policy import IMMEDIATE
 from penstock.core.queue.state import QueueState
 from penstock.core.records import LEASED, PENDING, READY, Record, Settle
 from penstock.core.rules import firing
@@ -135,28 +137,48 @@ def _unlease(record: Record) -> Consumer:
     return consumer
 
 
-def _requeue(state: QueueState, now: Now, record: Record, delay_us: int) -> None:
+def _requeue(state: QueueState, now: Now, record: Record, delay_us: int, *, first: bool = False) -> None:
     channel = record.channel
+    note_hot(state, now, record)
     if delay_us > 0:
         record.due_wall_us = now.wall_us + delay_us
         channel.make_delayed(record)
         state.timers.arm(now.us + delay_us, record)
     else:
         record.due_wall_us = 0
-        channel.make_ready(record, now.us)
+        channel.make_ready(record, now.us, first=first)
 
 
-def _backoff_us(state: QueueState, record: Record) -> int:
+def _backoff_us(state: QueueState, record: Record, failures: int) -> int:
     retry = record.channel.policy.retry
     if retry is None:
         return 0
-    draw = int.from_bytes(state.entropy(2), "big") / 65_535 if retry.jitter else 0.0
-    return retry.delay_us(max(record.attempt - record.released, 1), draw)
+    draw = int.from_bytes(state.entropy(2), "big") / 65_535 if retry.jitter and failures > retry.immediate else 0.0
+    return retry.delay_us(failures, draw)
 
 
-def _exhausted(record: Record) -> bool:
+def _has_failed(record: Record) -> bool:
+    """Count a nack or an expiry. Returns whether it was one too many."""
+    record.failures += 1
+    record.abandoned_row = 0
     limit = record.channel.policy.max_deliveries
-    return limit > 0 and record.attempt - record.released >= limit
+    return 0 < limit <= record.failures
+
+
+def _ended(event: str, record: Record, peer: str, reason: str | None = None) -> Settle:
+    """The row of a delivery that ended without an ack, with what a recovery needs to count on."""
+    failures = None if record.failures == record.attempt else record.failures
+    return Settle(
+        event,
+        record,
+        peer,
+        record.attempt,
+        record.first_wall_us,
+        reason,
+        record.due_wall_us,
+        failures=failures,
+        abandoned=record.abandoned,
+    )
 
 
 def nack(
@@ -167,12 +189,11 @@ def nack(
     record.channel.counters.nack += 1
     record.error = reason
     peer = consumer.link.principal.name
-    if _exhausted(record):
+    if _has_failed(record):
         bury(state, now, record, "maxDeliveries", peer)
     else:
-        _requeue(state, now, record, _backoff_us(state, record) if delay_us is None else delay_us)
-        fact = Settle("nack", record, peer, record.attempt, record.first_wall_us, reason, record.due_wall_us)
-        state.commit_log.facts.append(fact)
+        _requeue(state, now, record, _backoff_us(state, record, record.failures) if delay_us is None else delay_us)
+        state.commit_log.facts.append(_ended("nack", record, peer, reason))
     _after(state, now, consumer, 1)
     return Done(state.commit_log.gate)
 
@@ -180,13 +201,17 @@ def nack(
 def release(state: QueueState, now: Now, consumer: Consumer, record: Record) -> Done:
     """The holder gives it back untouched: first in line again, and the delivery does not count."""
     _unlease(record)
-    record.released += 1
+    _give_back(state, now, record, consumer.link.principal.name)
+    _after(state, now, consumer, 1)
+    return Done(state.commit_log.gate)
+
+
+def _give_back(state: QueueState, now: Now, record: Record, peer: str) -> None:
+    record.abandoned_row = 0
     record.channel.counters.release += 1
     record.due_wall_us = 0
     record.channel.make_ready(record, now.us, first=True)
-    state.commit_log.observe("release", record, consumer.link.principal.name)
-    _after(state, now, consumer, 1)
-    return Done(state.commit_log.gate)
+    state.commit_log.observe_settle(_ended("release", record, peer))
 
 
 def term(state: QueueState, now: Now, consumer: Consumer, record: Record, reason: str | None) -> Done:
@@ -219,37 +244,54 @@ def expire(state: QueueState, now: Now, record: Record) -> None:
     record.lapsed = consumer
     channel = record.channel
     channel.counters.timeout += 1
-    state.commit_log.observe("timeout", record, consumer.link.principal.name)
+    is_over = _has_failed(record)
+    state.commit_log.observe_settle(_ended("timeout", record, consumer.link.principal.name))
     if state.triggers.on_timeout:
         firing.happened(state, now, "on_timeout", record)
     if consumer.expiry_wanted and consumer.link.open:
         state.effects.append(Expire(consumer, record, lease_id))
-    if _exhausted(record):
+    if is_over:
         record.error = "lease expired"
         bury(state, now, record, "maxDeliveries", consumer.link.principal.name)
     else:
-        _requeue(state, now, record, _backoff_us(state, record))
+        _requeue(state, now, record, _backoff_us(state, record, record.failures))
     _after(state, now, consumer, 1)
     dispatch(state, now, channel)
 
 
-def abandon(state: QueueState, now: Now, consumer: Consumer) -> None:
-    """A subscription ends: its leases go back at once, unless its channel holds them to their end."""
+def abandon(state: QueueState, now: Now, consumer: Consumer, *, is_lost: bool = False) -> None:
+    """A subscription ends, or its connection is lost: its leases go back, unless its channel holds them to their end."""
     channel = consumer.channel
     detach(state, now, consumer)
     if channel.policy.on_disconnect == "hold":
         return
     for record in reversed(list(consumer.leases.values())):
         _unlease(record)
-        channel.counters.release += 1
-        state.commit_log.observe("release", record, consumer.link.principal.name)
-        if _exhausted(record):
-            bury(state, now, record, "maxDeliveries", consumer.link.principal.name)
+        if is_lost and not state.commit_log.draining:
+            _lose(state, now, record, consumer.link.principal.name)
         else:
-            channel.make_ready(record, now.us, first=True)
+            _give_back(state, now, record, consumer.link.principal.name)
     state.consumers.pop(consumer.no, None)
     dispatch(state, now, channel)
     state.rest(channel, now)
+
+
+def _lose(state: QueueState, now: Now, record: Record, peer: str) -> None:
+    """The connection of its holder ended. Not a failure of the record, but one that ends every consumer must not go round for ever."""
+    channel = record.channel
+    channel.counters.release += 1
+    record.abandoned += 1
+    record.abandoned_row += 1
+    limit = channel.policy.max_abandoned
+    if 0 < limit <= record.abandoned:
+        state.commit_log.observe_settle(_ended("release", record, peer, "abandoned"))
+        record.error = "the connection of its consumer was lost"
+        bury(state, now, record, "abandoned", peer)
+        return
+    retry, beyond = channel.policy.retry, record.abandoned_row - IMMEDIATE
+    delay_us = _backoff_us(state, record, beyond + retry.immediate) if retry is not None and beyond > 0 else 0
+    _requeue(state, now, record, delay_us, first=True)
+    state.commit_log.observe_settle(_ended("release", record, peer, "abandoned"))
 
 
 def _may_settle_for(principal: Principal, holder: Consumer) -> bool:
@@ -257,7 +299,7 @@ def _may_settle_for(principal: Principal, holder: Consumer) -> bool:
     return principal.operator or principal.name == holder.link.principal.name
 
 
-def _ended(state: QueueState, principal: Principal, id_: str, lease_id: str, name: str | None) -> Denied:
+def _lease_gone(state: QueueState, principal: Principal, id_: str, lease_id: str, name: str | None) -> Denied:
     """Why a lease id stands for nothing. Other streams may know the same id, so what was leased before comes first."""
     channels = [
         channel
@@ -287,7 +329,7 @@ def holder_for(
             if _may_settle_for(principal, record.holder):
                 return record.holder
             return Denied(0, Refusal("NotLeaseHolder", f"`{id_}` is leased to another", ref=id_))
-        return _ended(state, principal, id_, lease_id, name)
+        return _lease_gone(state, principal, id_, lease_id, name)
     assert name is not None
     channel_ = state.find(name)
     if isinstance(channel_, Refusal):

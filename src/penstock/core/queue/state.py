@@ -55,6 +55,13 @@ class Dormant(msgspec.Struct):
     ticket: int = 0
 
 
+class HotStream(msgspec.Struct):
+    """A channel with records that fail again and again (`hot.py`)."""
+
+    ids: dict[str, None] = {}
+    reported_us: int | None = None
+
+
 class Totals(msgspec.Struct):
     """Counts of the whole machine that belong to no channel."""
 
@@ -125,6 +132,7 @@ class QueueState:
         self.commit_log = CommitLog(limits)
         self.cuts: dict[str, dict[str, Any]] = {}
         """By channel: the last reader that was disconnected because it did not read."""
+        self.hot: dict[str, HotStream] = {}
         self.pending_bytes = 0
         self.bytes = 0
         """Bodies held in all channels."""

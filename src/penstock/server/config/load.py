@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from penstock.core import patterns
 from penstock.core.queue.policy import Policy, Retry
@@ -22,6 +22,7 @@ from penstock.server.config import environment, validation
 from penstock.server.config.cross_checks import cross_check
 from penstock.server.config.sections import (
     RateSettings,
+    RetrySettings,
     Sections,
     StreamCaps,
     TokenSection,
@@ -84,24 +85,30 @@ def policy_for(config: Config, stream: str) -> Policy:
     """The policy of a stream: the settings of all streams, changed by the pattern that matches best."""
     caps = config.streams.per_stream_caps
     pattern = _pattern_for(caps, stream)
-    settings = config.streams
+    settings, given = config.streams, dict[str, Any]()
     if pattern is not None:
         given = {name: value for name, value in msgspec.structs.asdict(caps[pattern]).items() if value is not UNSET}
         settings = msgspec.structs.replace(settings, **given)
-    retry = settings.retry
+
+    def is_bounded(name: str) -> bool:
+        """Above a bound of deliveries a dead letter is deleted, so only a pattern for dead letters sets it for them."""
+        is_own = pattern is not None and split(pattern)[1].startswith(DEAD_PREFIX) and name in given
+        return is_own or not is_dead(stream)
+
     return Policy(
         lease_us=settings.default_lease_ms * 1_000,
         max_depth=settings.max_depth,
         max_bytes=settings.max_bytes,
         overflow=settings.overflow,
         redelivery=settings.redelivery,
-        max_deliveries=_max_deliveries(config, pattern, stream),
+        max_deliveries=settings.max_deliveries if is_bounded("max_deliveries") else 0,
+        max_abandoned=settings.max_abandoned if is_bounded("max_abandoned") else 0,
         max_inflight=settings.max_inflight,
         on_disconnect=settings.on_disconnect,
         late_ack=settings.late_ack,
         dedup_count=settings.dedup_window,
         dedup_us=settings.dedup_window_ms * 1_000,
-        retry=None if retry is None else Retry(retry.base_ms * 1_000, retry.factor, retry.max_ms * 1_000, retry.jitter),
+        retry=_retry(settings.retry),
         rate=_rate(settings.rate),
         schema_mode=settings.schema_mode,
         partitioned=settings.partitioned,
@@ -152,13 +159,11 @@ def _pattern_for(caps: Mapping[str, StreamCaps], stream: str) -> str | None:
     return patterns.best(whole, stream) or patterns.best(others, rest)
 
 
-def _max_deliveries(config: Config, pattern: str | None, stream: str) -> int:
-    """The bound of deliveries. Above it a dead letter is deleted, so only a pattern for dead letters sets it for them."""
-    caps = None if pattern is None else config.streams.per_stream_caps[pattern]
-    own = UNSET if caps is None else caps.max_deliveries
-    if is_dead(stream):
-        return 0 if own is UNSET or not split(pattern or "")[1].startswith(DEAD_PREFIX) else own
-    return config.streams.max_deliveries if own is UNSET else own
+def _retry(settings: RetrySettings | Literal["none"] | None) -> Retry | None:
+    if settings is None or settings == "none":
+        return None
+    base_us, max_us = settings.base_ms * 1_000, settings.max_ms * 1_000
+    return Retry(base_us, settings.factor, max_us, settings.jitter, settings.immediate)
 
 
 def _is_secret(path: yaml_tree.KeyPath) -> bool:

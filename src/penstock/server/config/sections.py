@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.limits import MIB, Limits
+from penstock.core.queue.policy import IMMEDIATE
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.ipc.pipeline import PipelineSection
 from penstock.journal.retention import Retention
@@ -40,6 +41,8 @@ class RetrySettings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Longest delay."""
     jitter: Share = 0.2
     """Random share of the delay, so that failed envelopes do not return at the same time."""
+    immediate: Count = 0
+    """Failures that are followed by a redelivery at once; the back-off starts after them."""
 
 
 class RateSettings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -60,12 +63,13 @@ class StreamCaps(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     overflow: Overflow | UnsetType = UNSET
     redelivery: Redelivery | UnsetType = UNSET
     max_deliveries: Count | UnsetType = UNSET
+    max_abandoned: Count | UnsetType = UNSET
     max_inflight: Count | UnsetType = UNSET
     on_disconnect: OnDisconnect | UnsetType = UNSET
     late_ack: LateAck | UnsetType = UNSET
     dedup_window: Positive | UnsetType = UNSET
     dedup_window_ms: Positive | UnsetType = UNSET
-    retry: RetrySettings | UnsetType | None = UNSET
+    retry: RetrySettings | Literal["none"] | UnsetType | None = UNSET
     rate: RateSettings | UnsetType | None = UNSET
     schema_mode: SchemaMode | UnsetType = UNSET
     partitioned: bool | UnsetType = UNSET
@@ -86,9 +90,11 @@ class StreamsSection(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """When full: reject the new envelope, or drop the oldest one that is not leased."""
     redelivery: Redelivery = "tail"
     """Where a nacked or expired envelope returns to."""
-    max_deliveries: Count = 0
-    """Failed deliveries before an envelope moves to `dlq/<stream>`; 0 means never. For dead letters
+    max_deliveries: Count = 20
+    """Nacks and expired leases before an envelope moves to `dlq/<stream>`; 0 means never. For dead letters
     only a pattern that begins with `dlq/` sets it; above it they are deleted."""
+    max_abandoned: Count = 100
+    """Lost connections of its consumers before an envelope moves there, with the reason `abandoned`; 0 means never."""
     max_inflight: Count = 0
     """Concurrent leases of one stream; 0 means no limit, 1 means strictly one after another."""
     on_disconnect: OnDisconnect = "release"
@@ -103,8 +109,9 @@ class StreamsSection(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """Settled ids that a stream remembers to detect duplicates."""
     dedup_window_ms: Positive = 600_000
     """How long it remembers them."""
-    retry: RetrySettings | None = None
-    """Back-off after a nack without a delay; by default the envelope returns at once."""
+    retry: RetrySettings | Literal["none"] | None = RetrySettings(max_ms=300_000, immediate=IMMEDIATE)
+    """Back-off after a nack without a delay, an expired lease, and from the sixth lost connection in a row on; by default the
+    first five redeliveries follow at once, then 1 s doubles to 5 min. `none` always redelivers at once."""
     rate: RateSettings | None = None
     """Rate limit of each stream, over all senders; by default none."""
     schema_mode: SchemaMode = "off"

@@ -16,10 +16,11 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
-from penstock.core.effects import Copy, Deliver, Expire, Send
+from penstock.core.effects import Copy, Deliver, Expire, Hot, Send
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Session
 from penstock.core.queue.deliver import end_pull
+from penstock.core.queue.hot import HINT, describe
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
@@ -31,7 +32,7 @@ from penstock.server.engine.outboxes import Outboxes
 from penstock.server.engine.schedulers import SurveyQueue
 from penstock.server.engine.view_followers import ViewFollowers
 from penstock.server.files.addresses import is_ip, payer_address
-from penstock.server.logging.logs import log_facts
+from penstock.server.logging.logs import log_facts, warning
 
 if TYPE_CHECKING:
     from penstock.server.logging.event_log import EventLog
@@ -230,6 +231,9 @@ class Runtime:
                 elif isinstance(effect, Copy):
                     link = effect.tap.link
                     link.session.tapped(effect)
+                elif isinstance(effect, Hot):
+                    self._report_hot(now, effect)
+                    continue
                 else:
                     assert isinstance(effect, Expire)
                     link = effect.consumer.link
@@ -243,6 +247,14 @@ class Runtime:
         self.subscriptions_evicted += 1
         reason = "`limits.subscriptions_max` of this connection is reached"
         self._log("conn.evicted", link=consumer.link.no, stream=consumer.channel.name, reason=reason)
+
+    def _report_hot(self, now: Now, hot: Hot) -> None:
+        record = hot.record
+        fields = {"stream": record.channel.name, "id": record.id, "attempt": record.attempt, "envelopes": hot.count}
+        if self.events is not None:
+            self.events.write("redelivery.hot", now=now, **fields)
+        if self._log is not None:
+            warning("redelivery.hot", **fields, reason=describe(record), hint=HINT)
 
     def uptime_s(self, now: Now) -> float:
         return round((now.us - self._started.us) / 1_000_000, 3)

@@ -79,6 +79,7 @@ _SERVER_GAUGES = {
     "dedup_ids": "Settled ids remembered",
     "rate_buckets": "Active rate counters",
     "idempotency_keys": "Answers remembered by idempotency key",
+    "redelivery_hot": "Envelopes that failed more than five times",
     "uptime_seconds": "Seconds since the start",
     "loop_turn_longest_seconds": "The longest turn of the event loop since the start",
 }

@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from penstock.core.clock import Now
+from penstock.core.queue import hot
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.payload_schemas import Registry
@@ -84,6 +85,7 @@ class Exporter(msgspec.Struct, eq=False):
             "penstock_dedup_ids": machine.ids,
             "penstock_rate_buckets": 0 if meter is None else len(meter),
             "penstock_idempotency_keys": len(replays),
+            "penstock_redelivery_hot": hot.total(machine),
             "penstock_uptime_seconds": runtime.uptime_s(now),
             "penstock_records_refused": totals.records_refused,
             "penstock_settles_refused": totals.settles_refused,
