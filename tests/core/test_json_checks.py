@@ -110,3 +110,29 @@ def test_no_shape_costs_much_more_than_plain_json(name: str) -> None:
     usual, hostile = plain(SIZE), b'{"a":{},"b":%b}' % shapes(SIZE)[name]
     bound = RATIO * cpu_s(lambda: check(usual))
     assert cpu_s(lambda: check(hostile)) < bound
+
+
+class Reading(msgspec.Struct):
+    celsius: float
+    at: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (float("nan"), "payload"),
+        ({"a": [1, {"b": float("inf")}]}, "payload.a[1].b"),
+        ([(1.0, float("-inf"))], "payload[0][1]"),
+        (Reading(float("nan")), "payload.celsius"),
+    ],
+)
+def test_numbers_that_json_cannot_express_are_found(value: object, path: str) -> None:
+    assert b"null" in msgspec.json.encode(value), "the encoder hides them"
+    problem = json_checks.nonfinite_problem(value, "payload")
+    assert problem is not None
+    assert (problem.code, problem.ref) == ("InvalidJSON", path)
+
+
+@pytest.mark.parametrize("value", [None, {"a": None}, [1.5, "nan"], Reading(1.0), "null", {"a": b"\x00"}])
+def test_nothing_else_is_taken_for_one(value: object) -> None:
+    assert json_checks.nonfinite_problem(value) is None

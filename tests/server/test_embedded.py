@@ -238,3 +238,20 @@ class TestThreads:
                 core.threadsafe(loop).tick  # noqa: B018  # looking it up is the test
         finally:
             loop.close()
+
+
+@pytest.mark.promise("SDK and command line", "NaN and infinities are refused, never stored as null")
+def test_a_number_that_json_cannot_express_is_refused() -> None:
+    core = QueueCore()
+    with pytest.raises(PenstockError, match=r"`payload\.mean` is nan"):
+        core.enqueue(JEN, {**ENVELOPE, "payload": {"mean": float("nan")}})
+    assert core.enqueue(JEN, {**ENVELOPE, "payload": {"mean": None}})["seq"] == 1
+
+
+def test_the_defaults_are_those_of_the_server() -> None:
+    core = QueueCore()
+    worker = core.subscribe("jobs", credit=100)
+    core.enqueue("jobs", {**ENVELOPE, "to": "jobs"})
+    for _ in range(20):
+        core.nack(worker.id, "e-91a", delay_ms=0)
+    assert core.peek("jobs", state="dead")

@@ -102,6 +102,8 @@ _ROWS = (
      "the message is the publisher's own"),
     ("StreamCancelled", 409, None, False, "the reader of a token stream wants no more of it",
      "stop generating; the stream was ended properly"),
+    ("HandlerFailed", 502, None, False, "the handler of the agent that was asked raised an exception",
+     "the message is the agent's own; its log has the traceback"),
     ("Draining", 503, 1001, True, "the server is shutting down", "reconnect in a moment"),
     ("JournalUnavailable", 503, None, True, "the journal cannot take new records",
      "free disk space or repair the disk; Penstock continues by itself"),

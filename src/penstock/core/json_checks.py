@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -124,3 +125,24 @@ def decode(data: bytes) -> Any:
     if data.count(b",") > VALUES_MAX and outside_strings(data).count(b",") > VALUES_MAX:
         raise msgspec.ValidationError(f"It has more than {VALUES_MAX} values")
     return (_strict if _is_costly(data) else _quick).decode(data)
+
+
+def nonfinite_problem(value: Any, name: str = "") -> Refusal | None:
+    """Why a value of a program has no JSON: the encoder writes null for NaN and infinities, so only what has a null needs this look."""
+    found = _nonfinite(msgspec.to_builtins(value), name)
+    if found is None:
+        return None
+    hint = "send null for a missing number, or text"
+    return Refusal("InvalidJSON", f"`{found[0]}` is {found[1]}, which JSON cannot express", ref=found[0], hint=hint)
+
+
+def _nonfinite(value: Any, path: str) -> tuple[str, float] | None:
+    """The first number that JSON cannot express, and where it is."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else (path, value)
+    steps: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        steps = ((f"{path}.{key}" if path else str(key), inner) for key, inner in value.items())
+    elif isinstance(value, list | tuple):
+        steps = ((f"{path}[{index}]", inner) for index, inner in enumerate(value))
+    return next((found for step, inner in steps if (found := _nonfinite(inner, step)) is not None), None)

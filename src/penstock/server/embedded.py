@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import PenstockError, Refusal
+from penstock.core.json_checks import nonfinite_problem
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link, PeerlessSession
 from penstock.core.queue.policy import Policy, default_policy
@@ -143,6 +144,8 @@ class QueueCore:
     def enqueue(self, stream: str, env: Mapping[str, Any] | bytes, *, delay_ms: int | None = None) -> dict[str, Any]:
         """Append an envelope; the answer is there when the journal has it."""
         raw = env if isinstance(env, bytes) else msgspec.json.encode(env)
+        if raw is not env and b"null" in raw:
+            _accepted(nonfinite_problem(env))
         _accepted(json_problem(raw))
         request = EnqueueRequest(stream, msgspec.Raw(raw), delay_ms=delay_ms)
         return self._do(enqueue(self._machine, self._scheduler.now(), OPERATOR, request, assign=False))

@@ -242,3 +242,63 @@ def test_the_sync_client_does_the_same(server, stream):
         with pytest.raises(PenstockError):
             last.ack()
         assert client.stats(stream)["depth"] == 0
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.promise("SDK and command line", "NaN and infinities are refused, never stored as null")
+@pytest.mark.parametrize(
+    ("send", "path"),
+    [
+        (lambda client, to: client.send(to, {"none": None, "mean": [1.0, NAN]}), "payload.mean[1]"),
+        (lambda client, to: client.send(to, INF), "payload"),
+        (lambda client, to: client.send(to, 1, headers={"x": -INF}), "headers.x"),
+        (lambda client, to: client.enqueue(to, {"type": "t", "payload": {"a": NAN}}), "payload.a"),
+        (lambda client, to: client.enqueue(to, [message(1), message(2, payload=NAN)]), "payload"),
+    ],
+)
+def test_a_number_that_json_cannot_express_is_refused(server, stream, send, path):
+    async def go():
+        async with penstock.connect(server.control) as client:
+            with pytest.raises(PenstockError) as caught:
+                await send(client, stream)
+            assert (caught.value.code, caught.value.refusal.ref) == ("InvalidJSON", path)
+            with pytest.raises(PenstockError) as caught:
+                await client.stats(stream)
+            assert caught.value.code == "UnknownStream", "nothing was sent"
+            await client.send(stream, {"null": None, "text": "null"})
+
+    run(go())
+
+
+@pytest.mark.promise("Foundations", "an invalid name is refused everywhere with the form that is allowed")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.send("a b", 1),
+        lambda client: client.send("jobs/a:b", 1),
+        lambda client: client.enqueue("a*", message(1)),
+        lambda client: client.pull(""),
+        lambda client: client.subscribe("a:b").open(),
+        lambda client: client.inbox("a/b").open(),
+        lambda client: client.stats("a:b"),
+        lambda client: client.query("send", to="a b", kind="t", payload=1),
+    ],
+)
+def test_an_invalid_name_is_refused_with_the_form(server, call):
+    async def go():
+        async with penstock.connect(server.control) as client:
+            with pytest.raises(PenstockError, match="without `") as caught:
+                await call(client)
+            assert caught.value.code == "InvalidRequest"
+
+    run(go())
+
+
+def test_an_agent_with_an_invalid_name_does_not_connect(server):
+    async def go():
+        with pytest.raises(PenstockError, match="'a b' is not an agent's name"):
+            await penstock.connect(server.control, agent="a b")
+
+    run(go())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -67,3 +68,56 @@ def test_an_ask_without_an_answer_is_a_timeout(server, stream):
             assert caught.value.code == "Timeout"
 
     run(go())
+
+
+@pytest.mark.promise(
+    "SDK and command line", "an asker gets a typed error as soon as the handler of its question raises"
+)
+def test_a_handler_that_raises_answers_its_asker_at_once(server, stream):
+    name = stream.replace("/", "-")
+
+    async def handler(question):
+        if question.payload == "late":
+            await question.reply("in time")
+        raise ValueError("no such number")
+
+    async def go():
+        async with (
+            penstock.connect(server.control, agent=f"{name}-a") as asker,
+            penstock.connect(server.control, agent=f"{name}-b") as other,
+        ):
+            work = asyncio.create_task(other.inbox().work(handler))
+            with pytest.raises(PenstockError) as caught:
+                await asker.ask(f"{name}-b", "?", timeout=30)
+            assert caught.value.code == "HandlerFailed"
+            assert caught.value.refusal.message == f"`{name}-b` failed: ValueError: no such number"
+            assert (await asker.ask(f"{name}-b", "late", timeout=30)).payload == "in time"
+            await asker.send(f"{name}-b", "nobody asks", type="note")
+            mailbox = f"agents/{name}-b/inbox"
+            while len(await asker.peek(mailbox, state="delayed")) < 2:
+                pass  # each round asks the server
+            [dead] = await asker.peek(mailbox, state="dead")
+            assert dead["env"]["headers"]["x-courier"]["lastError"] == "ValueError: no such number"
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    run(go())
+
+
+def test_the_synchronous_asker_gets_it_too(server, stream):
+    name = stream.replace("/", "-")
+
+    def handler(question):
+        raise ValueError("no")
+
+    with (
+        penstock.connect_sync(server.control, agent=f"{name}-a") as asker,
+        penstock.connect_sync(server.control, agent=f"{name}-b") as other,
+    ):
+        inbox = other.inbox()
+        working = threading.Thread(target=inbox.work, args=[handler])
+        working.start()
+        with pytest.raises(PenstockError, match="HandlerFailed"):
+            asker.ask(f"{name}-b", "?", timeout=30)
+        inbox.close()
+        working.join()

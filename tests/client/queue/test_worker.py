@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+import penstock
 from penstock.client import LeaseLost
 from penstock.core.errors import PenstockError
 from tests.client.queue.test_subscription import subscribed
@@ -337,3 +338,32 @@ def test_a_silly_number_of_handlers_is_refused(concurrency):
             await client.close()
 
     run(go())
+
+
+@pytest.mark.promise("SDK and command line", "`work` nacks with a back-off from the first failure on")
+def test_an_envelope_whose_handler_fails_comes_back_after_a_back_off(server, stream):
+    async def fail(delivery):
+        raise ValueError("boom")
+
+    async def go():
+        async with penstock.connect(server.control) as client:
+            await client.enqueue(stream, {"type": "t", "payload": 1})
+            work = asyncio.create_task(client.subscribe(stream).work(fail))
+            while not (rows := await client.peek(stream, state="delayed")):
+                pass  # each round asks the server
+            assert (rows[0]["attempt"], rows[0]["lastError"]) == (1, "ValueError: boom")
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    run(go())
+
+
+def test_a_server_that_knows_no_back_off_gets_a_plain_nack():
+    async def handler(delivery):
+        raise ValueError("boom")
+
+    async def script(job):
+        job.line.deliver(1)
+        assert "backoff" not in await job.read("nack")
+
+    worked(handler, script)

@@ -384,6 +384,18 @@ class TestBackoff:
             driver.nack(consumer, "1", 0)
         assert driver.deliveries[-1][2] == 16
 
+    def test_a_holder_may_ask_for_a_back_off_from_the_first_failure_on(self) -> None:
+        driver = QueueDriver(entropy=bytes)
+        consumer = driver.subscribe("a", 1_000)
+        driver.put("a", "1")
+        for delay_ms in (1_000, 2_000):
+            driver.machine.nack(driver.now, consumer, driver.held(consumer, "1"), None, None, backoff=True)
+            driver.commit()
+            driver.advance(delay_ms - 1)
+            assert driver.state("a") == (0, 0, 1)
+            driver.advance(1)
+            assert driver.state("a") == (0, 1, 0)
+
     def test_an_own_back_off_begins_with_the_first_failure(self) -> None:
         driver = QueueDriver(Policy(retry=Retry(base_us=1_000_000)))
         consumer = driver.subscribe("a", 10)

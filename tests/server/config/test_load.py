@@ -132,7 +132,7 @@ def test_effective_config_loads_again(read: Read) -> None:
         ("triggers: [{id: a, when: {to: 5}, do: [{action: notify, to: b}]}]", "triggers[0].when.to: got `5`, expected a"),
         ("triggers: [{id: a, when: {to: [b, 5]}, do: [{action: notify, to: b}]}]", "triggers[0].when.to[1]: got `5`"),
         ("triggers: [{id: a, when: {to: a}, do: [{action: shell, to: b}]}]", "triggers[0].do[0].action: got `shell`"),
-        ("triggers: [{id: a, when: {to: a}, do: [{action: notify, to: 'b:c'}]}]", "triggers[0].do[0].to: no stream"),
+        ("triggers: [{id: a, when: {to: a}, do: [{action: notify, to: 'b:c'}]}]", "triggers[0].do[0].to: 'b:c' is not a stream name"),
         ("auth: {tokens: [{token: x}]}", "auth.tokens[0].scopes: missing, expected a list"),
         ("auth: {tokens: [{token: x, scopes: [everything]}]}", "auth.tokens[0].scopes[0]: `everything` should start"),
         ("auth: {tokens: [{token: x, scopes: ['admin:*'], agent: a/b}]}", "auth.tokens[0].agent: got `a/b`"),

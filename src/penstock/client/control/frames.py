@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from penstock.core.errors import TABLE, PenstockError, Refusal
+from penstock.core.json_checks import nonfinite_problem
 
 EMPTY = Raw(b"{}")
 
@@ -191,15 +192,39 @@ class Settled(Struct, frozen=True, rename="camel"):
     lease_expires_at: int | None = None
 
 
+class HandlerFailure(Struct, frozen=True):
+    """The payload of an answer to `ask` whose handler raised; its header `error` has the code."""
+
+    message: str
+    code: str = "HandlerFailed"
+
+
 def now_text() -> str:
     """The current time, formatted for an envelope."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def require(problem: Refusal | None) -> None:
+    """Raise the problem, if there is one."""
+    if problem is not None:
+        raise PenstockError(problem)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(value: object, name: str = "") -> bytes:
+    """A value of the application as JSON. Refuses NaN and infinities, which the encoder would send as null."""
+    data = _encode(value)
+    if b"null" in data:
+        require(nonfinite_problem(value, name))
+    return data
+
+
 def head(kind: str, /, **fields: object) -> bytes:
     """A frame without its closing brace, so that the connection can add the `reqId`; None is left out."""
     given: Mapping[str, object] = {name: value for name, value in fields.items() if value is not None}
-    return msgspec.json.encode({"type": kind, **given})[:-1]
+    return encode({"type": kind, **given})[:-1]
 
 
 def rows_of(result: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

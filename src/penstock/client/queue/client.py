@@ -17,14 +17,17 @@ from msgspec import Raw
 
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import (
+    HandlerFailure,
     Receipt,
     Redriven,
     Sent,
     ServerHello,
     Settled,
     SingleReceipt,
+    encode,
     head,
     now_text,
+    require,
 )
 from penstock.client.control.raw_connection import RawConnection
 from penstock.client.queue.delivery import Delivery, lease_error
@@ -32,9 +35,10 @@ from penstock.client.queue.live_view import LiveView
 from penstock.client.queue.pulled_leases import PulledLeases
 from penstock.client.queue.queries import Queries
 from penstock.client.queue.renewals import Renewals
-from penstock.client.queue.request_reply import PendingQuestions, no_agent, unanswered
+from penstock.client.queue.request_reply import FAILED, REPLY_WANTED, PendingQuestions, checked, no_agent, unanswered
 from penstock.client.queue.subscription import Subscription
 from penstock.core.errors import PenstockError, Refusal
+from penstock.core.names import address_problem, agent_problem, stream_problem
 
 Envelope = Mapping[str, Any] | bytes
 """An envelope as a mapping, whose missing `id`, `ts` and `from` are filled in, or as JSON bytes."""
@@ -47,7 +51,6 @@ WAIT_GRACE_S = 10.0
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
 
-_encode = msgspec.json.Encoder().encode
 _decode_receipt = msgspec.json.Decoder(Receipt).decode
 _decode_single = msgspec.json.Decoder(SingleReceipt).decode
 
@@ -120,7 +123,7 @@ class Client(Queries):
         if delay_ms is not None:
             line += b',"delayMs":%d' % delay_ms
         if deliver_at is not None:
-            line += b',"deliverAt":' + _encode(deliver_at)
+            line += b',"deliverAt":' + encode(deliver_at)
         result = await self._repeatable(line, timeout)
         if is_one:
             one = _decode_single(result)
@@ -157,7 +160,8 @@ class Client(Queries):
             "delayMs": delay_ms,
             "schema": schema,
         }
-        body = head("send", to=to, kind=type, **fields) + b',"payload":' + _encode(payload)
+        require(address_problem(to))
+        body = head("send", to=to, kind=type, **fields) + b',"payload":' + encode(payload, "payload")
         if id is not None:
             result = await self._connection.request(body, is_repeatable=False, timeout_s=timeout)
             return msgspec.json.decode(result, type=Sent)
@@ -183,7 +187,7 @@ class Client(Queries):
 
         The answer arrives in this client's own inbox and is acked; its `payload` is the reply. Another consumer of that inbox could
         take the answer, so an agent that asks should be its only reader. Raises `Timeout` after `timeout` seconds without an
-        answer; the question stays in the recipient's inbox.
+        answer; the question stays in the recipient's inbox. Raises `HandlerFailed` as soon as the handler of the recipient's `work` raises.
 
         Example:
             async with penstock.connect(agent="sam") as client:
@@ -197,8 +201,8 @@ class Client(Queries):
         try:
             async with asyncio.timeout(timeout):
                 answer = await self._asks.expect(corr)
-                sent = await self.send(to, payload, type=type, corr=corr)
-                return await answer
+                sent = await self.send(to, payload, type=type, corr=corr, headers={REPLY_WANTED: True})
+                return checked(to, await answer)
         except TimeoutError:
             raise unanswered(to, timeout, sent) from None
         finally:
@@ -212,6 +216,7 @@ class Client(Queries):
         `credit` is the most unsettled deliveries you want at a time; settling one requests another. `lease_ms` is the length of a
         lease; the client renews it. `batch` lets the server put several deliveries into one frame, which only changes the speed.
         """
+        require(stream_problem(stream))
         is_own = self.agent is not None and stream == inbox_of(self.agent)
         subscription = Subscription(
             self._connection,
@@ -236,6 +241,7 @@ class Client(Queries):
         name = agent or self.agent
         if name is None:
             raise no_agent()
+        require(agent_problem(name))
         return self.subscribe(inbox_of(name), credit=credit, lease_ms=lease_ms, batch=batch)
 
     async def pull(
@@ -252,6 +258,7 @@ class Client(Queries):
         The leases survive the connection: settle them with the delivery, or later, from any client, with `settle`. With `renew` this
         client renews them until they are settled.
         """
+        require(stream_problem(stream))
         body = head("pull", stream=stream, max=max, waitMs=wait_ms, leaseMs=lease_ms)
         if wait_ms <= 0:
             result = await self._connection.request(body, is_repeatable=False)
@@ -340,10 +347,12 @@ class Client(Queries):
             raise PenstockError(
                 Refusal("InvalidRequest", f"`{question.id}` has no `from` to reply to", ref=question.id)
             )
+        failed = payload.code if isinstance(payload, HandlerFailure) else None
         return await self.send(
             question.sender,
             payload,
-            type=kind or f"{question.type}.reply",
+            type=kind or f"{question.type}.{'error' if failed else 'reply'}",
+            headers={FAILED: failed} if failed else None,
             corr=question.corr or question.id,
             refs=[question.id],
         )
@@ -366,16 +375,17 @@ class Client(Queries):
             # A line feed ends a frame. In valid JSON it can only be white space, so replace it.
             return envelope.replace(b"\n", b" ") if b"\n" in envelope else envelope
         if "id" in envelope and "ts" in envelope and (self.agent is None or "from" in envelope):
-            return _encode(envelope)
+            return encode(envelope)
         filled: dict[str, object] = {"id": self._new_id(), "ts": now_text()}
         if self.agent is not None:
             filled["from"] = self.agent
-        return _encode(filled | dict(envelope))
+        return encode(filled | dict(envelope))
 
     def _prefix(self, to: str) -> bytes:
         if len(self._prefixes) >= PREFIXES_MAX:
             self._prefixes.clear()
-        prefix = self._prefixes[to] = b'{"type":"enqueue","to":%b,"env":' % _encode(to)
+        require(stream_problem(to))
+        prefix = self._prefixes[to] = b'{"type":"enqueue","to":%b,"env":' % encode(to)
         return prefix
 
     def _new_id(self) -> str:

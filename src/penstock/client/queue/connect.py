@@ -8,7 +8,9 @@ from typing import Any
 
 from penstock.client import address
 from penstock.client.control.connection import ControlConnection
+from penstock.client.control.frames import require
 from penstock.client.queue.client import Client
+from penstock.core.names import agent_problem
 
 
 class Connecting:
@@ -61,6 +63,7 @@ def connect(
     """
 
     async def open_client() -> Client:
+        require(None if agent is None else agent_problem(agent))
         place = address.parse(address.discover(url))
         secret = token or os.environ.get("PENSTOCK_TOKEN") or None
 

@@ -65,6 +65,7 @@ class Delivery:
         "_loss",
         "_raw",
         "attempt",
+        "has_replied",
         "lease_expires_at_ms",
         "lease_id",
         "on_loss",
@@ -100,6 +101,7 @@ class Delivery:
         self.on_loss: Callable[[LeaseLost], None] | None = None
         """Called when the lease is lost; a running handler sets it."""
         self.state = State.HELD
+        self.has_replied = False
 
     def __repr__(self) -> str:
         return f"<Delivery {self.stream} seq={self.seq} attempt={self.attempt} {self.state.value}>"
@@ -158,9 +160,12 @@ class Delivery:
         """The work is done: remove the envelope from the stream. Returns when that is durable."""
         await self._holder.settle(self, "ack")
 
-    async def nack(self, *, delay_ms: int | None = None, reason: str | None = None) -> None:
-        """The work failed: deliver the envelope again, after `delay_ms` if given. Counts as a failed attempt."""
-        await self._holder.settle(self, "nack", delayMs=delay_ms, reason=reason)
+    async def nack(self, *, delay_ms: int | None = None, reason: str | None = None, backoff: bool = False) -> None:
+        """The work failed: deliver the envelope again, after `delay_ms` if given. Counts as a failed attempt.
+
+        By default the first redeliveries follow at once; with `backoff` each one waits, as the `retry` of the stream says.
+        """
+        await self._holder.settle(self, "nack", delayMs=delay_ms, reason=reason, backoff=backoff or None)
 
     async def release(self) -> None:
         """Return the envelope unprocessed. Does not count as a failed attempt."""
@@ -177,7 +182,9 @@ class Delivery:
 
     async def reply(self, payload: object, *, type: str | None = None) -> Sent:  # noqa: A002
         """Send an answer to the sender's inbox. This does not settle the delivery."""
-        return await self._holder.reply(self, payload, type)
+        sent = await self._holder.reply(self, payload, type)
+        self.has_replied = True
+        return sent
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost. Long work that never waits should call this; it sends nothing."""

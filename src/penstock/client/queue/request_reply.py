@@ -10,13 +10,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.control.frames import Sent
+from penstock.client.control.frames import Error, Sent
 from penstock.client.queue.delivery import Delivery
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
     from penstock.client.queue.subscription import Subscription
 
+REPLY_WANTED = "reply-wanted"
+"""The header of a question that an asker waits for."""
+FAILED = "error"
+"""The header of an answer that reports a failure: its code."""
 ASIDE_MAX = 1_000
 """Credit of the private subscription: the most envelopes that may precede an answer."""
 
@@ -91,6 +95,15 @@ async def _quietly(work: Awaitable[object]) -> None:
         await work
     except PenstockError:
         pass
+
+
+def checked(to: str, answer: Delivery) -> Delivery:
+    """The answer, unless it reports that the handler of the question failed."""
+    code = (answer.envelope.get("headers") or {}).get(FAILED) if answer.type.endswith(".error") else None
+    if isinstance(code, str):
+        text = answer.payload.get("message") if isinstance(answer.payload, dict) else answer.payload
+        raise Error(code, detail=f"`{to}` failed: {text}", ref=answer.head.corr).exception()
+    return answer
 
 
 def no_agent() -> PenstockError:

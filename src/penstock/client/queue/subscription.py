@@ -134,8 +134,8 @@ class Subscription(FrameListener):
     async def work(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Call `handler` for every delivery, up to `concurrency` of them at a time, until the subscription is closed.
 
-        When a handler returns, its delivery is acked, unless the handler settled it. When it raises, the delivery is nacked and the
-        exception is logged. Leases are renewed while handlers run; if one is lost nevertheless, `LeaseLost` is raised at the
+        When a handler returns, its delivery is acked, unless the handler settled it. When it raises, the delivery is nacked, comes
+        back after a back-off, and the exception is logged; the asker of a question gets `HandlerFailed` at once instead. Leases are renewed while handlers run; if one is lost nevertheless, `LeaseLost` is raised at the
         handler's current `await`. Cancelling `work` stops the handlers and releases their unsettled deliveries.
 
         Example:
@@ -202,6 +202,8 @@ class Subscription(FrameListener):
             return
         delivery.check()
         self._let_go(delivery)
+        if "backoff" not in self._connection.hello.features:
+            fields.pop("backoff", None)
         body = head(op, id=delivery.id, subId=self.sub_id, leaseId=delivery.lease_id, **fields)
         raise_first(await self._acks.settle(delivery, body))
 

@@ -1,6 +1,7 @@
 """Runs a handler for a delivery and settles it.
 
-A handler that returns has its delivery acked, and one that raises has it nacked. A handler whose lease is lost gets `LeaseLost` at its
+A handler that returns has its delivery acked, and one that raises has it nacked with a back-off. If an asker waits for the answer, it gets
+the error instead, and the question becomes a dead letter: a late answer would reach an asker that is gone. A handler whose lease is lost gets `LeaseLost` at its
 current `await`, before another consumer has done much of the same work. No exception of a handler ends the worker.
 """
 
@@ -11,7 +12,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
+from penstock.client.control.frames import HandlerFailure
 from penstock.client.queue.delivery import Delivery, LeaseLost, State
+from penstock.client.queue.request_reply import REPLY_WANTED
 from penstock.core.errors import PenstockError, Refusal
 
 Handler = Callable[[Delivery], Awaitable[object]]
@@ -115,10 +118,16 @@ async def _failed(delivery: Delivery, error: BaseException) -> None:
     _LOG.exception("the handler of %r failed", delivery)
     if delivery.state is not State.HELD:
         return
+    reason = f"{type(error).__name__}: {error}".removesuffix(": ")[:REASON_MAX]
+    headers = delivery.envelope.get("headers") or {}
     try:
-        await delivery.nack(reason=f"{type(error).__name__}: {error}".removesuffix(": ")[:REASON_MAX])
+        if REPLY_WANTED in headers and delivery.sender and not delivery.has_replied:
+            await delivery.reply(HandlerFailure(reason))
+            await delivery.term(reason)
+        else:
+            await delivery.nack(reason=reason, backoff=True)
     except PenstockError as refused:
-        _LOG.warning("%r could not be nacked; its lease will expire: %s", delivery, refused.refusal.message)
+        _LOG.warning("%r could not be settled; its lease will expire: %s", delivery, refused.refusal.message)
 
 
 def check_concurrency(concurrency: int) -> None:

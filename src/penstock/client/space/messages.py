@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.client.control.frames import now_text
+from penstock.client.control.frames import encode, now_text
 from penstock.core.errors import TABLE, PenstockError, Refusal
 
 PROTOCOL = "mew/v0.4"
 GATEWAYS = ("gateway", "system:gateway")
 """Names that only the gateway may send as."""
 
-_encode = msgspec.json.Encoder().encode
 _CODES = {
     "capability_violation": "Forbidden",
     "draining": "Draining",
@@ -169,7 +168,7 @@ def read_message(data: bytes) -> Arrival | None:
 def join_message(space: str | None, participant: str, token: str | None) -> str:
     """The join message; a gateway with one space needs no name."""
     fields = {"type": "join", "space": space, "participantId": participant, "token": token}
-    return _encode({name: value for name, value in fields.items() if value is not None}).decode()
+    return encode({name: value for name, value in fields.items() if value is not None}).decode()
 
 
 def envelope_text(
@@ -194,7 +193,7 @@ def envelope_text(
         fields["correlation_id"] = list(correlation_id)
     if payload is not None:
         fields["payload"] = payload
-    return _encode(fields).decode()
+    return encode(fields).decode()
 
 
 def frame_bytes(stream_id: str, data: bytes | str) -> bytes:

@@ -57,6 +57,7 @@ class SyncDelivery(Twin[Delivery]):
     payload = mirrored[Delivery, Any](lambda delivery: delivery.payload)
     is_settled = mirrored[Delivery, bool](lambda delivery: delivery.is_settled)
     is_lost = mirrored[Delivery, bool](lambda delivery: delivery.is_lost)
+    has_replied = mirrored[Delivery, bool](lambda delivery: delivery.has_replied)
 
     def __repr__(self) -> str:
         return repr(self._source)
@@ -95,7 +96,8 @@ class SyncSubscription(Opening, Twin[Subscription]):
     def work(self, handler: Callable[[SyncDelivery], object], *, concurrency: int = 1) -> None:
         """Call `handler` for every delivery, on up to `concurrency` threads, until the subscription is closed.
 
-        A delivery is acked when the handler returns and nacked when it raises. A thread cannot be interrupted: after a lease is
+        A delivery is acked when the handler returns. When it raises, the delivery is nacked and comes back after a back-off; the
+        asker of a question gets `HandlerFailed` at once instead. A thread cannot be interrupted: after a lease is
         lost, the handler's next call on its delivery raises `LeaseLost`, and so does `delivery.check()`. A handler may close the
         subscription, which ends the work.
 

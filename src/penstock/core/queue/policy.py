@@ -28,11 +28,9 @@ class Retry(msgspec.Struct, frozen=True):
     """Failures that cost no delay; the delay after the next one is `base_us`."""
 
     def delay_us(self, failures: int, draw: float) -> int:
-        """The delay after this many failures; `draw` is a number from 0 to 1."""
-        if failures <= self.immediate > 0:
-            return 0
+        """The delay after this many failures that cost one; `draw` is a number from 0 to 1."""
         delay = float(self.base_us)
-        for _ in range(failures - self.immediate - 1):
+        for _ in range(failures - 1):
             delay *= self.factor
             if delay >= self.max_us:
                 break

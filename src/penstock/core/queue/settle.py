@@ -149,11 +149,15 @@ def _requeue(state: QueueState, now: Now, record: Record, delay_us: int, *, firs
         channel.make_ready(record, now.us, first=first)
 
 
-def _backoff_us(state: QueueState, record: Record, failures: int) -> int:
+def _backoff_us(state: QueueState, record: Record, failures: int, immediate: int | None = None) -> int:
+    """The delay after so many failures, of which the first ones cost none: as many as the policy says, unless given."""
     retry = record.channel.policy.retry
     if retry is None:
         return 0
-    draw = int.from_bytes(state.entropy(2), "big") / 65_535 if retry.jitter and failures > retry.immediate else 0.0
+    failures -= retry.immediate if immediate is None else immediate
+    if failures <= 0:
+        return 0
+    draw = int.from_bytes(state.entropy(2), "big") / 65_535 if retry.jitter else 0.0
     return retry.delay_us(failures, draw)
 
 
@@ -182,9 +186,19 @@ def _ended(event: str, record: Record, peer: str, reason: str | None = None) -> 
 
 
 def nack(
-    state: QueueState, now: Now, consumer: Consumer, record: Record, delay_us: int | None, reason: str | None
+    state: QueueState,
+    now: Now,
+    consumer: Consumer,
+    record: Record,
+    delay_us: int | None,
+    reason: str | None,
+    *,
+    backoff: bool = False,
 ) -> Done:
-    """The holder failed: deliver again, at once, after a delay, or (too often) to the dead letters."""
+    """The holder failed: deliver again, at once, after a delay, or (too often) to the dead letters.
+
+    With `backoff` and without a delay the back-off of the channel begins with the first failure.
+    """
     _unlease(record)
     record.channel.counters.nack += 1
     record.error = reason
@@ -192,7 +206,9 @@ def nack(
     if _has_failed(record):
         bury(state, now, record, "maxDeliveries", peer)
     else:
-        _requeue(state, now, record, _backoff_us(state, record, record.failures) if delay_us is None else delay_us)
+        if delay_us is None:
+            delay_us = _backoff_us(state, record, record.failures, 0 if backoff else None)
+        _requeue(state, now, record, delay_us)
         state.commit_log.facts.append(_ended("nack", record, peer, reason))
     _after(state, now, consumer, 1)
     return Done(state.commit_log.gate)
@@ -288,9 +304,7 @@ def _lose(state: QueueState, now: Now, record: Record, peer: str) -> None:
         record.error = "the connection of its consumer was lost"
         bury(state, now, record, "abandoned", peer)
         return
-    retry, beyond = channel.policy.retry, record.abandoned_row - IMMEDIATE
-    delay_us = _backoff_us(state, record, beyond + retry.immediate) if retry is not None and beyond > 0 else 0
-    _requeue(state, now, record, delay_us, first=True)
+    _requeue(state, now, record, _backoff_us(state, record, record.abandoned_row, IMMEDIATE), first=True)
     state.commit_log.observe_settle(_ended("release", record, peer, "abandoned"))
 
 

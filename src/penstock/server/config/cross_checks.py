@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from penstock.core import scopes
 from penstock.core.limits import Limits
+from penstock.core.names import AGENT_FORM, address_problem, is_agent, is_stream, stream_form
 from penstock.dialects.courier.triggers.config import Trigger, problems
 from penstock.ipc.pipeline import PipelineSection
 from penstock.server.config.relay_sections import relay_errors
@@ -29,8 +30,8 @@ from penstock.server.files.addresses import parse_alias, parse_control, parse_ho
 from penstock.server.files.yaml_tree import KeyPath
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
+PATTERN_FORM = stream_form().replace("without `:` and `*`", "without `:`, and any number of `*`")
 RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.UNAUTHENTICATED.name)
-AGENT = re.compile(r"[^/:*\s]+")
 GIT_OUTPUT_MAX = 512 * 1024
 """Bytes of a diff that fit into an envelope as JSON."""
 
@@ -57,10 +58,13 @@ def cross_check(config: Sections, unread: Container[str] = ()) -> Iterator[Field
     yield from _trigger_errors(config.triggers, config.limits)
     yield from _auth_errors(config.auth)
     for name in config.tenants:
-        if name != "*" and not AGENT.fullmatch(name):
-            yield ("tenants", name), "expected a name without `/`, `:`, `*` or spaces, or `*` for all others"
+        if name != "*" and not is_agent(name):
+            yield ("tenants", name), f"expected {AGENT_FORM}, or `*` for all others"
     yield from _listen_errors(config.listen)
     yield from _rule_errors(config.pipeline)
+    to = config.pipeline.alerts.to
+    if to is not None and (problem := address_problem(to)) is not None:
+        yield ("pipeline", "alerts", "to"), problem.message
     yield from _skill_errors(config.skills.git)
     yield from relay_errors(config.relay)
     limits = config.limits
@@ -92,9 +96,8 @@ def _lease_errors(streams: StreamsSection, limits: Limits) -> Iterator[FieldErro
 
 def _stream_errors(streams: StreamsSection) -> Iterator[FieldError]:
     for pattern in streams.per_stream_caps:
-        if ":" in pattern or not pattern.isprintable():
-            message = "is not a valid pattern: a stream name has no `:` and no control characters"
-            yield ("streams", "perStreamCaps", pattern), message
+        if not is_stream(pattern, is_pattern=True):
+            yield ("streams", "perStreamCaps", pattern), f"is not a valid pattern: {PATTERN_FORM}"
     for path, settings in _settings(streams):
         retry = settings.retry
         if isinstance(retry, RetrySettings) and retry.base_ms > retry.max_ms:
@@ -117,11 +120,11 @@ def _schema_errors(streams: StreamsSection) -> Iterator[FieldError]:
 
 def _skill_errors(git: GitSkill) -> Iterator[FieldError]:
     path = ("skills", "git")
-    if ":" in git.stream or "*" in git.stream or not git.stream.isprintable():
-        yield (*path, "stream"), f"{shorten(git.stream)} is not a valid stream name"
+    if not is_stream(git.stream):
+        yield (*path, "stream"), f"{shorten(git.stream)} is not a stream name: {stream_form()}"
     for index, pattern in enumerate(git.replies):
-        if ":" in pattern or not pattern.isprintable():
-            yield (*path, "replies", index), f"{shorten(pattern)} is not a valid stream pattern"
+        if not is_stream(pattern, is_pattern=True):
+            yield (*path, "replies", index), f"{shorten(pattern)} is not a valid pattern: {PATTERN_FORM}"
     if git.output_max > GIT_OUTPUT_MAX:
         yield (
             (*path, "output_max"),
@@ -168,9 +171,8 @@ def _auth_errors(auth: AuthSection) -> Iterator[FieldError]:
             yield ((*path, "rate"), f"another token of `{name}` has a different rate, but both share one bucket")
         if token.tenant is not None:
             yield from _tenant_errors(token, path)
-        if token.agent is not None and not AGENT.fullmatch(token.agent):
-            message = f"got {shorten(token.agent)}, expected a name without `/`, `:`, `*` or spaces"
-            yield (*path, "agent"), message
+        if token.agent is not None and not is_agent(token.agent):
+            yield (*path, "agent"), f"got {shorten(token.agent)}, expected {AGENT_FORM}"
         for number, text in enumerate(token.scopes):
             if isinstance(problem := scopes.parse(text), str):
                 yield (*path, "scopes", number), problem
@@ -185,9 +187,8 @@ def token_errors(tokens: Sequence[TokenSection]) -> list[str]:
 
 def _tenant_errors(token: TokenSection, path: KeyPath) -> Iterator[FieldError]:
     assert token.tenant is not None
-    if not AGENT.fullmatch(token.tenant):
-        message = f"got {shorten(token.tenant)}, expected a name without `/`, `:`, `*` or spaces"
-        yield (*path, "tenant"), message
+    if not is_agent(token.tenant):
+        yield (*path, "tenant"), f"got {shorten(token.tenant)}, expected {AGENT_FORM}"
     for number, text in enumerate(token.scopes):
         scope = scopes.parse(text)
         if isinstance(scope, scopes.Scope) and scope.kind == "admin":

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
+from penstock.core.names import address_problem
 from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Record
@@ -182,7 +183,7 @@ class SendRequest(
 def send(machine: QueueMachine, now: Now, principal: Principal, request: SendRequest, *, address: str = "") -> Outcome:
     """Write an envelope around a payload and enqueue it; the answer says whether its recipient is known and connected."""
     stream = envelopes.inbox(request.to)
-    refusal = check_access(machine, principal, "enqueue", stream)
+    refusal = address_problem(request.to) or check_access(machine, principal, "enqueue", stream)
     if refusal is not None:
         return refusal
     channel = principal.to_channel(stream)

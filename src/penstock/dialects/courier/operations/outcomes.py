@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.core.names import stream_problem
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.wire import envelopes
 
 Body = dict[str, Any]
 
@@ -53,7 +53,7 @@ def forbidden(principal: Principal, verb: str, channel: str) -> Refusal | None:
 
 def check_access(machine: QueueMachine, principal: Principal, verb: str, stream: str) -> Refusal | None:
     """Check the name of a stream, then the scope; both come before any work on it."""
-    return envelopes.stream_problem(stream, machine.limits) or forbidden(principal, verb, principal.to_channel(stream))
+    return stream_problem(stream, machine.limits.name_max) or forbidden(principal, verb, principal.to_channel(stream))
 
 
 def check_lease(machine: QueueMachine, lease_ms: int | None) -> int | Refusal:

@@ -9,12 +9,12 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.names import stream_problem
 from penstock.core.queue.dead_letters import doom
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.core.tenants import dead_name, home_name
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access, forbidden
-from penstock.dialects.courier.wire import envelopes
 from penstock.dialects.courier.wire.request_checks import Steps
 
 PURGE_STEP = 5_000
@@ -47,7 +47,7 @@ def redrive_steps(
     """Move dead letters back, in steps. Needs `subscribe` on the dead letters and `enqueue` on the stream."""
     dead = dead_name(principal.to_channel(request.stream))
     refusal = (
-        envelopes.stream_problem(request.stream, machine.limits)
+        stream_problem(request.stream, machine.limits.name_max)
         or forbidden(principal, "subscribe", dead)
         or forbidden(principal, "enqueue", home_name(dead))
     )

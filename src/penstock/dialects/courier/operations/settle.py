@@ -25,6 +25,8 @@ class SettleRequest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     reason: str | None = None
     requeue: bool = True
     ms: int | None = None
+    backoff: bool = False
+    """Of a nack: back off from the first failure on, as the `retry` of the stream says."""
 
 
 OPS = ("ack", "nack", "release", "term", "extend")
@@ -78,7 +80,7 @@ def settle_held(machine: QueueMachine, now: Now, consumer: Any, request: SettleR
             return Done(machine.commit_log.gate)
         case "nack" if request.requeue:
             delay_us = None if request.delay_ms is None else request.delay_ms * 1000
-            return machine.nack(now, consumer, record, delay_us, request.reason)
+            return machine.nack(now, consumer, record, delay_us, request.reason, backoff=request.backoff)
         case "nack" | "term":
             return machine.term(now, consumer, record, request.reason)
         case "release":

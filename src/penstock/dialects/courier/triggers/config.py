@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
+from penstock.core.names import is_stream, stream_form
 from penstock.core.rules.rule_index import Hook
 from penstock.dialects.courier.triggers import templates
 from penstock.dialects.courier.wire.envelopes import to_refusal
@@ -188,8 +189,8 @@ def _action_problems(trigger: Trigger, action: Action, limits: Limits) -> Iterat
                 )
     else:
         bare = re.sub(r"\$\{[^{}]*\}", "", action.to)
-        if ":" in bare or "*" in bare or not action.to.isprintable() or len(bare) > limits.name_max:
-            yield ("to",), f"no stream is called `{action.to[:80]}`"
+        if not is_stream(bare or "x", limits.name_max):
+            yield ("to",), f"{action.to[:80]!a} is not a stream name: {stream_form(limits.name_max)}"
     if isinstance(action, RouteAction) and action.mode == "move" and trigger.hook != "on_insert":
         yield (("mode",), "an envelope can be moved before its first delivery only: `move` goes with `hook: on_insert`")
     if isinstance(action, NotifyAction | EmitAction):

@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from penstock.core.clock import rfc3339
 from penstock.core.limits import Limits
+from penstock.core.names import stream_problem
 from penstock.core.records import Record, shared
 from penstock.core.rules.rule_index import Emission, Failure, Moment, Rule
 from penstock.core.tenants import split
@@ -29,7 +30,6 @@ from penstock.dialects.courier.triggers.config import (
     When,
 )
 from penstock.dialects.courier.triggers.templates import MissingError, TemplateText, TemplateTree
-from penstock.dialects.courier.wire import envelopes
 
 SYSTEM = "system/courier"
 """The `from` of an envelope that a rule wrote."""
@@ -333,7 +333,7 @@ def _address(to: TemplateText, source: TriggerEnvelope, moment: Moment, limits: 
     name = to.fill(source.env, moment)
     if not isinstance(name, str):
         return Failure(f"{_excerpt(name)} is not the name of a stream")
-    problem = envelopes.stream_problem(name, limits)
+    problem = stream_problem(name, limits.name_max)
     if problem is not None:
         return Failure(problem.message)
     tenant, _ = split(name)

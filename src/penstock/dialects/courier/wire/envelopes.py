@@ -64,20 +64,6 @@ def flat(data: bytes) -> bytes:
     return data.translate(_BREAKS) if b"\n" in data or b"\r" in data else data
 
 
-def stream_problem(name: str, limits: Limits) -> Refusal | None:
-    """Why a stream name is invalid."""
-    if not 0 < len(name) <= limits.name_max:
-        return Refusal("InvalidRequest", f"a stream name has 1 to {limits.name_max} characters", ref="stream")
-    if not name.isprintable() or ":" in name or "*" in name:
-        return Refusal(
-            "InvalidRequest",
-            f"stream name {name!r} has a character that is not allowed",
-            ref="stream",
-            hint="leave out `:`, `*` and control characters",
-        )
-    return None
-
-
 def inbox(to: str) -> str:
     """The stream of a short address."""
     return to if "/" in to else f"agents/{to}/inbox"

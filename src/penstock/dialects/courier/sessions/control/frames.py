@@ -82,6 +82,7 @@ class _Settling(_OwnFrame):
     sub_id: str | None = None
     lease_id: str | None = None
     delay_ms: int | None = None
+    backoff: bool = False
     requeue: bool = True
     reason: str | None = None
     ms: int | None = None
@@ -89,7 +90,8 @@ class _Settling(_OwnFrame):
     def to_request(self) -> SettleRequest:
         """The request that HTTP has for it."""
         op = str(self.__struct_config__.tag)
-        return SettleRequest(self.id, op, self.lease_id, None, self.delay_ms, self.reason, self.requeue, self.ms)
+        fields = self.delay_ms, self.reason, self.requeue, self.ms, self.backoff
+        return SettleRequest(self.id, op, self.lease_id, None, *fields)
 
 
 class AckFrame(_OwnFrame, tag="ack"):

@@ -35,7 +35,7 @@ from penstock.dialects.courier.wire.delivery_frames import delivery_lines, tap_l
 from penstock.dialects.courier.wire.envelopes import json_problem
 from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps
 
-FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto"]
+FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto", "backoff"]
 FEATURES += ["views", "live", "triggers", "tap", "partition"]
 WEIGHT_MAX = 2_000
 """Lines of one connection that are handled in one turn, where each is an enqueue or an ack: about 10 ms."""
