@@ -40,6 +40,16 @@ def print_note(text: str) -> None:
     sys.stderr.write(_plain(text) + "\n")
 
 
+def is_confirmed(notice: str, *, yes: bool) -> bool:
+    """Print what is about to happen on stderr, and on a terminal ask, unless `--yes` was given. Off a terminal the command goes on."""
+    print_note(notice)
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    sys.stderr.write("continue? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     from rich.table import Table
     from rich.text import Text

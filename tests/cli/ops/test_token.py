@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -41,6 +42,9 @@ def test_tokens_of_a_running_server(cli, running):
     folder = running.folder
     code, token, said = cli("token", "new", "ci", "--scope", "streams:*:*", folder=folder)
     token = token.strip()
+    code2, _, said2 = cli("token", "new", "other", "--scope", "streams:*:*", folder=folder)
+    assert (code2, said2) == (0, ""), "nothing ends with the second token"
+    assert cli("token", "revoke", "other", folder=folder)[0] == 0
     assert code == 0 and "every client needs a token now" in said and "revoking" in said
     assert Http(running.http).get("/v1/stats", stream="a").code == "Unauthorized"
     assert Http(running.http, token).enqueue("a", "1")
@@ -78,7 +82,44 @@ def test_without_a_server_the_file_is_changed(cli, tmp_path):
     code, _, error = cli("token", "revoke", "ci")
     assert code == 1 and error.startswith("error: UnknownToken:")
     code, _, error = cli("token", "new", "ci", "--scope", "nonsense")
-    assert code == 1 and error.startswith("error: InvalidRequest:")
+    assert code == 1 and "\nerror: InvalidRequest:" in error
+
+
+class Terminal(io.StringIO):
+    """Standard input of a person, who has typed this."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.promise(
+    "Administration", "the first token is announced before it ends anonymous access; a terminal is asked"
+)
+@pytest.mark.parametrize(
+    ("typed", "words", "is_made"),
+    [
+        ("\n", [], False),
+        ("", [], False),
+        ("n\n", [], False),
+        ("y\n", [], True),
+        ("YES\n", [], True),
+        ("", ["--yes"], True),
+    ],
+)
+def test_the_first_token_is_announced_and_on_a_terminal_confirmed(cli, tmp_path, monkeypatch, typed, words, is_made):
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    code, token, said = cli("token", "new", "ci", "--scope", "admin:*", *words)
+    assert said.startswith("the first token ends anonymous access: every client needs a token from the next start on")
+    assert ("continue? [y/N]" in said) == (not words)
+    assert (code, bool(token)) == ((0, True) if is_made else (1, False))
+    assert (tmp_path / "penstock-data" / "tokens.json").exists() == is_made
+    assert ("no token was created" in said) != is_made
+
+
+def test_off_a_terminal_it_goes_on_and_the_notice_is_no_part_of_the_result(cli):
+    code, out, said = cli("token", "new", "ci", "--scope", "admin:*", "--json")
+    assert code == 0 and json.loads(out)["token"] and "ends anonymous access" in said
 
 
 @pytest.mark.promise(

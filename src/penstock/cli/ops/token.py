@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from penstock.cli.options import PLAIN, Output
-from penstock.cli.output import print_json, print_line, print_note, print_table
+from penstock.cli.output import is_confirmed, print_json, print_line, print_note, print_table
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -79,11 +79,14 @@ def new(
     expires: Annotated[
         str | None, Parameter(help="When it expires: 2026-12-31T12:00:00Z, or from now on: 12h, 30d. Default: never.")
     ] = None,
+    yes: Annotated[
+        bool, Parameter(help="Do not ask before the first token ends anonymous access.", negative="")
+    ] = False,
     place: TokenOptions = HERE,
-) -> None:
+) -> int:
     """Create a token and print it once: only its digest is stored.
 
-    From the first token on every client needs one; revoking the last token undoes that.
+    From the first token on every client needs one; revoking the last token undoes that. On a terminal the command asks first.
 
     For example:
 
@@ -97,6 +100,12 @@ def new(
     if expires is not None:
         expires_at = datetime.fromtimestamp(moment_us(expires, is_ahead=True) / 1_000_000, UTC)
     server = _server(place)
+    if not _listed(server, place)["required"]:
+        when = "now" if server is not None else "from the next start on"
+        notice = f"the first token ends anonymous access: every client needs a token {when}; revoking the last token undoes that"
+        if not is_confirmed(notice, yes=yes):
+            print_note("no token was created")
+            return 1
     if server is not None:
         made = server.mint(name, scope, agent=agent, tenant=tenant, expires_at=expires_at)
     else:
@@ -106,12 +115,19 @@ def new(
         made = offline_tokens.mint(place.data, TokenRequest(name, scope, agent, tenant, expires_at))
     if place.as_json:
         print_json(made)
-        return
+        return 0
     print_line(made["token"])
-    when = "now" if server is not None else "from the next start on"
-    print_note(f"every client needs a token {when}; revoking the last token undoes that")
     if not made.get("kept", True):
         print_note("the server has no data directory: the token is valid until it stops")
+    return 0
+
+
+def _listed(server: RemoteTokens | None, place: TokenOptions) -> dict[str, Any]:
+    if server is not None:
+        return server.listed()
+    from penstock.server.admin import offline_tokens
+
+    return offline_tokens.listed(place.data)
 
 
 @token.command
@@ -124,12 +140,7 @@ def ls(*, place: TokenOptions = HERE) -> None:
       penstock token ls --json
     """
     server = _server(place)
-    if server is not None:
-        found = server.listed()
-    else:
-        from penstock.server.admin import offline_tokens
-
-        found = offline_tokens.listed(place.data)
+    found = _listed(server, place)
     if place.as_json:
         print_json(found)
         return
