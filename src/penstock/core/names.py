@@ -32,14 +32,16 @@ def stream_problem(name: str, limit: int | None = None) -> Refusal | None:
     """Why a text does not name a stream."""
     if is_stream(name, limit):
         return None
-    return Refusal("InvalidRequest", f"{_shown(name)} is not a stream name: {stream_form(limit)}", ref="stream")
+    message = f"{_shown(name)} is not a stream name: {stream_form(limit)}"
+    return Refusal("InvalidRequest", message, ref="stream", hint="use a name such as `jobs/images`")
 
 
 def agent_problem(name: str) -> Refusal | None:
     """Why a text does not name an agent."""
     if is_agent(name):
         return None
-    return Refusal("InvalidRequest", f"{_shown(name)} is not an agent's name, which is {AGENT_FORM}", ref="agent")
+    message = f"{_shown(name)} is not an agent's name, which is {AGENT_FORM}"
+    return Refusal("InvalidRequest", message, ref="agent", hint="use a name such as `sam` or `sensor-1`")
 
 
 def address_problem(to: str) -> Refusal | None:
