@@ -216,7 +216,6 @@ class Client(Queries):
         `credit` is the most unsettled deliveries you want at a time; settling one requests another. `lease_ms` is the length of a
         lease; the client renews it. `batch` lets the server put several deliveries into one frame, which only changes the speed.
         """
-        require(stream_problem(stream))
         is_own = self.agent is not None and stream == inbox_of(self.agent)
         subscription = Subscription(
             self._connection,
@@ -258,7 +257,6 @@ class Client(Queries):
         The leases survive the connection: settle them with the delivery, or later, from any client, with `settle`. With `renew` this
         client renews them until they are settled.
         """
-        require(stream_problem(stream))
         body = head("pull", stream=stream, max=max, waitMs=wait_ms, leaseMs=lease_ms)
         if wait_ms <= 0:
             result = await self._connection.request(body, is_repeatable=False)
@@ -344,9 +342,8 @@ class Client(Queries):
     async def _reply(self, delivery: Delivery, payload: object, kind: str | None) -> Sent:
         question = delivery.head
         if not question.sender:
-            raise PenstockError(
-                Refusal("InvalidRequest", f"`{question.id}` has no `from` to reply to", ref=question.id)
-            )
+            message = f"`{question.id}` has no `from` to reply to"
+            raise PenstockError(Refusal("InvalidRequest", message, ref=question.id))
         failed = payload.code if isinstance(payload, HandlerFailure) else None
         return await self.send(
             question.sender,
