@@ -36,17 +36,17 @@ def stream_problem(name: str, limit: int | None = None) -> Refusal | None:
     return Refusal("InvalidRequest", message, ref="stream", hint="use a name such as `jobs/images`")
 
 
-def agent_problem(name: str) -> Refusal | None:
+def agent_problem(name: str, ref: str = "agent") -> Refusal | None:
     """Why a text does not name an agent."""
     if is_agent(name):
         return None
     message = f"{_shown(name)} is not an agent's name, which is {AGENT_FORM}"
-    return Refusal("InvalidRequest", message, ref="agent", hint="use a name such as `sam` or `sensor-1`")
+    return Refusal("InvalidRequest", message, ref=ref, hint="use a name such as `sam` or `sensor-1`")
 
 
 def address_problem(to: str) -> Refusal | None:
     """Why a text addresses neither a stream nor, without a `/`, an agent."""
-    return stream_problem(to) if "/" in to else agent_problem(to)
+    return stream_problem(to) if "/" in to else agent_problem(to, "stream")
 
 
 def _shown(name: str) -> str:
