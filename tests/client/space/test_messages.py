@@ -16,6 +16,7 @@ from penstock.client.space.messages import (
     join_message,
     read_message,
 )
+from penstock.core.errors import PenstockError
 
 
 def test_an_envelope_survives_the_way():
@@ -71,3 +72,10 @@ def test_an_ignored_target_names_the_stream_and_the_targets():
     error = TargetUnsupported(["ann", "bob"], "stream-7")
     assert error.code == "Unsupported"
     assert "`stream-7`" in str(error) and "`ann`, `bob`" in str(error)
+
+
+@pytest.mark.promise("SDK and command line", "NaN and infinities are refused, never stored as null")
+def test_a_number_that_json_cannot_express_is_refused():
+    with pytest.raises(PenstockError, match=r"`payload\.mean` is nan"):
+        envelope_text("e", "ada", "chat", {"mean": float("nan")})
+    assert json.loads(envelope_text("e", "ada", "chat", {"mean": None}))["payload"] == {"mean": None}

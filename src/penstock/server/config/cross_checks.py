@@ -30,7 +30,7 @@ from penstock.server.files.addresses import parse_alias, parse_control, parse_ho
 from penstock.server.files.yaml_tree import KeyPath
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
-PATTERN_FORM = stream_form().replace("without `:` and `*`", "without `:`, and any number of `*`")
+PATTERN_FORM = "a pattern has printable characters, without `:`; `*` matches any of them"
 RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.UNAUTHENTICATED.name)
 GIT_OUTPUT_MAX = 512 * 1024
 """Bytes of a diff that fit into an envelope as JSON."""

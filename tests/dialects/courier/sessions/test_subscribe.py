@@ -135,7 +135,12 @@ class TestSettles:
 
     @pytest.mark.parametrize(
         "message",
-        [{"nack": "1", "delayMs": 700}, {"nack": "1", "requeue": False}, {"term": "1", "reason": "x"}],
+        [
+            {"nack": "1", "delayMs": 700},
+            {"nack": "1", "backoff": True},
+            {"nack": "1", "requeue": False},
+            {"term": "1", "reason": "x"},
+        ],
     )
     def test_the_other_verbs_confirm_too(self, message: dict[str, Any]) -> None:
         peer = stocked("1").subscribe("a", credit=1, confirm=True)

@@ -41,6 +41,7 @@ class _Message(msgspec.Struct, rename="camel"):
     extend: str | msgspec.UnsetType = msgspec.UNSET
     lease_id: str | None = None
     delay_ms: int | None = None
+    backoff: bool = False
     requeue: bool = True
     reason: str | None = None
     ms: int | None = None
@@ -143,9 +144,8 @@ class SubscribeSession(MessageSession[_Message]):
                 self._confirm(id_, notice, self._machine.commit_log.gate)
 
     def _settle(self, now: Now, id_: str, op: str, message: _Message) -> None:
-        request = SettleRequest(
-            id_, op, message.lease_id, None, message.delay_ms, message.reason, message.requeue, message.ms
-        )
+        fields = message.delay_ms, message.reason, message.requeue, message.ms, message.backoff
+        request = SettleRequest(id_, op, message.lease_id, None, *fields)
         notice = self._notice(id_, op) if self._query.confirm else b""
         done = settle_held(self._machine, now, self._consumer, request)
         if isinstance(done, Refusal):
