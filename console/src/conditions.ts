@@ -99,7 +99,7 @@ export function conditionsOf(scrape: Scrape, minute: ReadonlyMap<string, number>
   const hot = valueOf(scrape, "penstock_redelivery_hot") ?? 0;
   if (hot > 0) {
     const text = `${plural(hot, "envelope")} ${hot === 1 ? "fails" : "fail"} again and again`;
-    const hint = "`redelivery.hot` in the log names the stream; open it for the last error, then correct its consumer";
+    const hint = "the streams are marked under Queues; open one for the last error, then correct its consumer";
     found.push({ key: "redelivery.hot", severity: "warning", text, hint, path: ["queues"] });
   }
   for (const { metric, severity, text, hint, path = [] } of GROWTHS) {

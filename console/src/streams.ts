@@ -19,6 +19,8 @@ export interface StreamFigures {
     readonly consumers: number;
     readonly credit: number;
     readonly oldestMs: number;
+    /** Envelopes that failed more than five times; a server of an earlier version does not count them. */
+    readonly hot?: number;
   };
   readonly q: Readonly<Record<string, number>>;
 }

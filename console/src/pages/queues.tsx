@@ -28,9 +28,10 @@ const COLUMNS: readonly Column<Line>[] = [
     key: "id",
     title: "Stream",
     sort: ({ id }) => id,
-    cell: ({ id }) => (
+    cell: ({ id, stats: { hot = 0 } }) => (
       <>
         <a href={href(["queues", id])}>{id}</a> {isDeadLetters(id) && <Badge>dead letters</Badge>}
+        {hot > 0 && <Badge tone="warn">fails again and again</Badge>}
       </>
     ),
   },

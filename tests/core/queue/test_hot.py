@@ -33,6 +33,7 @@ def test_a_record_is_hot_from_its_sixth_failure_until_it_is_settled() -> None:
     assert (driver.hot, hot.total(driver.machine), "redelivery.hot" in reasons(driver)) == ([], 0, False)
     fail(driver, consumer, "1", 1)
     assert (driver.hot, hot.total(driver.machine)) == ([("1", 1)], 1)
+    assert driver.machine.stats(driver.now, driver.channel("a"))["hot"] == 1
     reason = reasons(driver)["redelivery.hot"]
     assert reason["message"].startswith("`1` failed 6 times, last: boom; ")
     assert (reason["count"], reason["ids"]) == (1, ["1"])

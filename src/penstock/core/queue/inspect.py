@@ -47,6 +47,7 @@ def stats(state: QueueState, now: Now, channel: Channel) -> Row:
         "consumers": len(channel.consumers),
         "credit": sum(consumer.credit for consumer in channel.consumers.values()),
         "seq": channel.seq,
+        "hot": len(hot_records(state, channel)),
         "oldestMs": _ms(now.us - oldest.arrived_us) if oldest is not None else 0,
     }
 

@@ -56,7 +56,7 @@ REDRIVEN = _struct("Redriven", {"moved": Count, "left": Count}, {"kept": Count})
 PURGED = _struct("Purged", {"purged": Count})
 
 STATS = _struct("Stats", {
-    **dict.fromkeys(("depth", "inflight", "delayed", "bytes", "consumers", "credit", "seq"), Count),
+    **dict.fromkeys(("depth", "inflight", "delayed", "bytes", "consumers", "credit", "seq", "hot"), Count),
     **dict.fromkeys(("rateIn", "rateOut", "latP50", "latP95", "latP99", "oldestMs"), Number),
     "lastTs": Time | None,
 })  # fmt: skip
