@@ -1,9 +1,10 @@
 """An agent that takes alerts as work: `pipeline.alerts.to: ops` in the config sends them to its inbox.
 
-Run `python examples/alerts.py` as many times as you like: each alert goes to one of the processes, and to another if that one dies.
+It runs until Ctrl-C. Run `python examples/alerts.py` as many times as you like: each alert goes to one of the processes, and to another if that one dies.
 """
 
 import asyncio
+import sys
 
 import penstock
 
@@ -17,4 +18,9 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        pass
+    except penstock.PenstockError as error:
+        sys.exit(f"error: {error}")

@@ -248,6 +248,8 @@ def _run_program(text: str) -> int:
     try:
         exec(compile(text, "<string>", "exec"), {"__name__": "__main__"})
     except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
         traceback.print_exc()

@@ -1,6 +1,7 @@
 """Hello through the queue: one agent asks, another answers. Run it where `penstock up` runs, or with PENSTOCK_URL set."""
 
 import asyncio
+import sys
 
 import penstock
 
@@ -17,4 +18,9 @@ async def main() -> None:
         greeting.cancel()
 
 
-asyncio.run(main())
+try:
+    asyncio.run(asyncio.wait_for(main(), timeout=30))
+except penstock.PenstockError as error:
+    sys.exit(f"error: {error}")
+except TimeoutError:
+    sys.exit("error: no answer after 30 seconds\nhint: `penstock doctor` checks the server")

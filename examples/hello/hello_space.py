@@ -1,6 +1,7 @@
 """Hello through a space: Ann talks to all participants, and streams to Bob only. Run it where `penstock up --config …/hello/config.yaml` runs."""
 
 import asyncio
+import sys
 
 import penstock
 
@@ -16,4 +17,9 @@ async def main() -> None:
         print((await received.next()).payload["text"], (await frames.next()).data.decode(), sep="\n")
 
 
-asyncio.run(main())
+try:
+    asyncio.run(asyncio.wait_for(main(), timeout=30))
+except penstock.PenstockError as error:
+    sys.exit(f"error: {error}")
+except TimeoutError:
+    sys.exit("error: no answer after 30 seconds\nhint: `penstock doctor` checks the server")

@@ -1,6 +1,7 @@
 """Hello through the relay: a stream of tokens that its reader verifies. Run it where `penstock up` runs."""
 
 import asyncio
+import sys
 
 import penstock
 
@@ -16,4 +17,9 @@ async def main() -> None:
         print("".join([token async for token in stream]))
 
 
-asyncio.run(main())
+try:
+    asyncio.run(asyncio.wait_for(main(), timeout=30))
+except penstock.PenstockError as error:
+    sys.exit(f"error: {error}")
+except TimeoutError:
+    sys.exit("error: no answer after 30 seconds\nhint: `penstock doctor` checks the server")

@@ -9,18 +9,11 @@ closes the stream when the receiver has confirmed the file.
 import asyncio
 import hashlib
 import random
-import sys
 
-import penstock
+from room import participant, run
 
-URL = next((word for word in sys.argv[1:] if "=" not in word), None)
-TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 SIZE = 4 * 1024 * 1024
 CHUNK = 64 * 1024
-
-
-def participant(name: str) -> penstock.Space:
-    return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
 
 
 async def sender() -> None:
@@ -64,7 +57,7 @@ async def receiver(is_there: asyncio.Event) -> None:
 
 
 async def main() -> None:
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as group:
         is_there = asyncio.Event()
         group.create_task(receiver(is_there))
         await is_there.wait()
@@ -72,4 +65,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main())

@@ -7,18 +7,11 @@ With N players that is N + 1 streams and O(N) deliveries per tick; without a tar
 
 import asyncio
 import json
-import sys
 
-import penstock
+from room import participant, run
 
-URL = next((word for word in sys.argv[1:] if "=" not in word), None)
-TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 PLAYERS = ("player-1", "player-2", "player-3")
 TICKS = 5
-
-
-def participant(name: str) -> penstock.Space:
-    return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
 
 
 async def game_server(is_there: asyncio.Event) -> None:
@@ -62,7 +55,7 @@ async def player(name: str, number: int) -> None:
 
 
 async def main() -> None:
-    async with asyncio.timeout(30), asyncio.TaskGroup() as game:
+    async with asyncio.TaskGroup() as game:
         is_there = asyncio.Event()
         game.create_task(game_server(is_there))
         await is_there.wait()  # a target must be in the space when the stream is opened
@@ -71,4 +64,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main())

@@ -6,17 +6,12 @@ Every participant sees that the stream exists and whom it is for. A target saves
 """
 
 import asyncio
-import sys
+
+from room import participant, run
 
 import penstock
 
-URL = next((word for word in sys.argv[1:] if "=" not in word), None)
-TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 THOUGHTS = ("the tests fail on Tuesdays", "the clock is in another zone", "the fixture has no time zone")
-
-
-def participant(name: str) -> penstock.Space:
-    return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
 
 
 async def agent() -> None:
@@ -49,7 +44,7 @@ async def listener(name: str, is_there: asyncio.Event, thoughts_expected: int) -
 
 
 async def main() -> None:
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as group:
         for name, expected in (("orchestrator", len(THOUGHTS)), ("bystander", 0)):
             is_there = asyncio.Event()
             group.create_task(listener(name, is_there, expected))
@@ -58,4 +53,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main())

@@ -5,18 +5,11 @@ python examples/mew/sensor_collection.py [URL] [NAME=TOKEN …]
 
 import asyncio
 import json
-import sys
 
-import penstock
+from room import participant, run
 
-URL = next((word for word in sys.argv[1:] if "=" not in word), None)
-TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 SENSORS = ("sensor-1", "sensor-2", "sensor-3")
 READINGS = 10
-
-
-def participant(name: str) -> penstock.Space:
-    return penstock.Space(URL, space="demo", participant=name, token=TOKENS.get(name, f"{name}-token"))
 
 
 async def collector(is_there: asyncio.Event) -> None:
@@ -67,7 +60,7 @@ async def dashboard(is_there: asyncio.Event) -> None:
 
 
 async def main() -> None:
-    async with asyncio.timeout(30), asyncio.TaskGroup() as network:
+    async with asyncio.TaskGroup() as network:
         for watcher in (collector, dashboard):
             is_there = asyncio.Event()
             network.create_task(watcher(is_there))
@@ -77,4 +70,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main())

@@ -35,7 +35,7 @@ async def main() -> int:
     offer = penstock.StreamOffer()
     async with penstock.connect(agent="reader") as client:
         question = {"offer": offer.text, "prompt": wanted.prompt, "count": wanted.count}
-        answer = await client.ask("writer", question)
+        answer = await client.ask("writer", question, timeout=10)  # without `writer.py` the error says so
     # The writer's key is known beforehand, so the answer cannot contain another one.
     agreed = offer.accept(answer.payload["answer"], signer=relay.signer.public)
     story = ""
@@ -60,4 +60,7 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    try:
+        sys.exit(asyncio.run(main()))
+    except penstock.PenstockError as error:
+        sys.exit(f"error: {error}")

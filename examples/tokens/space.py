@@ -1,5 +1,6 @@
 """The same with a MEW space: two envelopes agree on the keys, and the tokens do not pass through the space.
 
+penstock up --config examples/tokens/config.yaml
 python examples/tokens/space.py [URL] [NAME=TOKEN …]
 """
 
@@ -12,6 +13,7 @@ import penstock
 
 URL = next((word for word in sys.argv[1:] if "=" not in word), None)
 TOKENS = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+DEADLINE_S = 60.0
 
 
 def participant(name: str) -> penstock.Space:
@@ -43,12 +45,18 @@ async def reader(relay) -> None:
 
 async def main() -> None:
     relay = penstock.local_relay()
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        is_there = asyncio.Event()
-        group.create_task(writer(relay, is_there))
-        await is_there.wait()
-        group.create_task(reader(relay))
+    is_there = asyncio.Event()
+    writing = asyncio.create_task(writer(relay, is_there))
+    await asyncio.wait([writing, asyncio.create_task(is_there.wait())], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.gather(writing, reader(relay))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+    except TimeoutError:
+        sys.exit(
+            f"error: not done after {DEADLINE_S:g} seconds\nhint: `penstock doctor` checks the server and its relay"
+        )
+    except penstock.PenstockError as error:
+        sys.exit(f"error: {error}")

@@ -1,12 +1,13 @@
 """A small inference service: it answers questions on its inbox with a stream of tokens that the asker verifies.
 
-Run it next to `penstock up`, then ask it with `reader.py`:
+Run it next to `penstock up` until Ctrl-C, and ask it with `reader.py`:
 
     python examples/tokens/writer.py [--pace SECONDS]
 """
 
 import argparse
 import asyncio
+import sys
 
 from story import tokens
 
@@ -55,3 +56,5 @@ if __name__ == "__main__":
         asyncio.run(main())
     except KeyboardInterrupt:
         pass
+    except penstock.PenstockError as error:
+        sys.exit(f"error: {error}")

@@ -114,7 +114,7 @@ def test_the_health_check_passes() -> None:
 @pytest.mark.promise("Stream Kernel", "the shipped topology is valid, and its node does what the host needs")
 def test_the_nodes_joined_as_the_host_joins_them() -> None:
     """What the feed writes goes to the courier in chunks of no meaning; the end of the feed is the end of both."""
-    fed = subprocess.run(command("feed"), cwd=ROOT, capture_output=True, timeout=PATIENCE_S, check=True).stdout
+    fed = subprocess.run(command("feed"), cwd=FILE.parent, capture_output=True, timeout=PATIENCE_S, check=True).stdout
     courier = subprocess.Popen(
         command("courier"),
         env=reader_environment(),
@@ -147,7 +147,7 @@ def assert_console_shows_text(output: bytes) -> None:
     """The host's console shows a chunk as text only if it has at most 100 bytes, all of them printable."""
     reader = subprocess.Popen(
         command("readable"),
-        cwd=ROOT,
+        cwd=FILE.parent,
         env=reader_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

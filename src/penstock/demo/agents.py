@@ -3,8 +3,8 @@
 Jen asks the architect for a plan and turns it into jobs. Sam and Kim do the jobs. Some jobs are retried, and one that cannot be done becomes a
 dead letter. When the last job of a plan is acked, the rule `demo-built` notifies Jen. Ops takes the alerts of the pipeline.
 
-`penstock up --demo` runs this and has the rule. With any other server, run `python examples/agents.py [URL]`, and add the rule with
-`penstock trigger put`.
+`penstock up --demo` runs this and has the rule. With any other server, run `python examples/agents.py [URL]` until Ctrl-C, and add the
+rule with `penstock trigger put`.
 """
 
 from __future__ import annotations
@@ -109,4 +109,9 @@ async def main(url: str | None) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else None))
+    try:
+        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else None))
+    except KeyboardInterrupt:
+        pass
+    except penstock.PenstockError as error:
+        sys.exit(f"error: {error}")

@@ -15,7 +15,6 @@ from statistics import fmean
 from typing import Any
 
 import penstock
-from penstock.demo.sensors import SENSORS
 
 WINDOW_S = 2
 
@@ -51,8 +50,8 @@ async def collect(url: str, token: str) -> None:
             content_type="application/json", description="mean of each sensor, every two seconds"
         )
         async for frame in frames:
+            if frame.stream_id == averages.id:
+                continue  # a broadcast returns to its sender
             sensor = space.stream(frame.stream_id).owner
-            if sensor in SENSORS:
-                celsius = json.loads(frame.data)["celsius"]
-                for found in windows.add(time.time(), sensor, celsius):
-                    await averages.write(json.dumps(found))
+            for found in windows.add(time.time(), sensor, json.loads(frame.data)["celsius"]):
+                await averages.write(json.dumps(found))

@@ -1,6 +1,6 @@
 """Three sensors, each with a stream to the collector only: other participants of the space do not receive the readings.
 
-Run it with `python examples/sensors/sensors.py http://localhost:8787`; `penstock up --demo` runs it too.
+Run it with `python examples/sensors/sensors.py [URL]` until Ctrl-C; `penstock up --demo` runs it too.
 """
 
 # size: an example on one page, which the demo also runs
@@ -21,7 +21,7 @@ PAUSE_S = 0.2
 
 
 async def measure(
-    url: str, sensor: str, readings: Iterable[float], pause_s: float = PAUSE_S, *, token: str | None = None
+    url: str | None, sensor: str, readings: Iterable[float], pause_s: float = PAUSE_S, *, token: str | None = None
 ) -> None:
     """Join, and send the readings to the collector."""
     token = token or f"token-of-{sensor}"
@@ -45,9 +45,14 @@ def weather(sensor: str) -> Iterator[float]:
     return (warmth + 5 * math.sin(step / 10) for step in count())
 
 
-async def main(url: str) -> None:
+async def main(url: str | None) -> None:
     await asyncio.gather(*(measure(url, sensor, weather(sensor)) for sensor in SENSORS))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    try:
+        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else None))
+    except KeyboardInterrupt:
+        pass
+    except penstock.PenstockError as error:
+        sys.exit(f"error: {error}")

@@ -3,13 +3,14 @@
 The text needs no model: each word is drawn from those that may follow the previous one. Each chapter is a separate stream, with a chain of MACs from its
 first token to its end. A reader that joins during a chapter gets it from its beginning if the relay holds messages long enough, else the next chapter.
 
-    python examples/tokens/story.py
+    python examples/tokens/story.py     runs until Ctrl-C
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING
@@ -86,4 +87,9 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        pass
+    except penstock.PenstockError as error:
+        sys.exit(f"error: {error}")
