@@ -1,17 +1,19 @@
-"""The pictures of the README: pages of the console, while the demo runs.
+"""The pictures of the README: pages of the console while the demo runs.
 
-Run it with `.venv/bin/python -m tests.console.pictures` in the root of a clone after `make setup`. It starts `penstock up --demo` on
-free ports, in a directory of its own, waits until the plots have something to show, and writes `docs/images`.
+Run `.venv/bin/python -m tests.console.pictures` in the root of a clone, after `make setup`. It starts `penstock up --demo` on free
+ports in a temporary directory, waits until the plots are filled, and writes `docs/images`.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from tests.console.conftest import PATIENCE_MS, QUIET, find_chrome
@@ -19,31 +21,41 @@ from tests.paths import ROOT
 from tests.server_process import ServerProcess
 
 IMAGES = ROOT / "docs" / "images"
+PICTURES = {"console": ("#/", 700), "sensors": ("#/spaces", 620)}
+"""The page and the height of each picture."""
+WIDTH = 1280
+COLOURS = 128
+"""Enough for the console, and a third of the bytes."""
 FILLED_S = 150.0
-"""After this time Spark has computed means, and the plots of two minutes are full."""
+"""By then Spark has computed means, and the plots of two minutes are full."""
+SETTLE_MS = 3_000
+"""A page draws its plots again when it comes to the front."""
 
 
-def sign_in(page: Page, server: ServerProcess) -> None:
+def opened(page: Page, server: ServerProcess, path: str) -> Page:
+    """Sign in with the link that `penstock up` prints, and open a page of the console."""
+    page.set_default_timeout(PATIENCE_MS)
     token = (server.data / "run" / "operator.token").read_text().strip()
     page.goto(f"{server.http}/#token={token}")
     page.get_by_role("navigation").first.wait_for()
+    page.evaluate("path => { location.hash = path }", path)
+    return page
 
 
-def take(server: ServerProcess, chrome: str, filled_s: float) -> None:
-    """Open the pages, wait until they are filled, and write a picture of each."""
+def take(server: ServerProcess, chrome: str, filled_s: float, images: Path = IMAGES) -> None:
+    """Open the pages, wait until they are filled, and write a small picture of each."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chrome, args=list(QUIET))
-        pages = {}
-        for name, path, height in (("console", "#/", 700), ("sensors", "#/spaces", 620)):
-            pages[name] = browser.new_page(viewport={"width": 1280, "height": height})
-            pages[name].set_default_timeout(PATIENCE_MS)
-            sign_in(pages[name], server)
-            pages[name].evaluate("path => { location.hash = path }", path)
+        pages = {
+            name: opened(browser.new_page(viewport={"width": WIDTH, "height": height}), server, path)
+            for name, (path, height) in PICTURES.items()
+        }
         time.sleep(filled_s)
         for name, page in pages.items():
             page.bring_to_front()
-            page.wait_for_timeout(2_000)
-            page.screenshot(path=IMAGES / f"{name}.png")
+            page.wait_for_timeout(SETTLE_MS)
+            picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+            picture.quantize(COLOURS, dither=Image.Dither.NONE).save(images / f"{name}.png", optimize=True)
         browser.close()
 
 

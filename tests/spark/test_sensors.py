@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -126,25 +127,32 @@ def test_the_dashboard_receives_the_means_of_the_sensor_readings(
     "Spark: pipeline",
     "custom queries run in the pipeline's session, and a failing one disturbs no other",
 )
-def test_the_command_of_the_readme_shows_means_and_who_received_what() -> None:
-    assert ".venv/bin/python examples/sensors/run.py\n" in (EXAMPLE.parents[1] / "README.md").read_text()
+def test_the_command_of_the_readme_shows_means_in_order_and_what_targets_save() -> None:
+    assert "`python examples/sensors/run.py`" in (EXAMPLE.parents[1] / "README.md").read_text()
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE / "run.py"), "--means", "3"],
+        [sys.executable, str(EXAMPLE / "run.py"), "--windows", "2"],
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_S,
+        timeout=3 * PATIENCE_S,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    told, _, shown = done.stdout.partition("who received what:")
-    assert len([line for line in told.splitlines() if "°C of" in line]) == 3
-    rows = [line.split() for line in shown.splitlines() if line.startswith("stream-")]
-    frames = {owner: (to, int(count), int(deliveries)) for _, _, owner, _, to, count, _, deliveries, _ in rows}
+    assert done.returncode == 0, done.stdout + done.stderr
+    progress, _, shown = done.stdout.partition("as the dashboard received them:\n")
+    assert "Spark is starting" in progress
+    means, streams, saved = shown.strip().split("\n\n")
+    header, *windows = means.splitlines()
+    assert header.split() == ["from", *READINGS]
+    starts = [line.split()[0] for line in windows]
+    assert len(starts) == 2 and starts == sorted(starts)
+    assert all(line.count("°C of") == len(READINGS) for line in windows)
+    rows = [line.split() for line in streams.splitlines()[1:]]
+    frames = {owner: (to, int(count), int(deliveries)) for owner, to, count, deliveries, _ in rows}
     for sensor in READINGS:
         to, count, deliveries = frames[sensor]
         assert (to, deliveries) == ("collector", count)
     to, count, deliveries = frames["collector"]
     assert (to, deliveries) == ("everybody", 4 * count), "three sensors and the dashboard"
+    assert re.fullmatch(r"targets saved 80% of the deliveries of readings: \d+ instead of \d+", saved)
 
 
 def check_tables(spark: SparkSession, server: ServerProcess, lake: Path, frames: int) -> None:
