@@ -12,7 +12,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
+import msgspec
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
@@ -27,7 +29,9 @@ WIDTH = 1280
 COLOURS = 128
 """Enough for the console, and a third of the bytes."""
 FILLED_S = 150.0
-"""By then Spark has computed means, and the plots of two minutes are full."""
+"""By then the plots of two minutes are full."""
+SPARK_S = 300.0
+"""How long Spark may take to start on a busy machine."""
 SETTLE_MS = 3_000
 """A page draws its plots again when it comes to the front."""
 
@@ -40,6 +44,15 @@ def opened(page: Page, server: ServerProcess, path: str) -> Page:
     page.get_by_role("navigation").first.wait_for()
     page.evaluate("path => { location.hash = path }", path)
     return page
+
+
+def wait_for_spark(server: ServerProcess) -> None:
+    """Wait until the pipeline runs, so that the pictures show what it computes."""
+    deadline = time.monotonic() + SPARK_S
+    while msgspec.json.decode(urlopen(f"{server.http}/health").read())["pipeline"] != "running":
+        if time.monotonic() >= deadline:
+            sys.exit("error: Spark did not start\nhint: `penstock doctor` checks the machine")
+        time.sleep(1)
 
 
 def take(server: ServerProcess, chrome: str, filled_s: float, images: Path = IMAGES) -> None:
@@ -69,6 +82,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = ServerProcess(Path(folder), "--demo", "--pipeline", "--relay")
         try:
+            wait_for_spark(server)
             take(server, chrome, filled_s)
         finally:
             server.stop()
