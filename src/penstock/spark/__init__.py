@@ -20,10 +20,10 @@ __all__ = ["TokenKey", "history", "make_session", "table", "tables", "token_audi
 
 _MODULES = {
     "TokenKey": "lake_tables.verification_keys",
-    "history": "lake.views",
+    "history": "lake.catalog",
     "make_session": "session",
     "table": "pipeline.steps",
-    "tables": "lake.views",
+    "tables": "lake.catalog",
     "token_audit": "lake_tables.token_streams",
 }
 
