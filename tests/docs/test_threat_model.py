@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.core.limits import Limits
-from penstock.server.config.relay_sections import RelaySection
+from penstock.server.config.sections import RelaySection
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs/explain/threat-model.md").read_text("utf-8")

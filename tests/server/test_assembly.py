@@ -20,8 +20,7 @@ from penstock.core.limits import Limits
 from penstock.server.admin.reload import ReloadedReply
 from penstock.server.assembly import GC_THRESHOLDS, Service
 from penstock.server.config.load import Config, ConfigError, load
-from penstock.server.config.relay_sections import RelaySection
-from penstock.server.config.sections import ConsoleSection, ListenSection, StreamsSection
+from penstock.server.config.sections import ConsoleSection, ListenSection, RelaySection, StreamsSection
 from tests.integration.serving import Http
 
 QUIET = Config(

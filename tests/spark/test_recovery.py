@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 from penstock.journal.disk import RealDisk
-from penstock.journal.merge_small_files import FILES_MIN
-from penstock.journal.parquet_table import EventsTable
+from penstock.journal.parquet_table import FILES_MIN, EventsTable
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.spark.lake.table import LakeTable, Progress

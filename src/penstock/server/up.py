@@ -14,8 +14,8 @@ import msgspec
 
 from penstock.journal.segments import DamageError
 from penstock.server.assembly import Endpoints, Service
+from penstock.server.config.cross_checks import relay_errors
 from penstock.server.config.load import Config, ConfigError, load
-from penstock.server.config.relay_sections import relay_errors
 from penstock.server.engine.child_supervisor import ChildSupervisor
 from penstock.server.engine.entrance import raise_descriptor_limit
 from penstock.server.engine.heap import Heap

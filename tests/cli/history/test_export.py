@@ -7,6 +7,8 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.cli import main
+
 
 @pytest.mark.promise("Journal", "export and import work with JSONL and Parquet")
 def test_what_is_exported_is_what_cat_shows_in_both_formats(cli, tmp_path):
@@ -22,3 +24,32 @@ def test_what_is_exported_is_what_cat_shows_in_both_formats(cli, tmp_path):
         row.get("body") for row in shown
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "x.parquet"]
+
+
+@pytest.mark.promise("Journal", "export and import work with JSONL and Parquet")
+def test_an_export_fills_another_server_with_the_same_bytes(cli, story, start_server, tmp_path):
+    other = start_server()
+    files = [tmp_path / "x.jsonl", tmp_path / "x.parquet"]
+    for file in files:
+        cli("export", "-o", str(file), "--channel", "*", *story)
+    known = {row["id"]: row for row in cli("log", "cat", "--event", "enqueue", "--json", *story)}
+    to = ["--url", other.control, "--json"]
+    (first,) = cli("import", str(files[0]), *to, data=None)
+    assert first["stored"] == 4 and first["duplicates"] == first["refused"] == 0
+    assert first["skipped"] > 0  # settles, and the dead letter
+    (second,) = cli("import", str(files[1]), *to, data=None)
+    assert (second["stored"], second["duplicates"]) == (0, 4)
+    (moved,) = cli("import", str(files[1]), "--prefix", "copy/", *to, data=None)
+    assert moved["stored"] == 4
+    rows = cli("log", "cat", "--event", "enqueue", "--json", data=other.data)
+    assert {row["id"] for row in rows} == {"a", "b", "c", "m"}
+    assert all(row["body"] == known[row["id"]]["body"] for row in rows[:4] if row["id"] != "c")
+    assert all(row["body"]["to"] == row["channel"] for row in rows)
+
+
+@pytest.mark.parametrize("content", [b"nonsense\n", b'["row"]\n', b"PAR1 nonsense"])
+def test_a_file_that_holds_no_rows_is_refused(busy, tmp_path, capsys, content):
+    file = tmp_path / "bad"
+    file.write_bytes(content)
+    assert main(["import", str(file), "--url", busy.control]) == 1
+    assert "error: Invalid" in capsys.readouterr().err

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.rules import rule_index
-from penstock.core.rules.rule_index import Candidates, Rule, RuleIndex
+from penstock.core.rules import rule_set
+from penstock.core.rules.rule_set import Candidates, Rule, RuleIndex
 
 
 class NoScript:
@@ -47,10 +47,10 @@ def test_exact_kinds_are_looked_up_and_patterns_are_left_to_be_tried() -> None:
 
 
 def test_a_rule_without_a_tenants_pattern_does_not_see_its_channels() -> None:
-    channel = f"{rule_index.TENANTS}acme/jobs"
+    channel = f"{rule_set.TENANTS}acme/jobs"
     assert not rule("all").takes_channel(channel)
     assert not rule("star", channels=("*",)).takes_channel(channel)
-    assert rule("named", channels=(f"{rule_index.TENANTS}acme/*",)).takes_channel(channel)
+    assert rule("named", channels=(f"{rule_set.TENANTS}acme/*",)).takes_channel(channel)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_channels_with_the_same_rules_share_their_candidates() -> None:
 
 
 def test_the_memory_of_channels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rule_index, "INDEX_MAX", 3)
+    monkeypatch.setattr(rule_set, "INDEX_MAX", 3)
     index = RuleIndex([rule("r")])
     for number in range(10):
         assert ids(index.candidates(f"c{number}"), "note") == ["r"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.core.errors import Refusal
-from penstock.core.rules.rule_index import Rule
-from penstock.core.rules.rule_set import RETRY_WRITE_MS, Cooling, Triggers, change
+from penstock.core.rules.rule_set import RETRY_WRITE_MS, Cooling, Rule, Triggers, change
 from tests.core.driving import QueueDriver
 from tests.core.rules.test_rule_index import NoScript
 

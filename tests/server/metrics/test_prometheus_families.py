@@ -18,10 +18,10 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
 from penstock.core.relay.topic import RelayCounts
 from penstock.core.scopes import OPERATOR
-from penstock.dialects.courier.operations.surveys import STREAMS_A_TURN, Survey
+from penstock.dialects.courier.operations.queries import STREAMS_A_TURN, Survey
 from penstock.dialects.streamservice.relay_memory import RelayMemory
 from penstock.ipc.pipeline import PipelineStatus, QueryStatus
-from penstock.server.config.relay_sections import RelaySection
+from penstock.server.config.sections import RelaySection
 from penstock.server.engine.machines import make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import HandScheduler, TurnTimes

@@ -7,14 +7,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.core.limits import Limits
 from penstock.core.scopes import OPERATOR, Principal, require
-from penstock.dialects.courier.operations import surveys
+from penstock.dialects.courier.operations import queries
 from penstock.server.metrics.prometheus_text import ByStream, Scrape, Together
 from tests.core.driving import QueueDriver
 
 
 @pytest.fixture(autouse=True)
 def one_stream_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surveys, "STREAMS_A_TURN", 1)
+    monkeypatch.setattr(queries, "STREAMS_A_TURN", 1)
 
 
 def finish(bench: QueueDriver, figures: ByStream | Together, between: object = None) -> dict[tuple[str, str], float]:

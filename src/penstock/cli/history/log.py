@@ -1,7 +1,8 @@
-"""`penstock log ls|cat|check|repair|seal|readers`: inspect, repair and seal the journal."""
+"""`penstock log ls|cat|check|repair|seal|readers` and `penstock tail`: inspect, repair, seal and follow the journal."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,8 @@ from penstock.cli.history.journal import (
     Filter,
     JournalOptions,
     OffsetRange,
+    moment_us,
+    offset_at,
     open_journal,
     reading,
     seal_now,
@@ -260,3 +263,50 @@ def readers(
     columns = ("name", "offset", "behind", "at", "holds")
     cells = [list(row.values()) for row in rows]
     print_rows({"readers": rows}, columns, cells, as_json=place.as_json, empty="there are no named readers")
+
+
+POLL_S = 0.1
+"""Seconds between two polls of the journal."""
+
+
+def tail(
+    *,
+    wanted: Filter = EVERY,
+    since: Annotated[str | None, Parameter(help="Begin at a time or an age: 15m, 2h.")] = None,
+    back: Annotated[int, Parameter(help="Without --since, begin this many rows before the end.")] = 10,
+    follow: Annotated[bool, Parameter(help="Wait for new rows.")] = True,
+    limit: Annotated[int | None, Parameter(help="Stop after this many rows.")] = None,
+    origin: JournalOptions = ORIGIN,
+) -> None:
+    """Print the latest rows of the journal, and new ones as they are committed, until Ctrl-C.
+
+    For example:
+
+      penstock tail
+      penstock tail --channel 'agents/*' --since 10m
+      penstock tail --corr order-17 --json | jq .event
+      penstock tail --url http://broker:8787 --no-follow
+    """
+    printer = Printer(None, as_json=origin.as_json, limit=limit)
+    columns = None if origin.as_json else list(SHOWN)
+    with reading():
+        journal = open_journal(origin)
+        bounds = journal.bounds()
+        if since is not None:
+            offset = offset_at(journal, bounds.first, bounds.end, moment_us(since))
+        else:
+            offset = max(bounds.first, bounds.end - back)
+        end = bounds.end
+        while not printer.is_done:
+            for batch in select(journal, offset, end, wanted, columns):
+                printer.show(batch)
+                if printer.is_done:
+                    return
+            offset = end
+            if not follow:
+                break
+            while (end := journal.end()) == offset:
+                time.sleep(POLL_S)
+            if end < offset:
+                print_note(f"rows {end} to {offset - 1} were lost in a crash; the journal continues at {end}")
+                offset = end

@@ -27,8 +27,7 @@ from penstock.core.queue.taps import Tap
 from penstock.core.queue.views import Views
 from penstock.core.rate_limits import Meter
 from penstock.core.records import Applied, Record
-from penstock.core.rules.rule_index import Source
-from penstock.core.rules.rule_set import Cooling, Triggers
+from penstock.core.rules.rule_set import Cooling, Source, Triggers
 from penstock.core.tenants import Tenants
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -10,6 +10,7 @@ from msgspec import Meta
 MIB = 1024 * 1024
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+JournalMode: TypeAlias = Literal["metadata", "full", "off"]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0.0, le=86_400.0)]
 
 

@@ -16,8 +16,7 @@ import msgspec
 from penstock.core.effects import Send
 from penstock.core.errors import Refusal
 from penstock.core.records import Fired, Record, Settle
-from penstock.core.rules.rule_index import Emission, Failure, Hook, Moment, Rule
-from penstock.core.rules.rule_set import Cascade, Cooling, Firing
+from penstock.core.rules.rule_set import Cascade, Cooling, Emission, Failure, Firing, Hook, Moment, Rule
 
 if TYPE_CHECKING:
     from penstock.core.clock import Now

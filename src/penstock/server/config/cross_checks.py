@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 from msgspec import UNSET
@@ -13,12 +14,12 @@ from penstock.core.limits import Limits
 from penstock.core.names import AGENT_FORM, address_problem, is_agent, is_stream, stream_form
 from penstock.dialects.courier.triggers.config import Trigger, problems
 from penstock.ipc.pipeline import PipelineSection
-from penstock.server.config.relay_sections import relay_errors
 from penstock.server.config.sections import (
     AuthSection,
     GitSkill,
     ListenSection,
     RateSettings,
+    RelaySection,
     RetrySettings,
     Sections,
     StreamCaps,
@@ -28,12 +29,17 @@ from penstock.server.config.sections import (
 from penstock.server.config.validation import FieldError, shorten
 from penstock.server.files.addresses import parse_alias, parse_control, parse_host_port, parse_network
 from penstock.server.files.yaml_tree import KeyPath
+from penstock.transports.zeromq_endpoints import endpoint_problem
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 PATTERN_FORM = "a pattern has printable characters, without `:`; `*` matches any of them"
 RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.UNAUTHENTICATED.name)
 GIT_OUTPUT_MAX = 512 * 1024
 """Bytes of a diff that fit into an envelope as JSON."""
+
+ANYBODY = "*"
+_SIGNER = re.compile(r"[0-9a-f]{64}")
+_CURVE_KEY = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 # The first of each pair must not exceed the second.
 _NESTED_LIMITS = (
@@ -211,3 +217,26 @@ def _listen_errors(listen: ListenSection) -> Iterator[FieldError]:
         except ValueError:
             message = f"got {shorten(proxy)}, expected an address or a network, e.g. `10.0.0.0/8`"
             yield ("listen", "trustedProxies", index), message
+
+
+def relay_errors(relay: RelaySection) -> Iterator[FieldError]:
+    """Find the errors that types cannot express."""
+    for name, endpoint in (("pub", relay.pub), ("pull", relay.pull)):
+        if endpoint is not None:
+            problem = endpoint_problem(endpoint, has_curve=relay.curve is not None)
+            if problem is None and endpoint.startswith("inproc:"):
+                problem = "`inproc:` is not reachable: the relay runs in a process of its own"
+            if problem is not None:
+                yield ("relay", name), problem
+    for name, key in relay.signers.items():
+        if not _SIGNER.fullmatch(key):
+            yield ("relay", "signers", name), f"got {shorten(key)}, expected 64 lower case hexadecimal digits"
+    if relay.curve is None:
+        return
+    if not Path(relay.curve.secret).is_file():
+        yield ("relay", "curve", "secret"), f"there is no file `{relay.curve.secret}`"
+    for index, key in enumerate(relay.curve.allowed):
+        if key != ANYBODY and not _CURVE_KEY.fullmatch(key):
+            yield ("relay", "curve", "allowed", index), "expected the 40 characters of a public key, or `*`"
+    if not any(endpoint and endpoint.startswith("tcp:") for endpoint in (relay.pub, relay.pull)):
+        yield ("relay", "curve"), "applies to tcp:// only, and neither `pub` nor `pull` uses it"

@@ -1,6 +1,8 @@
 """The sections of the config file as types: schema, defaults and reference in one place.
 
 The text under a field becomes its line in `docs/reference/config.md`, so write it for the operator.
+
+The config section `relay`. A text under a field becomes its line in `docs/reference/config.md`.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.limits import MIB, Limits
 from penstock.core.queue.policy import IMMEDIATE
+from penstock.core.relay.bounds import JournalMode, RelayLimits
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.ipc.pipeline import PipelineSection
 from penstock.journal.retention import Retention
-from penstock.server.config.relay_sections import RelaySection
 from penstock.server.config.spaces.schema import SpaceSection
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -28,6 +30,9 @@ Redelivery: TypeAlias = Literal["tail", "head"]
 OnDisconnect: TypeAlias = Literal["release", "hold"]
 LateAck: TypeAlias = Literal["reject", "accept"]
 SchemaMode: TypeAlias = Literal["off", "warn", "enforce"]
+
+PUB = "tcp://127.0.0.1:5556"
+"""Default address for subscribers; if the port is in use, the relay binds a free one."""
 
 
 class RetrySettings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -292,6 +297,35 @@ class ConsoleSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a query of the tables may take."""
     sql_rows: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
     """Rows of its answer; a longer one is truncated and marked."""
+
+
+class CurveFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """CURVE: encryption on TCP, and the keys that may connect."""
+
+    secret: Text
+    """The server's `*.key_secret`, made by `penstock token curve-keygen`; relative to the working directory of `up`."""
+    allowed: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    """Public keys that may connect, 40 characters each; `"*"` admits every client that knows the server's public key."""
+
+
+class RelaySection(RelayLimits, frozen=True, forbid_unknown_fields=True):
+    """StreamService: the relay of token streams, in a process of its own. It cannot read the messages."""
+
+    enabled: bool | None = None
+    """Whether the relay runs; by default it does with `penstock up`."""
+    pub: Text = PUB
+    """Address for subscribers: `tcp://HOST:PORT` or `ipc://PATH`; port 0 binds a free one."""
+    pull: Text | None = None
+    """Address for publishers; by default the socket `push.sock` in the run directory, which only its owner can reach."""
+    signers: dict[Text, Text] = msgspec.field(default_factory=dict)
+    """Ed25519 public keys that may register topics, by name, 64 hexadecimal digits each; the key in `run/publisher.key` may too."""
+    curve: CurveFiles | None = None
+    """Keys for TCP; required for an address that other machines can reach."""
+    journal: JournalMode = "metadata"
+    """What the journal keeps of streams: counts, also the messages, or nothing. With `off`, registrations do not survive a restart."""
+    check_links: bool = False
+    """Whether the relay rejects a message that does not name the preceding one. This keeps forged messages out of the history, but a
+    message lost on the way to the relay ends its stream."""
 
 
 class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

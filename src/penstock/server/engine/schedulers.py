@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from penstock.core.clock import Now
-from penstock.dialects.courier.operations.surveys import Survey
+from penstock.dialects.courier.operations.queries import Survey
 from penstock.dialects.courier.wire.request_checks import Steps, T
 from penstock.server.engine.connections import Scheduler
 

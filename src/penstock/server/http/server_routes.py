@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
+from penstock.dialects.courier.operations.queries import MetricsSurvey, WhereSurvey
 from penstock.server.engine.schedulers import completed
 from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices

@@ -18,7 +18,7 @@ from penstock.core.queue.counters import merged, percentiles_us
 from penstock.core.queue.inspect import overview
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.operations.surveys import Slices
+from penstock.dialects.courier.operations.queries import Slices
 from penstock.server.metrics.metric_names import BY_NAME, QUEUE_COUNTERS, QUEUE_GAUGES, WAIT, family, queue_name
 
 OTHER = "other"

@@ -18,11 +18,10 @@ import msgspec
 import zmq
 
 from penstock.core.clock import Now
-from penstock.core.relay.bounds import RelayLimits
+from penstock.core.relay.bounds import JournalMode, RelayLimits
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import Message
 from penstock.dialects.streamservice.wire import FrameFault, Resume, is_topic, peek
-from penstock.server.config.relay_sections import JournalMode
 from penstock.server.relay.reports import ResumeRequested
 from penstock.server.relay.stats import TopicStats
 from penstock.server.relay.subscriber_peers import SubscriberPeer, SubscriberPeers

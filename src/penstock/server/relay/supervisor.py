@@ -23,7 +23,7 @@ from penstock.core.relay.bounds import MIB, RelayLimits
 from penstock.core.relay.topic import Remembered
 from penstock.core.scopes import Principal
 from penstock.dialects.streamservice.relay_memory import DOOR, RelayMemory, register_entry
-from penstock.server.config.relay_sections import PUB, RelaySection
+from penstock.server.config.sections import PUB, RelaySection
 from penstock.server.engine.child_supervisor import EXIT_NOT_STARTED, AfterExit, Backoff, ChildSupervisor
 from penstock.server.engine.runtime import Runtime
 from penstock.server.files.secret_files import write_private

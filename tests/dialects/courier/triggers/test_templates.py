@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.rules.rule_index import Moment
+from penstock.core.rules.rule_set import Moment
 from penstock.dialects.courier.triggers.templates import (
     MissingError,
     TemplateError,

@@ -13,7 +13,7 @@ from penstock.core.clock import Now, rfc3339
 from penstock.core.errors import Refusal
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Record
-from penstock.core.rules.rule_index import Emission, Moment, Rule
+from penstock.core.rules.rule_set import Emission, Moment, Rule
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.triggers import config

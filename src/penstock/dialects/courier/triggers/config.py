@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.names import is_stream, stream_form
-from penstock.core.rules.rule_index import Hook
+from penstock.core.rules.rule_set import Hook
 from penstock.dialects.courier.triggers import templates
 from penstock.dialects.courier.wire.envelopes import to_refusal
 

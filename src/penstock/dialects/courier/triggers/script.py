@@ -17,7 +17,7 @@ from penstock.core.clock import rfc3339
 from penstock.core.limits import Limits
 from penstock.core.names import stream_problem
 from penstock.core.records import Record, shared
-from penstock.core.rules.rule_index import Emission, Failure, Moment, Rule
+from penstock.core.rules.rule_set import Emission, Failure, Moment, Rule
 from penstock.core.tenants import split
 from penstock.dialects.courier.triggers.config import (
     Action,

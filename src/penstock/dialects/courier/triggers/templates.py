@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.clock import rfc3339
-from penstock.core.rules.rule_index import Moment
+from penstock.core.rules.rule_set import Moment
 
 _PLACEHOLDER = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
 _INDEX = re.compile(r"[0-9]{1,9}")

@@ -14,7 +14,7 @@ from penstock.core.links import Consumer
 from penstock.core.records import Record
 from penstock.dialects.courier.operations import queries, views
 from penstock.dialects.courier.operations.outcomes import Late, Outcome
-from penstock.dialects.courier.operations.surveys import MetricsSurvey, WhereSurvey
+from penstock.dialects.courier.operations.queries import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Slot
 from penstock.dialects.courier.sessions.control import frames
 from penstock.dialects.courier.sessions.control.runs import error_line, ok_line
