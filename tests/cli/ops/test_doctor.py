@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import pytest
 
+import penstock
 from penstock.cli import main
 from tests.server_process import ServerProcess
 
@@ -53,6 +54,22 @@ def test_a_machine_without_a_server_is_sound(tmp_path: Path, report) -> None:
     assert "pyarrow" in found["versions"][1]
     assert found["relay port"] == ("info", "off")
     assert found["console"][0] in ("ok", "info")
+
+
+@pytest.mark.promise("Delivery", "`redelivery.hot` names an envelope that fails again and again")
+def test_an_envelope_that_fails_again_and_again_is_named(server: ServerProcess, report) -> None:
+    with penstock.connect_sync(server.control) as client:
+        client.send("doctor/poison", 1, id="poison-1")
+        for _ in range(6):
+            [job] = client.pull("doctor/poison", wait_ms=5_000)
+            job.nack(delay_ms=0, reason="no such file")
+        code, found = report(server.data)
+        assert code == 3
+        assert found["redeliveries"][0] == "failed"
+        assert found["redeliveries"][1].startswith("doctor/poison: `poison-1` failed 6 times, last: no such file; ")
+        [job] = client.pull("doctor/poison", wait_ms=5_000)
+        job.ack()
+    assert report(server.data)[1]["redeliveries"][0] == "ok"
 
 
 @pytest.mark.promise("SDK and command line", "`doctor` exits with code 3 on a problem and prints a hint")

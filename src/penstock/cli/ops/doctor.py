@@ -44,7 +44,7 @@ CLOCK_FAR_S = 5.0
 ROWS_LOOKED_AT = 1_000
 """Rows at the end of the journal that are read; `penstock log check` reads all of them."""
 FINDINGS_SHOWN = 5
-"""Damaged files of tables that are named."""
+"""Damaged files of tables, and streams with failing envelopes, that are named."""
 LIBRARIES = ("aiohttp", "cyclopts", "deltalake", "msgspec", "pyarrow", "pyzmq", "rich")
 """The libraries of the server."""
 SPARK_LEAST = (4, 2)
@@ -312,17 +312,20 @@ def _server(common: Common, file: Path, running: ServerEndpoints | None) -> Iter
     is_expected = bool(common.url) or running is not None
     url = common.url or (running and (running.control or running.http)) or address.DEFAULT_URL
 
-    async def ask() -> tuple[str, float]:
+    async def ask() -> tuple[str, float, list[str]]:
         token = common.token or address.operator_token(url, file)
         async with connect(url, token, connect_timeout=3, reconnect=False) as client:
             before_s = time.time()
             shown = await client.snapshot("latestPerAgent", addr="agents/doctor/inbox")
             middle_s = (before_s + time.time()) / 2
             ahead_s = datetime.fromisoformat(shown["asOf"]).timestamp() - middle_s
-            return f"{client.url}: {client.server.server}", ahead_s
+            hot = [str(one["id"]) for one in await client.metrics() if one["stats"].get("hot")][:FINDINGS_SHOWN]
+            reasons = [(stream, reason) for stream in hot for reason in (await client.explain(stream))["reasons"]]
+            why = [f"{stream}: {one['message']}" for stream, one in reasons if one["code"] == "redelivery.hot"]
+            return f"{client.url}: {client.server.server}", ahead_s, why
 
     try:
-        answer, ahead_s = asyncio.run(ask())
+        answer, ahead_s, hot = asyncio.run(ask())
     except PenstockError as error:
         if error.code == "Unreachable" and not is_expected:
             yield CheckResult("server", "info", "none is running here")
@@ -331,6 +334,7 @@ def _server(common: Common, file: Path, running: ServerEndpoints | None) -> Iter
             yield CheckResult("server", "failed", f"{error.code}: {error.refusal.message}; {hint}")
         return
     yield CheckResult("server", "ok", answer)
+    yield CheckResult("redeliveries", "failed" if hot else "ok", "; ".join(hot) or "no envelope fails again and again")
     is_near = abs(ahead_s) <= CLOCK_FAR_S
     yield CheckResult(
         "clock and server",
