@@ -39,7 +39,7 @@ class RemoteFigures(RemoteServer):
 
     def read(self) -> ServerFigures:
         """Fetch all figures."""
-        health = self._call(Object, "GET", "/health")
+        health = self.health()
         streams = self._call(Object, "GET", "/v1/metrics").get("streams", [])
         _, text = self._ask("GET", "/metrics?streams=0")
         return ServerFigures(health, streams, parse_counters(text.decode()), self._spaces())

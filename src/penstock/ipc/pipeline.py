@@ -5,10 +5,12 @@ The text under a field of the settings becomes its line in `docs/reference/confi
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, assert_never
 
 import msgspec
 from msgspec import Meta
+
+from penstock.core.health import Finding
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -123,11 +125,14 @@ class QueryStatus(msgspec.Struct):
     """When the latest batch ended."""
 
 
+PipelineState: TypeAlias = Literal["off", "starting", "running", "stopped", "failed", "halted"]
+
+
 class PipelineStatus(msgspec.Struct, omit_defaults=True):
     """The status of the pipeline, in `run/pipeline.json`."""
 
-    state: Literal["off", "starting", "running", "stopped", "failed", "halted"]
-    """A `failed` pipeline is restarted; a `halted` one waits for an operator, and `hint` says what to do."""
+    state: PipelineState
+    """A `failed` pipeline is restarted, and stays `failed` until it runs; a `halted` one waits for an operator."""
     pid: int = 0
     at_us: int = 0
     journal: str = ""
@@ -144,20 +149,86 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
     hint: str | None = None
     ui: str | None = None
     """Address of the Spark UI."""
+    since_us: int = 0
+    """When it entered this state."""
+    failures: int = 0
+    """Failures since it last ran for `STABLE_US`."""
+    failed_us: int = 0
+    failure: str = ""
+    """The last failure and its time; they stay when it runs again."""
+    stored: int = 0
+    """What the tables themselves say of their progress; counts while the pipeline is down."""
 
     @property
     def offset(self) -> int:
         """Every table holds all rows before this offset."""
-        return min([query.offset for query in self.queries.values()] + list(self.behind.values()), default=0)
+        offsets = [query.offset for query in self.queries.values()] + list(self.behind.values())
+        reported = min(offsets, default=0)
+        return reported if self.state == "running" and offsets else max(reported, self.stored)
 
     @property
     def lag(self) -> int:
         """Journal rows that are not in every table yet."""
         return max(self.end - self.offset, 0)
 
+    def enter(self, state: PipelineState, at_us: int) -> None:
+        """Change the state."""
+        if state != self.state or not self.since_us:
+            self.state, self.since_us = state, at_us
+        if state == "running":
+            self.code = self.message = self.hint = None
+            if at_us - self.since_us >= STABLE_US:
+                self.failures = 0
 
+    def fail(self, at_us: int, code: str, message: str, hint: str, *, is_halted: bool = False) -> None:
+        """Note a failure; one that a restart cannot fix halts the pipeline."""
+        self.enter("halted" if is_halted else "failed", at_us)
+        self.code, self.message, self.hint, self.pid = code, message, hint, 0
+        self.failure, self.failed_us = message, at_us
+        self.failures += 1
+
+    def finding(self) -> Finding:
+        """The pipeline as a part of the server's health."""
+        return msgspec.structs.replace(self._finding(), since_us=self.since_us)
+
+    def _finding(self) -> Finding:
+        failure = (self.failed_us, self.failure) if self.failed_us else None
+        lag = f"{self.lag} rows are not in every table yet"
+        match self.state:
+            case "off":
+                return Finding("off", f"no pipeline has run; {lag}", _START)
+            case "stopped":
+                return Finding("off", f"stopped; {lag}", _START, failure)
+            case "starting":
+                return Finding("starting", f"Spark is starting; {lag}", failure=failure)
+            case "failed" | "halted":
+                times = "" if self.failures < 2 else f"; {self.failures} failures in a row"
+                return Finding("failed", f"{self.message}{times}; {lag}", self.hint or "", failure)
+            case "running":
+                ended = [f"query `{name}`: {state}" for name, state in self.own.items() if state != "running"]
+                if ended:
+                    return Finding("degraded", "; ".join([*ended, lag]), _QUERY, failure)
+                if self.failures:
+                    reason = f"runs again after {self.failures} failures, the last: {self.failure}; {lag}"
+                    return Finding("degraded", reason, "watch whether it stays up", failure)
+                return Finding("ok", f"running; {lag}", failure=failure)
+            case _:
+                assert_never(self.state)
+
+
+_START = "`penstock up` runs one, and `penstock pipeline run --once` fills the tables now"
+_QUERY = "correct the file that `pipeline.queries` names"
+STABLE_US = 120_000_000
+"""A pipeline that has run this long is no longer failing."""
+FILLED_TABLES = (
+    "queue_minutes", "envelopes", "deliveries", "frames", "token_chunks", "latest_per_agent", "trigger_minutes",
+    "fanout_minutes", "token_streams", "conversations", "agents", "alerts",
+)  # fmt: skip
+"""The tables whose progress is that of the pipeline."""
 STATUS_FILE = "pipeline.json"
 """Name of the status file in the run directory."""
+LOG_FILE = "pipeline.log"
+"""Name of the file in the run directory with the output of the latest run."""
 EXIT_HALTED = 4
 """Exit code of the pipeline's process when a restart would fail in the same way."""
 
@@ -188,3 +259,5 @@ class PipelineTask(msgspec.Struct):
     token: str | None = None
     conf: dict[str, str] = {}
     """Settings for Spark."""
+    before: PipelineStatus | None = None
+    """The status of the run before, if that one failed."""

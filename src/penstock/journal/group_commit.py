@@ -47,6 +47,9 @@ class DiskJournal:
         self._queue: deque[tuple[Sequence[Fact], Done]] = deque()
         self._wake = threading.Condition()
         self._rotations: deque[Callable[[str | None], None]] = deque()
+        self._is_check_due = False
+        self.free_bytes = opened.disk.free()
+        """Free bytes of the disk, as of the last check."""
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
@@ -55,6 +58,11 @@ class DiskJournal:
     def trouble(self) -> str | None:
         """Why new records are refused, while they are."""
         return self._log.trouble
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that are allocated for settles on a full disk."""
+        return self._log.reserved_bytes
 
     @property
     def next_offset(self) -> int:
@@ -81,6 +89,12 @@ class DiskJournal:
             self._rotations.append(done)
             self._wake.notify()
 
+    def check(self) -> None:
+        """Have the thread look at the disk; `trouble` and `free_bytes` then say how it is."""
+        with self._wake:
+            self._is_check_due = True
+            self._wake.notify()
+
     def _run(self) -> None:
         busy_until = 0.0
         synced_at = time.monotonic()
@@ -101,6 +115,9 @@ class DiskJournal:
                 busy_until = time.monotonic() + self._linger_s
             if self._rotations:  # between two commits, however many wait
                 self._rotate(self._rotations.popleft())
+            if self._is_check_due:
+                self._is_check_due = False
+                self.free_bytes = self._log.check()
             if self._log.unsynced and self._syncs_by_time and time.monotonic() - synced_at >= INTERVAL_S:
                 self._log.sync()
                 synced_at = time.monotonic()
@@ -108,7 +125,7 @@ class DiskJournal:
     def _wait(self) -> bool:
         """Wait for work; False when the journal closes."""
         with self._wake:
-            while not self._queue and not self._rotations:
+            while not self._queue and not self._rotations and not self._is_check_due:
                 if self._is_closing:
                     return False
                 if not self._wake.wait(INTERVAL_S if self._log.unsynced and self._syncs_by_time else None):

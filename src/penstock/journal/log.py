@@ -27,6 +27,9 @@ RESERVE_BYTES = 16 * 1024 * 1024
 """Preallocated so that settles fit on a full disk: about a hundred thousand of them."""
 MARGIN_BYTES = 4 * 1024 * 1024
 """A disk counts as recovered when it has this much free space besides the reserve."""
+FULL_BYTES = 1024 * 1024
+"""A disk with less free space counts as full before a write fails."""
+_FULL = "the disk is full"
 
 
 def segment_name(first_offset: int) -> str:
@@ -60,6 +63,11 @@ class Log:
         self.trouble: str | None = None
         """Why new records are refused, while they are."""
         self.unsynced = False
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that are allocated for settles; 0 while they are in use."""
+        return self._reserve_bytes if self._has_reserve else 0
 
     @property
     def is_closed(self) -> bool:
@@ -196,6 +204,19 @@ class Log:
             return
         self.trouble = None
 
+    def check(self) -> int:
+        """Look at the disk without a commit: a full one refuses records, one that recovered takes them. Returns its free bytes."""
+        try:
+            free = self._disk.free()
+        except OSError as error:
+            self.trouble = _reason(error)
+            return 0
+        if self.trouble is not None:
+            self._try_recovery()
+        elif free < FULL_BYTES:
+            self.trouble = _FULL
+        return free
+
     def sync(self) -> str | None:
         """For `interval`: make what was appended durable now."""
         if not self.unsynced or self._file is None:
@@ -237,7 +258,7 @@ class Log:
 def _reason(error: OSError) -> str:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            return "the disk is full"
+            return _FULL
         case errno.EIO:
             return "the disk reports an error"
         case _:

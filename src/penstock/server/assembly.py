@@ -36,11 +36,13 @@ from penstock.server.courier.stage_store import Staging
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.entrance import Entrance
 from penstock.server.engine.machines import install_rules
+from penstock.server.engine.runtime import SHARD
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
 from penstock.server.files.secret_files import make_private_folder, write_private
 from penstock.server.http.console import Console
 from penstock.server.http.console_sessions import Sessions
+from penstock.server.http.health import HealthMonitor
 from penstock.server.http.idempotency import Replays
 from penstock.server.http.listener import HttpEndpoint
 from penstock.server.http.openapi import document
@@ -137,6 +139,7 @@ class Service:
         self._control: asyncio.Server | None = None
         self.endpoints: Endpoints | None = None
         self._advertising: Advertisement | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> Endpoints:
         """Open every listener, then write `run/endpoints.json`."""
@@ -172,6 +175,7 @@ class Service:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self.scheduler.turns.start()
+        self._looking = asyncio.get_running_loop().create_task(self._http.health.run(self._http))
         return self.endpoints
 
     def _http_services(self, config: Config) -> HttpServices:
@@ -209,6 +213,7 @@ class Service:
             relay=self.relay,
             recorder=recorder,
             console=self.console,
+            health=HealthMonitor(),
             pipeline=self.pipeline_status,
             reload=self.reload,
         )
@@ -305,7 +310,8 @@ class Service:
         """Start the pipeline, once the server listens."""
         assert self.archive is not None
         assert self.endpoints is not None
-        self.pipeline = PipelineSupervisor(self.archive.data, self._config.pipeline, self.endpoints.http)
+        app = f"{self.archive.journal.id}/{SHARD}"
+        self.pipeline = PipelineSupervisor(self.archive.data, self._config.pipeline, self.endpoints.http, app)
         self.pipeline.start()
 
     def pipeline_status(self) -> PipelineStatus | None:
@@ -382,6 +388,8 @@ class Service:
             await self.relay.stop()
         if pipeline is not None:
             await pipeline
+        if self._looking is not None:
+            self._looking.cancel()
         if self.archive is not None:
             self.runtime.note("stop", abandoned=abandoned)
             flushed = asyncio.Event()

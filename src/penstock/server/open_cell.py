@@ -83,7 +83,7 @@ def open_cell(
         authenticate=authenticate,
         version=version(),
         triggers=config.triggers,
-        log=logs.event,
+        log=logs.runtime_event,
         log_records=config.logs.level == "debug",
         keeps_history=archive is not None,
     )

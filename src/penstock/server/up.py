@@ -186,11 +186,12 @@ def _banner(service: Service, config: Config, data: Path | None, endpoints: Endp
         "control": endpoints.control or "off",
         "relay": endpoints.pub and f"{endpoints.pub}, publishers at {endpoints.pull}",
         "spaces": ", ".join(space.settings.id for space in service.spaces),
-        "console": endpoints.console and _console_line(service, endpoints.console),
         "journal": memory if data is None else f"{data / 'journal'} (sync: {config.journal.sync})",
         "pipeline": _pipeline_line(config, data),
         "demo": demo,
         "run": str(service.run_dir),
+        "console": endpoints.console and _console_line(service, endpoints.console),
+        "": endpoints.console and "`penstock console` prints this link again",
     }
     shown = [f"  {name:<8} {text}" for name, text in lines.items() if text]
     return "\n".join([f"penstock {version()} is up", *shown])

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
 
 from penstock.cli.tables import pipeline
 from penstock.ipc.pipeline import STATUS_FILE, PipelineStatus, QueryStatus
@@ -74,7 +76,31 @@ class TestStatus:
     def test_a_halt_shows_its_problem_and_what_to_do(self, cli, data):
         write_status(data, PipelineStatus("halted", code="DataLoss", message="rows are gone", hint="reset it"))
         lines = [line.split(maxsplit=1) for line in cli("pipeline", "status").out.splitlines()]
-        assert lines[:3] == [["state", "halted"], ["problem", "DataLoss: rows are gone"], ["cure", "reset it"]]
+        reason = f"rows are gone; {ROWS} rows are not in every table yet"
+        assert lines[:3] == [["state", "halted"], ["reason", reason], ["what", "to do  reset it"]]
+
+    @pytest.mark.promise("Operations", "`/health`, doctor, `pipeline status` and `wait` say the same of a crash")
+    def test_a_crash_shows_its_reason_its_time_and_what_to_do(self, cli, data):
+        status = PipelineStatus("starting", since_us=1_000_000)
+        status.fail(2_000_000, "PipelineFailed", "no space", "free some")
+        status.fail(3_000_000, "PipelineFailed", "no heap", "read the log")
+        write_status(data, status)
+        shown = cli("pipeline", "status").out
+        assert "failed since 1970-01-01T00:00:02" in shown and "1970-01-01T00:00:03.000000Z: no heap" in shown
+        assert "no heap; 2 failures in a row" in shown and "read the log" in shown
+        part = json.loads(cli("pipeline", "status", "--json").out)["health"]
+        assert (part["state"], part["action"]) == ("failed", "read the log")
+        assert part["lastFailure"] == {"at": "1970-01-01T00:00:03.000Z", "reason": "no heap"}
+
+    def test_the_lag_of_a_pipeline_that_is_down_is_read_from_the_tables(self, cli, data):
+        for name, end in (("envelopes", 3), ("deliveries", 2), ("gaps", 1)):
+            rows = pa.table({"journal": [JOURNAL]})
+            progress = CommitProperties(app_transactions=[Transaction(f"{JOURNAL}/0", end)])
+            write_deltalake(str(data / "lake" / name), rows, commit_properties=progress)
+        write_status(data, PipelineStatus("failed", message="crashed"))
+        shown = json.loads(cli("pipeline", "status", "--json").out)
+        assert (shown["offset"], shown["lag"]) == (2, ROWS - 2)
+        cli("pipeline", "wait", "--offset", "2")
 
     def test_a_directory_without_a_journal_is_an_error_unless_the_pipeline_reads_a_server(self, cli, tmp_path):
         fresh = tmp_path / "fresh"
@@ -94,11 +120,27 @@ class TestWait:
         write_status(data, PipelineStatus("running", queries=BEHIND))
         cli("pipeline", "wait", "--offset", "1")
         seen = cli("pipeline", "wait", "--offset", "2", "--timeout", "0", "--json", code=3)
-        assert json.loads(seen.out) == {"reached": False, "offset": 1, "wanted": 2}
+        answer = json.loads(seen.out)
+        assert answer.pop("health")["state"] == "off", "the process is gone"
+        assert answer == {"reached": False, "offset": 1, "wanted": 2}
         assert "the tables are at 1 of 2" in seen.err
 
     def test_without_a_pipeline_the_time_runs_out(self, cli, data):
-        assert "the tables are at 0 of 4" in cli("pipeline", "wait", "--timeout", "0", code=3).err
+        said = cli("pipeline", "wait", "--timeout", "0", code=3).err
+        assert "the tables are at 0 of 4" in said and "no pipeline has run" in said and "`penstock up`" in said
+
+    def test_a_wait_says_why_there_is_no_progress(self, cli, data, monkeypatch):
+        steps = [
+            PipelineStatus("failed", message="no heap", failure="no heap", hint="read the log"),
+            PipelineStatus("failed", message="no heap", failure="no heap", hint="read the log"),
+            PipelineStatus("running", queries=CAUGHT_UP),
+        ]
+        write_status(data, PipelineStatus("starting", pid=1))
+        monkeypatch.setattr(pipeline.time, "sleep", lambda _: write_status(data, steps.pop(0)))
+        with TableLock(data / "lake", LOCK).held():
+            lines = cli("pipeline", "wait").err.splitlines()
+        assert ["Spark is starting" in lines[0], "no heap" in lines[1], "read the log" in lines[1]] == [True] * 3
+        assert len(lines) == 2, "the same reason is not repeated at every look"
 
     def test_a_halt_ends_the_wait_at_once(self, cli, data):
         write_status(data, PipelineStatus("halted", queries=BEHIND, message="rows are gone", hint="reset it"))

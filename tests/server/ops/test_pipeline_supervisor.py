@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.ipc.pipeline import EXIT_HALTED, STATUS_FILE, PipelineSection, PipelineStatus
+from penstock.ipc.pipeline import EXIT_HALTED, STABLE_US, STATUS_FILE, PipelineSection, PipelineStatus
 from penstock.server.ops import pipeline_supervisor
 from penstock.server.ops.pipeline_supervisor import PipelineSupervisor
+from penstock.spark.pipeline.reporter import Reporter
 
 POLL_S = 0.01
 
@@ -107,3 +108,45 @@ def test_a_halt_whose_status_was_refused_backs_off(supervisor: PipelineSuperviso
     refuse_status(tmp_path)
     assert asyncio.run(supervisor._exited(EXIT_HALTED, 1.0)) == "back_off"
     assert supervisor.status().state == "failed"
+
+
+# A pipeline that crashes again and again
+
+
+def test_a_crash_quotes_the_last_line_of_the_process(supervisor: PipelineSupervisor, tmp_path: Path) -> None:
+    (tmp_path / "run" / "pipeline.log").write_text("Traceback\nOSError: no space left\n\n")
+    asyncio.run(supervisor._exited(1, 1.0))
+    message = supervisor.status().message
+    assert message == "the pipeline's process exited with code 1: OSError: no space left"
+
+
+@pytest.mark.promise("Operations", "a pipeline that crashes again and again is `failed`, never `starting`")
+def test_a_pipeline_that_restarts_after_a_crash_is_not_starting(tmp_path: Path) -> None:
+    """The new process takes over the failure, and drops it when it runs."""
+    crashed = PipelineStatus("starting")
+    crashed.fail(1_000_000, "PipelineFailed", "no heap", "read the log")
+    reporter = Reporter(tmp_path, crashed)
+    reporter.write()
+    assert (reporter.status.state, reporter.status.message, reporter.status.since_us) == (
+        "failed",
+        "no heap",
+        1_000_000,
+    )
+    reporter.fail(RuntimeError("no heap"))
+    assert (reporter.status.failures, reporter.status.since_us) == (2, 1_000_000)
+    reporter.write("running")
+    status = reporter.status
+    assert (status.message, status.failures, status.finding().state) == (None, 2, "degraded")
+    assert "RuntimeError: no heap" in status.finding().reason
+    status.enter("running", status.since_us + STABLE_US)
+    assert (status.failures, status.finding().state) == (0, "ok") and status.finding().failure is not None
+
+
+def test_a_crash_of_a_later_run_is_not_taken_for_the_one_before(
+    supervisor: PipelineSupervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(supervisor._exited(3, 1.0))
+    supervisor._began_us = supervisor.status().failed_us + 1
+    asyncio.run(supervisor._exited(4, 1.0))
+    status = supervisor.status()
+    assert (status.message, status.failures) == ("the pipeline's process exited with code 4", 2)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -26,14 +26,15 @@ from penstock.cli.ops.config import load_config
 from penstock.cli.options import DEFAULTS, Common
 from penstock.cli.output import print_json, print_table
 from penstock.core.errors import PenstockError
+from penstock.core.health import disk_finding, to_part
 
 if TYPE_CHECKING:
     from penstock.client.address import ServerEndpoints
     from penstock.server.config.load import Config
 
 EXIT_CHECK = 3
-DISK_LEAST_BYTES = 1024**3
-"""Less free space than this fills up within minutes under load."""
+SERVER_S = 5.0
+"""How long a server may take to answer."""
 SYNC_SLOW_MS = 50.0
 """A disk slower than this makes every answer slow."""
 CLOCK_LEAST_S = 1_700_000_000
@@ -67,6 +68,8 @@ def doctor(
 ) -> int:
     """Check versions, config, ports, disk, journal, clocks, Java, Spark, console and server; the exit code is 3 if a check failed.
 
+    Of a server that runs, it shows the health of every part with the reason, the last failure and what to do.
+
     For example:
 
       penstock doctor
@@ -78,6 +81,7 @@ def doctor(
     file = endpoints_file(data)
     running = address.read_endpoints(file)
     endpoints = running or address.ServerEndpoints()
+    parts = _parts(common, file, running)
     findings = [
         _python(),
         _versions(),
@@ -89,9 +93,10 @@ def doctor(
         *_journal(data),
         *_lake(data),
         _uvloop(),
-        *_spark(data),
+        *_spark(),
         _console(),
         *_server(common, file, running),
+        *(parts or _local_parts(data)),
     ]
     is_sound = all(finding.status != "failed" for finding in findings)
     if common.as_json:
@@ -160,10 +165,8 @@ def _port(name: str, host: str, port: int, setting: str) -> CheckResult:
 
 
 def _disk(data: Path) -> Iterator[CheckResult]:
-    """Whether the data directory, or its parent, is writable, has free space and syncs fast."""
-    place = data.resolve()
-    while not place.exists():
-        place = place.parent
+    """Whether the data directory, or its parent, is writable and syncs fast."""
+    place = _existing(data)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             sync_ms = _sync_ms(file.fileno())
@@ -171,11 +174,16 @@ def _disk(data: Path) -> Iterator[CheckResult]:
         yield CheckResult("data directory", "failed", f"cannot write in {place}: {error.strerror}")
         return
     yield CheckResult("data directory", "ok", f"{place} can be written")
-    free_bytes = shutil.disk_usage(place).free
-    has_room = free_bytes >= DISK_LEAST_BYTES
-    yield CheckResult("free space", "ok" if has_room else "failed", f"{free_bytes / 1024**3:.1f} GiB")
     is_quick = sync_ms <= SYNC_SLOW_MS
     yield CheckResult("disk sync", "ok" if is_quick else "info", f"{sync_ms:.2f} ms for each sync")
+
+
+def _existing(place: Path) -> Path:
+    """The directory, or the nearest above it that exists."""
+    place = place.resolve()
+    while not place.exists():
+        place = place.parent
+    return place
 
 
 def _descriptors(config: Config | None, endpoints: ServerEndpoints) -> Iterator[CheckResult]:
@@ -277,9 +285,8 @@ def _uvloop() -> CheckResult:
     return CheckResult("uvloop", "ok", "present")
 
 
-def _spark(data: Path) -> Iterator[CheckResult]:
-    """Java, Spark and the state of the pipeline."""
-    from penstock.cli.tables.pipeline_session import read_status
+def _spark() -> Iterator[CheckResult]:
+    """Java and Spark."""
     from penstock.spark import java
 
     try:
@@ -296,12 +303,50 @@ def _spark(data: Path) -> Iterator[CheckResult]:
     is_known = tuple(map(int, version.split(".")[:2])) >= SPARK_LEAST
     needed = ".".join(map(str, SPARK_LEAST))
     yield CheckResult("spark", "ok" if is_known else "failed", f"{version}; {needed} or newer is needed")
-    status = read_status(data)
-    if status is None:
-        yield CheckResult("pipeline", "info", "none has run on this directory")
-        return
-    detail = status.state if status.message is None else f"{status.state}: {status.message}; {status.hint}"
-    yield CheckResult("pipeline", "failed" if status.state in ("failed", "halted") else "ok", detail)
+
+
+def _parts(common: Common, file: Path, running: ServerEndpoints | None) -> list[CheckResult]:
+    """The health of the server that runs here, part by part; none without one, or without its answer."""
+    from penstock.client import address
+    from penstock.client.journal import RemoteServer
+
+    url = common.url or (running and running.http)
+    try:
+        if not url:
+            return []
+        http = address.discover_http(url)
+        health = RemoteServer(http, common.token or address.operator_token(http, file), timeout_s=SERVER_S).health()
+    except PenstockError:  # the check of the server says why
+        return []
+    parts = [_check(name, part) for name, part in health.get("parts", {}).items()]
+    is_sound = health["status"] == "ok"
+    return [CheckResult("health", "ok" if is_sound else "failed", str(health["status"])), *parts]
+
+
+def _local_parts(data: Path) -> Iterator[CheckResult]:
+    """What can be said of the parts without a server."""
+    from penstock.cli.tables.pipeline_session import current_status
+    from penstock.journal.log import FULL_BYTES
+    from penstock.journal.reader import JournalError
+    from penstock.journal.segments import DamageError
+
+    findings = {"disk": disk_finding(shutil.disk_usage(_existing(data)).free, None, FULL_BYTES)}
+    try:
+        findings["pipeline"] = current_status(data).finding()
+    except (JournalError, DamageError, OSError):  # the check of the journal says why
+        pass
+    for name, finding in findings.items():
+        yield _check(name, to_part(finding).to_json())
+
+
+def _check(name: str, part: dict[str, Any]) -> CheckResult:
+    """A part of `/health`."""
+    state, reason, failure = part["state"], part.get("reason", ""), part.get("lastFailure")
+    shown: dict[str, Literal["ok", "info", "failed"]] = {"ok": "ok", "starting": "info", "off": "info"}
+    said = [f"{state} since {part['since']}" if state not in shown else "", reason, part.get("action")]
+    if failure is not None and failure["reason"] not in reason:
+        said.append(f"last failure at {failure['at']}: {failure['reason']}")
+    return CheckResult(f"health: {name}", shown.get(state, "failed"), "; ".join(filter(None, said)))
 
 
 def _server(common: Common, file: Path, running: ServerEndpoints | None) -> Iterator[CheckResult]:

@@ -14,8 +14,10 @@ from penstock.cli.options import flag
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_result, print_table
 from penstock.cli.tables.pipeline_session import (
     POLL_S,
+    TABLES_POLL_S,
     as_pipeline_errors,
     clear_halt,
+    current_status,
     find_http_url,
     find_running,
     follow_progress,
@@ -29,10 +31,13 @@ from penstock.cli.tables.pipeline_session import (
     refuse_running,
     require_spark,
 )
-from penstock.ipc.pipeline import PipelineStatus, PipelineTask
+from penstock.core.health import to_part
+from penstock.ipc.pipeline import PipelineTask
 from penstock.journal.plain_values import iso
 
 WAIT_S = 120.0
+NOTE_S = 5.0
+"""How often `wait` says how far the tables are."""
 
 pipeline = App(name="pipeline", help="Run and manage the Spark pipeline that fills the tables.")
 
@@ -126,22 +131,22 @@ def status(*, place: DataOption = DATA_DEFAULT) -> None:
       penstock pipeline status
       penstock pipeline status --json
     """
-    found = read_status(place.data)
-    if found is None:
-        found = PipelineStatus("off")
+    with reading():
+        found = current_status(place.data)
     running = find_running(place.data)
-    if running is None and found.state in ("running", "starting"):
-        found.state = "stopped"
-    if not found.journal or (place.data / "journal").is_dir():  # a pipeline that reads from a URL has no local journal
-        with reading():
-            found.end = journal_end(place.data)
+    finding = found.finding()
     if place.as_json:
-        print_json({**msgspec.to_builtins(found), "state": found.state, "offset": found.offset, "lag": found.lag})
+        part = to_part(finding).to_json()
+        shown = {**msgspec.to_builtins(found), "state": found.state, "offset": found.offset, "lag": found.lag}
+        print_json({**shown, "health": part})
         return
+    since, failed = (iso(at_us) if at_us else None for at_us in (found.since_us, found.failed_us))
     print_fields(
         {
-            "state": found.state,
-            **({"problem": f"{found.code}: {found.message}", "cure": found.hint} if found.code else {}),
+            "state": f"{found.state} since {since}" if since else found.state,
+            "reason": finding.reason,
+            **({"what to do": finding.action} if finding.action else {}),
+            **({"last failure": f"{failed}: {found.failure}"} if failed else {}),
             "journal": f"{found.end} rows, {found.lag} not in every table yet",
             **({"Spark": found.ui} if found.ui and running else {}),
         }
@@ -165,7 +170,7 @@ def wait(
     timeout: Annotated[float, Parameter(help="Seconds to wait.")] = WAIT_S,
     place: DataOption = DATA_DEFAULT,
 ) -> int:
-    """Wait until every table holds the journal up to an offset. The exit code is 3 on a timeout.
+    """Wait until every table holds the journal up to an offset, and show the progress. The exit code is 3 on a timeout.
 
     For example:
 
@@ -175,19 +180,30 @@ def wait(
     with reading():
         goal = journal_end(place.data) if offset is None else offset
     deadline = time.monotonic() + timeout
+    shown = ("", "")
+    next_s = 0.0
     while True:
-        found = read_status(place.data)
-        reached = found.offset if found is not None and found.queries else 0
+        with reading():
+            found = current_status(place.data)
+        reached, finding = found.offset, found.finding()
         if reached >= goal:
             break
-        if found is not None and found.state == "halted":
+        if found.state == "halted":
             raise pipeline_error(found.message or "the pipeline has halted", found.hint)
-        if time.monotonic() >= deadline:
-            print_note(f"the tables are at {reached} of {goal}; see `penstock pipeline status`")
+        is_over = time.monotonic() >= deadline
+        # At once when the state or the failure changes, else at intervals when there is progress.
+        news = (found.state, found.failure)
+        if is_over or news != shown or time.monotonic() >= next_s:
+            shown, next_s = news, time.monotonic() + NOTE_S
+            print_note(
+                "; ".join(filter(None, [f"the tables are at {reached} of {goal}", finding.reason, finding.action]))
+            )
+        if is_over:
             if place.as_json:
-                print_json({"reached": False, "offset": reached, "wanted": goal})
+                part = to_part(finding).to_json()
+                print_json({"reached": False, "offset": reached, "wanted": goal, "health": part})
             return 3
-        time.sleep(POLL_S)
+        time.sleep(POLL_S if found.state == "running" else TABLES_POLL_S)
     result = {"reached": True, "offset": reached, "wanted": goal}
     print_result(result, f"every table holds the journal up to offset {reached}", as_json=place.as_json)
     return 0

@@ -14,12 +14,14 @@ import msgspec
 
 from penstock.cli.history.journal import endpoints_file, reading
 from penstock.core.errors import PenstockError, Refusal
-from penstock.ipc.pipeline import STATUS_FILE, PipelineSection, PipelineStatus
+from penstock.ipc.pipeline import FILLED_TABLES, STATUS_FILE, PipelineSection, PipelineStatus
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.ingest import Ingest
 
 POLL_S = 0.2
+TABLES_POLL_S = 1.0
+"""The same while no query reports, and the tables are read instead."""
 
 
 def load_settings(config: Path | None) -> PipelineSection:
@@ -69,13 +71,30 @@ def read_status(data: Path) -> PipelineStatus | None:
         return None
 
 
+def current_status(data: Path) -> PipelineStatus:
+    """What the pipeline wrote last, or that it does not run, with the present ends of the journal and of the tables."""
+    from penstock.journal.delta_log import stored_offset
+    from penstock.journal.reader import JournalReader
+
+    found = read_status(data) or PipelineStatus("off")
+    is_next = found.state == "starting" and not found.pid and find_http_url(data) is not None
+    if found.state in ("running", "starting") and not is_next and find_running(data) is None:
+        found.state = "stopped"
+    if not found.journal or (data / "journal").is_dir():  # a pipeline that reads from a URL has no local journal
+        reader = JournalReader(data)
+        found.journal, found.end = reader.identity().id, reader.bounds().end
+    if found.state != "running" or not found.queries:
+        found.stored = stored_offset(data / "lake", f"{found.journal}/0", FILLED_TABLES)
+    return found
+
+
 def find_running(data: Path) -> PipelineStatus | None:
     """The status of a pipeline that runs now."""
     from penstock.spark.lake.locks import TableLock
     from penstock.spark.pipeline.process import LOCK
 
     found = read_status(data)
-    if found is None or not found.pid or found.state not in ("starting", "running"):
+    if found is None or not found.pid or found.state not in ("starting", "running", "failed"):
         return None
     # By its lock, not by its pid: after a crash another process may have that pid, in a container even this one.
     try:

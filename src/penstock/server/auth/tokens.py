@@ -51,6 +51,8 @@ class TokenStore:
         self._expiries: dict[bytes, float] = {}
         """Those that are still to come."""
         self._holders: dict[bytes, tuple[bytes, Principal]] = {}
+        self.unknown = 0
+        """Times that a token was shown that is not known."""
         self._minted: tuple[TokenSection, ...] = ()
         self.required = False
         """Whether requests need a token; the operator's own does not count."""
@@ -124,7 +126,10 @@ class TokenStore:
             return None if self.required else ANONYMOUS
         digest = sha256(token.encode("utf-8", "surrogateescape")).digest()
         known, principal = self._holders.get(digest, (b"", None))
-        return principal if hmac.compare_digest(known, digest) else None
+        if hmac.compare_digest(known, digest):
+            return principal
+        self.unknown += 1
+        return None
 
     def __repr__(self) -> str:
         names = ", ".join(principal.name for _, principal in self._holders.values())

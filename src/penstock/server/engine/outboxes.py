@@ -41,6 +41,11 @@ class Outboxes:
             self.is_due = True
             self._soon(self._enforce)
 
+    def above(self, size: int) -> dict[str, int]:
+        """The readers that hold more than this, by name, the largest first."""
+        held = {reader.reader_name: reader.unread_bytes for reader in self._readers if reader.unread_bytes > size}
+        return dict(sorted(held.items(), key=lambda one: -one[1]))
+
     def _enforce(self) -> None:
         for reader in list(self._readers):
             self.note(reader, reader.unread())

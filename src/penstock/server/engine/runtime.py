@@ -105,6 +105,8 @@ class Runtime:
         self.outboxes = Outboxes(lambda: machine.limits.outbox_total_max, scheduler.soon, log)
         self.slow_cut = 0
         """Peers cut off because they did not read."""
+        self.last_cut: tuple[int, str] | None = None
+        """When the last one was cut off, and which."""
         self.subscriptions_evicted = 0
 
     # Connections
@@ -384,7 +386,9 @@ class Runtime:
     def cut(self, connection: Connection, size: int, bound: str) -> None:
         """Disconnect a peer that does not read; nothing that it holds is kept."""
         self.slow_cut += 1
-        self.machine.note_cut(self.scheduler.now(), connection.link, size, bound)
+        now = self.scheduler.now()
+        self.last_cut = (now.wall_us, f"slow reader {connection.reader_name} was cut off with {size} bytes unread")
+        self.machine.note_cut(now, connection.link, size, bound)
         connection.wire.abort()
         self.lost(connection, (1008, f"SlowReader: {size} bytes unread"))
         self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=size, bound=f"limits.{bound}")
@@ -418,7 +422,7 @@ class Runtime:
                 self.events.refused()
             machine.refused(now)
             fresh = whole = Refusal("JournalUnavailable", outcome.reason, retry_after_ms=1_000)
-        self._note_trouble(None if fresh is None else fresh.message)
+        self.note_trouble(None if fresh is None else fresh.message)
         self.apply(now)
         for listener in self.turn_listeners:
             listener.decided(now, batch.no, fresh, whole)
@@ -444,7 +448,7 @@ class Runtime:
         if not self._turning:
             self._turn()
 
-    def _note_trouble(self, trouble: str | None) -> None:
+    def note_trouble(self, trouble: str | None) -> None:
         """Log once when the journal refuses records, and once when it accepts them again."""
         if trouble == self.trouble:
             return

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from penstock.core.health import State, Status
+
 Count = Annotated[int, Meta(ge=0)]
 Number = Annotated[float, Meta(ge=0)]
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
@@ -113,7 +115,13 @@ _TRIAL = _struct(
 )  # fmt: skip
 TRIGGERS_TRIED = _struct("TriggersTried", {"triggers": _list(_TRIAL)})
 
+_FAILURE = _struct("PartFailure", {"at": Time, "reason": str})
+_PART = _struct(
+    "PartHealth", {"state": State, "since": Time},
+    {"reason": str, "lastFailure": _FAILURE | None, "action": str | None},
+)  # fmt: skip
 HEALTH = _struct("Health", {
-    "ok": bool, "status": Literal["ok", "draining"], "version": str, "bootId": str, "features": list[str],
-    "spaces": Count, "clients": Count, "uptime": Number, "journal": Object,
+    "ok": bool, "status": Status, "version": str, "bootId": str, "features": list[str],
+    "spaces": Count, "clients": Count, "uptime": Number, "journal": Object, "parts": GenericAlias(dict, (str, _PART)),
 })  # fmt: skip
+LIVE = _struct("Live", {"ok": bool, "bootId": str})

@@ -30,7 +30,7 @@ from penstock.server.admin import journal, lake, relay, reload, spaces, sql, sql
 from penstock.server.auth.minted_tokens import TokenRequest
 from penstock.server.engine.schedulers import in_steps
 from penstock.server.files.addresses import payer_address
-from penstock.server.http import answers, queue_routes, server_routes, sockets
+from penstock.server.http import answers, health, queue_routes, server_routes, sockets
 from penstock.server.http.console import NO_CONSOLE, ConsoleReply, Login
 from penstock.server.http.queue_routes import PeekQuery, StageQuery, StreamQuery, staged
 from penstock.server.http.request import AnyQuery, Route
@@ -150,8 +150,10 @@ ROUTES = (
           None, query=AnyQuery, socket=sockets.open_relay),
     Route("GET", "/v1/control", "control", "WebSocket: Control v1 lines",
           None, query=AnyQuery, socket=sockets.ControlUpgrade),
-    Route("GET", "/health", "health", "Whether the server accepts work",
-          server_routes.health, query=AnyQuery, answer=answers.HEALTH, is_open=True),
+    Route("GET", "/health", "health", "Whether the server accepts work, and the state of each part",
+          health.health, query=AnyQuery, answer=answers.HEALTH, is_open=True),
+    Route("GET", "/health/live", "live", "Whether the process runs, for a supervisor that restarts it",
+          health.live, query=AnyQuery, answer=answers.LIVE, is_open=True),
     Route("GET", "/metrics", "prometheus", "Metrics for Prometheus",
           server_routes.prometheus,
           query=MetricsQuery, content_type="text/plain; version=0.0.4; charset=utf-8"),

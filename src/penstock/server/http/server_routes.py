@@ -1,4 +1,4 @@
-"""Handlers of routes about the server as a whole: health, metrics, the place of an envelope, and the landing page."""
+"""Handlers of routes about the server as a whole: metrics, the place of an envelope, and the landing page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.server.engine.schedulers import completed
 from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices
 from penstock.server.metrics import prometheus_families
-from penstock.transports.http import Reply, json_reply
+from penstock.transports.http import Reply
 
 COURIER = """Penstock is running.
 
@@ -33,21 +33,6 @@ class MetricsQuery(msgspec.Struct, forbid_unknown_fields=True):
     """The query of `/metrics`: 1 asks for figures of each stream, 0 for sums; else as configured."""
 
     streams: Annotated[int, msgspec.Meta(ge=0, le=1)] | None = None
-
-
-def health(services: HttpServices, request: Request) -> Reply:
-    """Whether the server accepts work; 503 while it drains."""
-    body = services.runtime.health(request.now)
-    archive = services.journal.archive
-    if archive is not None:
-        body["journal"] |= archive.health()
-        body["lake"] = {"ok": archive.lake_trouble is None, "trouble": archive.lake_trouble}
-    pipeline = services.pipeline()
-    if pipeline is not None:
-        body["pipeline"] = pipeline.state
-    if services.relay is not None:
-        body["relay"] = services.relay.health()
-    return json_reply(200, body) if body["ok"] else json_reply(503, body, {"Retry-After": "1"})
 
 
 def welcome(services: HttpServices, request: Request) -> Reply:

@@ -22,6 +22,7 @@ from penstock.server.courier.stage_store import Staging
 from penstock.server.engine.entrance import Entrance
 from penstock.server.engine.runtime import Runtime
 from penstock.server.http.console import Console
+from penstock.server.http.health import HealthMonitor
 from penstock.server.http.idempotency import Replays
 from penstock.server.metrics.prometheus_families import Exporter
 from penstock.server.relay.supervisor import RelaySupervisor
@@ -51,6 +52,7 @@ class HttpServices(msgspec.Struct, kw_only=True, eq=False):
     relay: RelaySupervisor | None
     recorder: Recorder | None
     console: Console | None
+    health: HealthMonitor
     pipeline: Callable[[], PipelineStatus | None]
     reload: Callable[[], ReloadedReply | Refusal]
 

@@ -51,6 +51,22 @@ def event(name: str, /, **fields: Any) -> None:
     _emit(logging.INFO, name, fields)
 
 
+LEVELS = {
+    "conn.open": logging.DEBUG,
+    "conn.close": logging.DEBUG,
+    "conn.slow": logging.WARNING,
+    "reader.cut": logging.WARNING,
+    "journal.refused": logging.ERROR,
+    "session.failed": logging.ERROR,
+}
+"""Levels of events that the runtime logs; it knows their names only."""
+
+
+def runtime_event(name: str, /, **fields: Any) -> None:
+    """Log an event of the runtime at its level."""
+    _emit(LEVELS.get(name, logging.INFO), name, fields)
+
+
 def detail(name: str, /, **fields: Any) -> None:
     """Log a detail at level debug."""
     _emit(logging.DEBUG, name, fields)

@@ -9,12 +9,22 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from penstock.ipc.pipeline import EXIT_HALTED, STATUS_FILE, PipelineSection, PipelineStatus, PipelineTask
+from penstock.ipc.pipeline import (
+    EXIT_HALTED,
+    FILLED_TABLES,
+    LOG_FILE,
+    STATUS_FILE,
+    PipelineSection,
+    PipelineStatus,
+    PipelineTask,
+)
+from penstock.journal.delta_log import stored_offset
 from penstock.server.engine.child_supervisor import AfterExit, Backoff, ChildSupervisor
 from penstock.server.logging import logs
 
@@ -24,6 +34,8 @@ STOP_S = 5.0
 """How long the pipeline may take to finish its batch when the server stops. Killing it repeats a batch and loses no rows."""
 STOP_STARTING_S = 0.5
 """The same before the first batch: there is nothing to finish, and a starting Spark ignores the request for seconds."""
+LINE_MAX = 300
+"""Bytes at the end of the log of a crashed process that its failure quotes."""
 RESET_POLL_S = 2.0
 """How often the status of a halted pipeline is read."""
 
@@ -36,21 +48,27 @@ def is_installed() -> bool:
 class PipelineSupervisor:
     """Runs the pipeline of one data directory."""
 
-    def __init__(self, data: Path, settings: PipelineSection, url: str) -> None:
+    def __init__(self, data: Path, settings: PipelineSection, url: str, app: str = "") -> None:
+        """`app` is the name under which the tables store their progress."""
         self._data = data
         self._settings = settings
         self._url = url
+        self._app = app
+        self._stored = 0
+        """The progress of the tables when the latest run began or ended."""
         self._file = data / "run" / STATUS_FILE
-        self._log = data / "run" / "pipeline.log"
+        self._log = data / "run" / LOG_FILE
         # Spark's output is long and for experts: the log file holds the latest run only.
         self._child = ChildSupervisor(MODULE, log=self._log, stdout="log", environment={"PYTHONUNBUFFERED": "1"})
         self._task: asyncio.Task[None] | None = None
         self._unwritten: tuple[int, PipelineStatus] | None = None
         """A status that the disk refused, and the time of the file that it should have replaced."""
+        self._began_us = 0
+        """When the latest run began."""
 
     def start(self) -> None:
         """Start the pipeline in the background."""
-        self._write(PipelineStatus("starting"))
+        self._write(PipelineStatus("starting", since_us=_now_us()))
         self._task = asyncio.get_running_loop().create_task(self._child.keep_running(BACKOFF, self._run, self._exited))
 
     def status(self) -> PipelineStatus:
@@ -60,20 +78,19 @@ class PipelineSupervisor:
         try:
             status = msgspec.json.decode(self._file.read_bytes(), type=PipelineStatus)
         except (OSError, msgspec.DecodeError):
-            return PipelineStatus("starting")
-        status.restarts = self._child.restarts
+            return PipelineStatus("starting", since_us=self._began_us)
+        status.restarts, status.stored = self._child.restarts, self._stored
         return status
 
     async def stop(self) -> None:
         """Let the pipeline finish its batch, then end it."""
-        is_starting = self.status().state == "starting"
+        is_starting = self.status().state != "running"
         if not await self._child.stop(STOP_STARTING_S if is_starting else STOP_S):
-            if is_starting:
-                logs.event("pipeline.killed", note="Spark was still starting; no batch was running")
-            else:
-                logs.warning("pipeline.killed", note="it missed the deadline; its next run repeats the batch")
+            starting, late = "Spark was still starting; no batch was running", "its next run repeats the batch"
+            logs.event("pipeline.killed", note=starting if is_starting else late)
             status = self.status()  # a killed process cannot write its own
-            status.state, status.pid = "stopped", 0
+            status.pid = 0
+            status.enter("stopped", _now_us())
             self._write(status)
         if self._task is not None:
             self._task.cancel()
@@ -81,24 +98,35 @@ class PipelineSupervisor:
                 await self._task
 
     async def _run(self) -> int:
-        return await self._child.run(PipelineTask(str(self._data), self._settings, self._url))
+        before = self.status()
+        self._began_us = _now_us()
+        reading = asyncio.ensure_future(self._read_tables())
+        code = await self._child.run(PipelineTask(str(self._data), self._settings, self._url, before=before))
+        await reading
+        await self._read_tables()
+        return code
+
+    async def _read_tables(self) -> None:
+        self._stored = await asyncio.to_thread(stored_offset, self._data / "lake", self._app, FILLED_TABLES)
 
     async def _exited(self, code: int, pause_s: float) -> AfterExit:
         if code == 0:
             return "end"
         status = self.status()
-        if code == EXIT_HALTED and status.state == "halted":  # else the disk refused the status
+        is_reported = status.state in ("failed", "halted") and status.failed_us >= self._began_us
+        if code == EXIT_HALTED and status.state == "halted" and is_reported:  # else the disk refused the status
             logs.error("pipeline.halted", code=status.code, reason=status.message, hint=status.hint)
             await self._wait_for_reset()
             return "restart"
-        if status.state not in ("failed", "halted"):  # it crashed before it could write a status
+        if not is_reported:  # it crashed before it could write a status
             reason = self._child.start_error
+            said = _last_line(self._log)
             message = (
                 f"cannot start the pipeline's process: {reason}"
                 if reason
-                else f"the pipeline's process exited with code {code}"
+                else f"the pipeline's process exited with code {code}{said and f': {said}'}"
             )
-            status = PipelineStatus("failed", code="PipelineFailed", message=message, hint=f"see `{self._log}`")
+            status.fail(_now_us(), "PipelineFailed", message, f"read its output, `{self._log}`")
             self._write(status)
         logs.warning("pipeline.failed", exit=code, reason=status.message, again_in_s=pause_s, output=str(self._log))
         return "back_off"
@@ -120,3 +148,18 @@ class PipelineSupervisor:
 
     def _written_ns(self) -> int:
         return self._file.stat().st_mtime_ns if self._file.exists() else 0
+
+
+def _last_line(log: Path) -> str:
+    """The last line of a log, which for Python is the error."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - LINE_MAX, 0))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -109,6 +109,8 @@ class RelaySupervisor:
         """Facts that the journal refused; proposed again with each report until it takes them."""
         self.facts_dropped = 0
         self.is_up = False
+        self.last_failure: tuple[int, str] | None = None
+        """When the relay ended last without being asked to, and how."""
         self.figures: RelayTotals | None = None
         self.topics: dict[str, TopicFigures] = {}
         self.hub: RelayHub | None = None
@@ -153,6 +155,8 @@ class RelaySupervisor:
             logs.error("relay.unable", reason=self._child.start_error)
         if code != 0 and self._ready.done() and self._ready.exception():
             return "end"  # `start` raises the reason
+        reason = self._child.start_error or f"the process of the relay exited with code {code}"
+        self.last_failure = (self._runtime.scheduler.now().wall_us, reason)
         logs.warning("relay.failed", exit=code, again_in_s=pause_s)
         return "back_off"
 

@@ -174,9 +174,8 @@ class Runner:
         works: list[tuple[str, Ingest | AlertWatch]] = [("ingest", ingest), ("watch", watch)]
         reporter.status.journal = journal.id
         for name, work in works:
-            reporter.status.state = "running"
             reporter.status.end = journal.mark().end
-            reporter.write()
+            reporter.write("running")
             query = self._start(spark, journal, name, work)
             while query.isActive:
                 time.sleep(POLL_S)
@@ -195,9 +194,8 @@ class Runner:
             watch.on_clock(time.time_ns() // 1000)
             ingest.compact_tables()
             watch.compact_tables()
-        reporter.status.state = "stopped"
         reporter.status.behind = dict(ingest.behind)
-        reporter.write()
+        reporter.write("stopped")
         return 0
 
     def _run_on(self, spark: SparkSession, journal: SourceJournal, ingest: Ingest, watch: AlertWatch) -> int:
@@ -209,7 +207,7 @@ class Runner:
             "ingest": self._start(spark, journal, "ingest", ingest),
             "watch": self._start(spark, journal, "watch", watch),
         }
-        reporter.status.state = "running"
+        reporter.status.enter("running", time.time_ns() // 1000)
         reporter.status.journal = journal.id
         while not self._stop.wait(POLL_S):
             for name, query in queries.items():
@@ -225,8 +223,7 @@ class Runner:
         deadline = time.monotonic() + STOP_S  # for all of them together
         for query in (*queries.values(), *(own.query for own in self._own if own.query)):
             stop_query(query, deadline)
-        reporter.status.state = "stopped"
-        reporter.write()
+        reporter.write("stopped")
         return 0
 
     def _check_own(self, spark: SparkSession, journal: SourceJournal) -> None:
@@ -240,7 +237,7 @@ def main() -> int:
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=PipelineTask)
     os.nice(task.settings.nice)
     data = Path(task.data)
-    runner = Runner(task, Reporter(data))
+    runner = Runner(task, Reporter(data, task.before))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: runner.stop())
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, STATUS_FILE, PipelineStatus
+from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, LOG_FILE, STATUS_FILE, PipelineState, PipelineStatus
 from penstock.spark.session import MasterError
 
 MESSAGE_MAX = 1_000
@@ -30,13 +30,19 @@ _RAISED = re.compile(r"\b(penstock\.spark[\w.]*)\.(\w+Error)\b")
 class Reporter:
     """Writes the status file."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, before: PipelineStatus | None = None) -> None:
+        """`before` is the status of a run that failed: a pipeline that crashes and restarts is not `starting`."""
         self._file = data / "run" / STATUS_FILE
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.status = PipelineStatus("starting", pid=os.getpid())
+        self.status = PipelineStatus("starting", since_us=time.time_ns() // 1000)
+        if before is not None and before.state == "failed":
+            self.status = msgspec.structs.replace(before, queries={}, behind={}, own={}, ui=None)
+        self.status.pid = os.getpid()
 
-    def write(self) -> None:
+    def write(self, state: PipelineState | None = None) -> None:
+        """Write the status, in a new state if one is given."""
         self.status.at_us = time.time_ns() // 1000
+        self.status.enter(state or self.status.state, self.status.at_us)
         draft = self._file.with_name(f".{STATUS_FILE}.{os.getpid()}")
         try:
             draft.write_bytes(msgspec.json.encode(self.status))
@@ -47,12 +53,14 @@ class Reporter:
     def fail(self, error: BaseException, query: str | None = None) -> int:
         """Report a failure; returns the exit code."""
         text = describe(error)
-        status = self.status
         code, hint = diagnose(error, query)
-        status.state = "halted" if code is not None else "failed"
-        status.code = code or "PipelineFailed"
-        status.message = f"query `{query}`: {text}" if query else text
-        status.hint = hint or "start it again; if it keeps failing, read the output of Spark"
+        self.status.fail(
+            time.time_ns() // 1000,
+            code or "PipelineFailed",
+            f"query `{query}`: {text}" if query else text,
+            hint or f"read the output of Spark, `{self._file.with_name(LOG_FILE)}`",
+            is_halted=code is not None,
+        )
         self.write()
         return EXIT_HALTED if code is not None else 1
 

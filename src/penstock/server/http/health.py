@@ -1,0 +1,134 @@
+"""`/health` and `/health/live`, and the loop that looks at every part of the server once a second and logs what changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.core.clock import Now
+from penstock.core.health import (
+    Finding,
+    Health,
+    disk_finding,
+    doors_finding,
+    journal_finding,
+    lake_finding,
+    relay_finding,
+)
+from penstock.core.scopes import UNAUTHENTICATED, Principal
+from penstock.journal.log import FULL_BYTES
+from penstock.server.http.request import Request
+from penstock.server.logging import logs
+from penstock.transports.http import Reply, json_reply
+
+if TYPE_CHECKING:
+    from penstock.server.http.services import HttpServices
+
+LOOK_S = 1.0
+"""How often the parts are looked at."""
+_LEVELS = {"failed": logs.error, "degraded": logs.warning}
+_OFF = Finding("off", "off on this server")
+_IN_MEMORY = Finding("off", "in memory: envelopes do not survive a restart")
+
+
+class HealthMonitor:
+    """The health of one server."""
+
+    def __init__(self) -> None:
+        self.health = Health()
+        self._slow: set[str] = set()
+        """Readers that held too much at the last look."""
+        self._unknown_tokens = 0
+        self._refused: tuple[int, str] | None = None
+
+    async def run(self, services: HttpServices) -> None:
+        """Look at intervals, so that changes are logged and dated when they happen, not when someone asks."""
+        while True:
+            archive = services.journal.archive
+            if archive is not None:
+                services.runtime.note_trouble(archive.journal.trouble)
+                archive.journal.check()
+            self.look(services, services.runtime.scheduler.now(), is_turn=True)
+            await asyncio.sleep(LOOK_S)
+
+    def look(self, services: HttpServices, now: Now, *, is_turn: bool = False) -> Health:
+        """Look at every part now; only every `LOOK_S` for readers that stay slow."""
+        archive, relay, pipeline = services.journal.archive, services.relay, services.pipeline()
+        findings = {
+            "doors": self._doors(services, now, is_turn=is_turn),
+            "journal": _IN_MEMORY,
+            "disk": _OFF,
+            "relay": _OFF,
+            "pipeline": _OFF if pipeline is None else pipeline.finding(),
+            "lake": _OFF,
+        }
+        if archive is not None:
+            journal, lost = archive.journal, archive.health()["notice"]
+            findings["journal"] = journal_finding(journal.trouble or services.runtime.trouble, lost, now.wall_us)
+            findings["disk"] = disk_finding(journal.free_bytes, journal.reserved_bytes, FULL_BYTES)
+            findings["lake"] = lake_finding(archive.lake_trouble)
+        if relay is not None:
+            findings["relay"] = relay_finding(relay.is_up, relay.restarts, len(relay.topics), relay.last_failure)
+        for name in self.health.update(now.wall_us, findings):
+            found = findings[name]
+            log = _LEVELS.get(found.state, logs.event)
+            log("health.changed", part=name, state=found.state, reason=found.reason, action=found.action or None)
+        return self.health
+
+    def _doors(self, services: HttpServices, now: Now, *, is_turn: bool) -> Finding:
+        runtime = services.runtime
+        if services.tokens.unknown != self._unknown_tokens:
+            self._unknown_tokens = services.tokens.unknown
+            self._refused = (now.wall_us, f"a client showed an unknown token; {self._unknown_tokens} in all")
+        failures = [one for one in (self._refused, runtime.last_cut) if one is not None]
+        slow = runtime.outboxes.above(services.machine.limits.outbox_max // 2)  # deliveries stop before the bound
+        lasting = [name for name in slow if name in self._slow]
+        if is_turn:
+            self._slow = set(slow)
+        return doors_finding(
+            len(runtime.connections),
+            is_draining=runtime.commit_log.draining,
+            is_full=services.entrance.open >= services.entrance.room,
+            slow=f"{lasting[0]} holds {slow[lasting[0]]} bytes unread; {len(lasting)} in all" if lasting else None,
+            failure=max(failures, default=None),
+        )
+
+
+def health(services: HttpServices, request: Request) -> Reply:
+    """Whether the server accepts work, and how each part is; 503 while it refuses new envelopes or drains."""
+    archive, found = services.journal.archive, services.health.look(services, request.now)
+    body = services.runtime.health(request.now)
+    body["status"] = found.status(is_draining=services.runtime.commit_log.draining)
+    body["ok"] = body["status"] in ("ok", "degraded")
+    if archive is not None:
+        body["journal"] |= archive.health()
+        body["lake"] = {"ok": archive.lake_trouble is None, "trouble": archive.lake_trouble}
+    pipeline = services.pipeline()
+    if pipeline is not None:
+        body["pipeline"] = pipeline.state
+    if services.relay is not None:
+        body["relay"] = services.relay.health()
+    is_full = request.principal is not UNAUTHENTICATED
+    body["parts"] = {name: part.to_json(is_full=is_full) for name, part in found.parts.items()}
+    reply = json_reply(200 if body["ok"] else 503, _masked(services, request.principal, body))
+    if not body["ok"]:
+        reply.headers = {"Retry-After": "1"}
+    return reply
+
+
+def _masked(services: HttpServices, principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
+    """The body without the path of the data, which is for administrators."""
+    archive = services.journal.archive
+    if archive is None or principal.is_admin:
+        return body
+    masked: dict[str, Any] = msgspec.json.decode(
+        msgspec.json.encode(body).replace(msgspec.json.encode(str(archive.data))[1:-1], b"DIR")
+    )
+    return masked
+
+
+def live(services: HttpServices, request: Request) -> Reply:
+    """Whether the loop turns; a server that drains or refuses envelopes still takes acks, so it is not to be restarted."""
+    return json_reply(200, {"ok": True, "bootId": services.runtime.boot_id})
