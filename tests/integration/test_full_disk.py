@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.client.admin import RemoteFigures
 from tests.faulty_disk import FaultyServer, fill, small_disk
 from tests.integration.serving import Answer, Http, until
 from tests.server_process import ServerProcess
@@ -60,6 +61,19 @@ def check_readers(server: ServerProcess, reason: str) -> None:
     assert refused.code == "JournalUnavailable" and reason in refused.error["message"]
 
 
+def check_health(server: ServerProcess) -> None:
+    """A supervisor does not restart a server that takes acks, and doctor names the cause."""
+    http = operator(server)
+    answer = http.get("/health")
+    assert (answer.status, answer.json["ok"], answer.json["status"]) == (503, False, "refusing")
+    assert http.get("/health/live").status == 200
+    disk = answer.json["parts"]["disk"]
+    assert disk["state"] == "failed" and "the disk is full" in disk["reason"] and disk["action"]
+    assert RemoteFigures(server.http, token_of(server)).read().health["status"] == "refusing"
+    errors = [line for line in server.log().splitlines() if '"level":"error"' in line]
+    assert any('"journal.refused"' in line for line in errors), server.log()
+
+
 def expect(http: Http, *ids: str) -> None:
     """These envelopes are delivered, now or after a delay, and no others."""
     found: list[str] = []
@@ -101,7 +115,9 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
             (delivery,) = http.pull("jobs", max=1)
             assert http.settle("a", "ack", leaseId=delivery["leaseId"]).status == 200
             assert http.get("/health").json["journal"]["trouble"] == "the disk is full"
+            check_health(server)
             (server.data / "ballast").unlink()
+            until(lambda: http.get("/health").status == 200, "the recovery that no client asks for")
             check_recovery(server, "b", "later")
             assert http.get("/health").json["lake"]["ok"] is True
             fill(server.data / "ballast")

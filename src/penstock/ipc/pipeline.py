@@ -193,7 +193,7 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
 
     def _finding(self) -> Finding:
         failure = (self.failed_us, self.failure) if self.failed_us else None
-        lag = f"{self.lag} rows are not in every table yet"
+        lag = f"rows not in every table yet: {self.lag}"
         match self.state:
             case "off":
                 return Finding("off", f"no pipeline has run; {lag}", _START)

@@ -48,8 +48,6 @@ class DiskJournal:
         self._wake = threading.Condition()
         self._rotations: deque[Callable[[str | None], None]] = deque()
         self._is_check_due = False
-        self.free_bytes = opened.disk.free()
-        """Free bytes of the disk, as of the last check."""
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
@@ -60,9 +58,9 @@ class DiskJournal:
         return self._log.trouble
 
     @property
-    def reserved_bytes(self) -> int:
-        """Bytes that are allocated for settles on a full disk."""
-        return self._log.reserved_bytes
+    def space(self) -> tuple[int, int]:
+        """Bytes that are free for new records, and bytes that are allocated for settles on a full disk."""
+        return self._log.free_bytes, self._log.reserved_bytes
 
     @property
     def next_offset(self) -> int:
@@ -90,7 +88,7 @@ class DiskJournal:
             self._wake.notify()
 
     def check(self) -> None:
-        """Have the thread look at the disk; `trouble` and `free_bytes` then say how it is."""
+        """Have the thread look at the disk; `trouble` then says how it is."""
         with self._wake:
             self._is_check_due = True
             self._wake.notify()
@@ -117,7 +115,7 @@ class DiskJournal:
                 self._rotate(self._rotations.popleft())
             if self._is_check_due:
                 self._is_check_due = False
-                self.free_bytes = self._log.check()
+                self._log.check()
             if self._log.unsynced and self._syncs_by_time and time.monotonic() - synced_at >= INTERVAL_S:
                 self._log.sync()
                 synced_at = time.monotonic()

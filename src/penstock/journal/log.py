@@ -70,6 +70,14 @@ class Log:
         return self._reserve_bytes if self._has_reserve else 0
 
     @property
+    def free_bytes(self) -> int:
+        """Bytes that are free for new records."""
+        try:
+            return max(self._disk.free() - (0 if self._has_reserve else self._reserve_bytes), 0)
+        except OSError:
+            return 0
+
+    @property
     def is_closed(self) -> bool:
         """Whether no segment is being written."""
         return self._file is None
@@ -204,18 +212,12 @@ class Log:
             return
         self.trouble = None
 
-    def check(self) -> int:
-        """Look at the disk without a commit: a full one refuses records, one that recovered takes them. Returns its free bytes."""
-        try:
-            free = self._disk.free()
-        except OSError as error:
-            self.trouble = _reason(error)
-            return 0
+    def check(self) -> None:
+        """Look at the disk without a commit: a full one refuses records, one that recovered takes them."""
         if self.trouble is not None:
             self._try_recovery()
-        elif free < FULL_BYTES:
+        elif self.free_bytes < FULL_BYTES:
             self.trouble = _FULL
-        return free
 
     def sync(self) -> str | None:
         """For `interval`: make what was appended durable now."""

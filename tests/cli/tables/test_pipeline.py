@@ -76,7 +76,7 @@ class TestStatus:
     def test_a_halt_shows_its_problem_and_what_to_do(self, cli, data):
         write_status(data, PipelineStatus("halted", code="DataLoss", message="rows are gone", hint="reset it"))
         lines = [line.split(maxsplit=1) for line in cli("pipeline", "status").out.splitlines()]
-        reason = f"rows are gone; {ROWS} rows are not in every table yet"
+        reason = f"rows are gone; rows not in every table yet: {ROWS}"
         assert lines[:3] == [["state", "halted"], ["reason", reason], ["what", "to do  reset it"]]
 
     @pytest.mark.promise("Operations", "`/health`, doctor, `pipeline status` and `wait` say the same of a crash")

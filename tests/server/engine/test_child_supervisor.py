@@ -20,6 +20,7 @@ from penstock.server.engine.child_supervisor import (
     Backoff,
     ChildError,
     ChildSupervisor,
+    _send_task,
     run_child,
 )
 
@@ -224,3 +225,16 @@ def test_a_cancelled_child_leaves_no_task_behind(child: Callable[[str], str]) ->
         return len(asyncio.all_tasks()) - before
 
     assert run(go()) == 0
+
+
+def test_a_child_whose_pipe_is_closed_already_is_not_fed() -> None:
+    """uvloop raises RuntimeError when a child exits before its task is written; the exit code must still be seen."""
+
+    class Closed:
+        def write(self, data: bytes) -> None:
+            raise RuntimeError("unable to perform operation; the handler is closed")
+
+    class Process:
+        stdin = Closed()
+
+    asyncio.run(_send_task(Process(), QUICK))  # type: ignore[arg-type]

@@ -176,7 +176,8 @@ async def _spawn(
 
 async def _send_task(process: asyncio.subprocess.Process, task: msgspec.Struct) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(ConnectionError):  # it exited at once; its exit code says why
+    # It exited at once; its exit code says why. For a closed pipe uvloop raises RuntimeError.
+    with contextlib.suppress(ConnectionError, RuntimeError):
         process.stdin.write(msgspec.json.encode(task) + b"\n")
         await process.stdin.drain()
 

@@ -67,7 +67,7 @@ class HealthMonitor:
         if archive is not None:
             journal, lost = archive.journal, archive.health()["notice"]
             findings["journal"] = journal_finding(journal.trouble or services.runtime.trouble, lost, now.wall_us)
-            findings["disk"] = disk_finding(journal.free_bytes, journal.reserved_bytes, FULL_BYTES)
+            findings["disk"] = disk_finding(*journal.space, FULL_BYTES)
             findings["lake"] = lake_finding(archive.lake_trouble)
         if relay is not None:
             findings["relay"] = relay_finding(relay.is_up, relay.restarts, len(relay.topics), relay.last_failure)

@@ -1,0 +1,84 @@
+"""`/health` and `/health/live`: what they answer while a part fails, and who may read the reasons."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import pytest
+
+from penstock.core.health import PARTS
+from penstock.server.http.health import HealthMonitor
+from tests.server.http.driving import OPERATOR_TOKEN, HttpDriver, drive
+
+
+def test_every_part_is_there_and_a_server_in_memory_is_sound() -> None:
+    async def work(driver: HttpDriver) -> None:
+        status, body = await driver.ask("GET", "/health")
+        assert (status, body["status"], tuple(body["parts"])) == (200, "ok", PARTS)
+        assert body["parts"]["journal"]["state"] == "off" and "memory" in body["parts"]["journal"]["reason"]
+
+    drive(work)
+
+
+@pytest.mark.promise(
+    "Operations", "a server that drains or refuses envelopes answers 503 on `/health`, 200 on `/health/live`"
+)
+def test_a_server_that_drains_is_alive() -> None:
+    async def work(driver: HttpDriver) -> None:
+        driver.service.runtime.drain(lambda left: None)
+        reply = await driver.handle("GET", "/health")
+        body = msgspec.json.decode(reply.body)
+        assert (reply.status, body["ok"], body["status"]) == (503, False, "draining")
+        status, body = await driver.ask("GET", "/health/live")
+        assert (status, body["ok"]) == (200, True)
+
+    drive(work)
+
+
+def test_reasons_are_for_those_who_have_a_token_where_one_is_needed() -> None:
+    async def work(driver: HttpDriver) -> None:
+        driver.service.tokens.required = True
+        _, body = await driver.ask("GET", "/health")
+        assert set(body["parts"]["doors"]) == {"state", "since"}
+        _, body = await driver.ask("GET", "/health", token=OPERATOR_TOKEN)
+        assert body["parts"]["doors"]["reason"]
+
+    drive(work)
+
+
+def test_a_token_that_is_not_known_is_the_last_failure_of_the_doors() -> None:
+    async def work(driver: HttpDriver) -> None:
+        assert await driver.code("GET", "/v1/stats", token="lost") == "Unauthorized"
+        _, body = await driver.ask("GET", "/health")
+        doors = body["parts"]["doors"]
+        assert doors["state"] == "ok" and "unknown token; 1 in all" in doors["lastFailure"]["reason"]
+
+    drive(work)
+
+
+def test_a_reader_that_stays_slow_degrades_the_doors_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Reader:
+        unread_bytes = 0
+        reader_name = "sam (link 4, 127.0.0.1:5)"
+
+        def unread(self) -> int:
+            return self.unread_bytes
+
+        def cut(self, size: int) -> None: ...
+
+    async def work(driver: HttpDriver) -> None:
+        services, monitor, reader = driver.services, HealthMonitor(), Reader()
+        services.runtime.outboxes.note(reader, services.machine.limits.outbox_max)
+        now = services.runtime.scheduler.now()
+        looks = [monitor.look(services, now, is_turn=True).parts["doors"].finding for _ in range(3)]
+        assert [look.state for look in looks] == ["ok", "degraded", "degraded"]
+        assert "sam (link 4, 127.0.0.1:5) holds 1048576 bytes" in looks[1].reason and looks[1].action
+        services.runtime.outboxes.note(reader, 0)
+        assert monitor.look(services, now, is_turn=True).parts["doors"].finding.state == "ok"
+
+    with caplog.at_level(logging.INFO, logger="penstock"):
+        drive(work)
+    changes = [(record.levelname, record.fields["state"]) for record in caplog.records  # type: ignore[attr-defined]
+               if record.getMessage() == "health.changed"]  # fmt: skip
+    assert changes == [("WARNING", "degraded"), ("INFO", "ok")]
