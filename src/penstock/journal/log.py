@@ -67,13 +67,13 @@ class Log:
     @property
     def reserved_bytes(self) -> int:
         """Bytes that are allocated for settles; 0 while they are in use."""
-        return self._reserve_bytes if self._has_reserve else 0
+        return RESERVE_BYTES if self._has_reserve else 0
 
     @property
     def free_bytes(self) -> int:
         """Bytes that are free for new records."""
         try:
-            return max(self._disk.free() - (0 if self._has_reserve else self._reserve_bytes), 0)
+            return max(self._disk.free() - (0 if self._has_reserve else RESERVE_BYTES), 0)
         except OSError:
             return 0
 

@@ -112,10 +112,8 @@ def health(services: HttpServices, request: Request) -> Reply:
         body["relay"] = services.relay.health()
     is_full = request.principal is not UNAUTHENTICATED
     body["parts"] = {name: part.to_json(is_full=is_full) for name, part in found.parts.items()}
-    reply = json_reply(200 if body["ok"] else 503, _masked(services, request.principal, body))
-    if not body["ok"]:
-        reply.headers = {"Retry-After": "1"}
-    return reply
+    shown = _masked(services, request.principal, body)
+    return json_reply(200, shown) if body["ok"] else json_reply(503, shown, {"Retry-After": "1"})
 
 
 def _masked(services: HttpServices, principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
