@@ -1,7 +1,7 @@
 // Conditions that need the operator's attention, derived from the metrics. The pipeline's alerts come from the tables and are separate.
 
 import { type Scrape, valueOf } from "./exposition.ts";
-import { count, plural } from "./format.ts";
+import { count, moment, plural } from "./format.ts";
 
 export interface Condition {
   readonly key: string;
@@ -13,11 +13,21 @@ export interface Condition {
   readonly path: readonly string[];
 }
 
-export interface Health {
-  readonly status: string;
-  readonly uptime: number;
-  readonly journal?: { readonly ok: boolean; readonly trouble: string | null };
+/** One part of the server as `/health` reports it. */
+export interface Part {
+  readonly state: "ok" | "starting" | "degraded" | "failed" | "off";
+  readonly since: string;
+  readonly reason?: string;
+  readonly lastFailure?: { readonly at: string; readonly reason: string } | null;
+  readonly action?: string | null;
 }
+
+export interface Health {
+  readonly status: "ok" | "degraded" | "draining" | "refusing";
+  readonly parts: Readonly<Record<string, Part>>;
+}
+
+const PART_PATHS: Readonly<Record<string, readonly string[]>> = { pipeline: ["pipeline"], lake: ["pipeline"], relay: ["tokens"] };
 
 interface Growth {
   readonly metric: string;
@@ -84,17 +94,13 @@ const GROWTHS: readonly Growth[] = [
   },
 ];
 
-export function conditionsOf(scrape: Scrape, minute: ReadonlyMap<string, number>, health: Health | undefined): Condition[] {
+export function conditionsOf(minute: ReadonlyMap<string, number>, health: Health | undefined): Condition[] {
   const found: Condition[] = [];
-  const trouble = health?.journal?.ok === false ? (health.journal.trouble ?? "write failed") : undefined;
-  if (trouble !== undefined) {
-    found.push(critical("journal", `Journal error: ${trouble}`, "the server accepts no new envelopes until the journal can write again; check the disk"));
-  }
-  if (valueOf(scrape, "penstock_relay_up") === 0) {
-    found.push(critical("relay", "The token stream relay is down", "the server restarts it; the server log contains the reason"));
-  }
-  if (valueOf(scrape, "penstock_pipeline_halted") === 1) {
-    found.push(critical("pipeline", "The pipeline is halted and needs manual action", "`penstock pipeline status` shows the reason and what to do", ["pipeline"]));
+  for (const [name, { state, since, reason = state, action }] of Object.entries(health?.parts ?? {})) {
+    if (state !== "failed" && state !== "degraded") continue;
+    const severity = state === "failed" ? "critical" : "warning";
+    const hint = `since ${moment(since)}${action ? `; ${action}` : ""}`;
+    found.push({ key: name, severity, text: `${name[0]?.toUpperCase()}${name.slice(1)}: ${reason}`, hint, path: PART_PATHS[name] ?? [] });
   }
   const hot = valueOf(scrape, "penstock_redelivery_hot") ?? 0;
   if (hot > 0) {
@@ -109,24 +115,23 @@ export function conditionsOf(scrape: Scrape, minute: ReadonlyMap<string, number>
   return found.sort((a, b) => Number(b.severity === "critical") - Number(a.severity === "critical"));
 }
 
-function critical(key: string, text: string, hint: string, path: readonly string[] = []): Condition {
-  return { key, severity: "critical", text, hint, path };
-}
-
 export interface Service {
   readonly name: string;
-  readonly state: "up" | "down" | "off" | "starting" | "halted";
+  readonly state: "up" | "down" | "off" | "starting" | "degraded";
   /** What is connected or pending, as text. */
   readonly detail: string;
 }
 
-/** The state of each service, as far as the metrics show it. */
-export function servicesOf(scrape: Scrape, spaces: number, pipeline: string | undefined): Service[] {
+const SERVICE_STATES: Readonly<Record<Part["state"], Service["state"]>> = { ok: "up", failed: "down", degraded: "degraded", off: "off", starting: "starting" };
+
+/** The state of each service: what `/health` reports, and numbers from the metrics. */
+export function servicesOf(scrape: Scrape, spaces: number, health: Health | undefined): Service[] {
   const some = (name: string): number => scrape.get(name)?.reduce((sum, { value }) => sum + value, 0) ?? 0;
-  const relay = valueOf(scrape, "penstock_relay_up");
+  const stateOf = (part: string): Service["state"] => SERVICE_STATES[health?.parts[part]?.state ?? "off"];
+  const relay = stateOf("relay");
   const lag = valueOf(scrape, "penstock_pipeline_lag_rows");
   return [
-    { name: "Queues", state: "up", detail: `${plural(some("penstock_links"), "connection")}, ${plural(some("penstock_streams"), "stream")}` },
+    { name: "Queues", state: health?.status === "refusing" ? "down" : "up", detail: `${plural(some("penstock_links"), "connection")}, ${plural(some("penstock_streams"), "stream")}` },
     {
       name: "Spaces",
       state: spaces > 0 ? "up" : "off",
@@ -134,17 +139,9 @@ export function servicesOf(scrape: Scrape, spaces: number, pipeline: string | un
     },
     {
       name: "Token streams",
-      state: relay === undefined ? "off" : relay === 1 ? "up" : "down",
-      detail: relay === undefined ? "relay is off" : plural(some("penstock_relay_topics"), "topic"),
+      state: relay,
+      detail: relay === "off" ? "relay is off" : plural(some("penstock_relay_topics"), "topic"),
     },
-    { name: "Pipeline", state: pipelineState(scrape, pipeline), detail: lag === undefined ? "writes no tables" : `${count(lag)} rows behind` },
+    { name: "Pipeline", state: stateOf("pipeline"), detail: lag === undefined ? "writes no tables" : `${count(lag)} rows behind` },
   ];
-}
-
-function pipelineState(scrape: Scrape, reported: string | undefined): Service["state"] {
-  if (reported === "starting" || reported === "halted" || reported === "off") return reported;
-  const isUp = valueOf(scrape, "penstock_pipeline_up");
-  if (isUp === undefined) return "off";
-  if (valueOf(scrape, "penstock_pipeline_halted") === 1) return "halted";
-  return isUp === 1 ? "up" : "down";
 }

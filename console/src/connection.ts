@@ -47,7 +47,7 @@ async function probe(): Promise<void> {
     connection.value = { state: "down", sinceMs, attempt, nextAtMs: Date.now() + waitMs };
     await new Promise((resolve) => setTimeout(resolve, waitMs));
     try {
-      await fetchJson("/health");
+      await fetchJson("/health/live");
       break;
     } catch {
       continue;

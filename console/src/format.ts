@@ -32,6 +32,11 @@ export function span(ms: number | undefined | null): string {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+/** A percentile: the server keeps it within 12.5 %, so two digits are all it has. */
+export function about(ms: number | undefined | null): string {
+  return span(ms === undefined || ms === null ? ms : Number(ms.toPrecision(2)));
+}
+
 export function bytes(value: number | undefined | null): string {
   if (value === undefined || value === null || Number.isNaN(value)) return NONE;
   let unit = 0;

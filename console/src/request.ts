@@ -25,6 +25,8 @@ export interface Options {
   readonly method?: "GET" | "POST" | "PUT" | "DELETE";
   readonly body?: unknown;
   readonly signal?: AbortSignal | undefined;
+  /** A status besides 2xx whose body is the answer: `/health` responds with 503 while new envelopes are refused. */
+  readonly accepts?: number;
 }
 
 /** Request timeout, after which the server counts as unreachable. Long polls wait at most 20 s. */
@@ -90,7 +92,7 @@ async function send(path: string, options: Options): Promise<Response> {
     throw unreached(error);
   }
   updateSkew(response.headers.get("Date"));
-  if (!response.ok) throw notified(await refusal(response));
+  if (!response.ok && response.status !== options.accepts) throw notified(await refusal(response));
   return response;
 }
 

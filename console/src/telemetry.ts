@@ -27,6 +27,12 @@ export const history = new History();
 const poller = new Poller((stop) => fetchText("/metrics?streams=0", { signal: stop }), 1_000);
 export const metricsFailure = poller.failure;
 
+/** Envelopes that wait for a consumer; dead letters wait for a person. */
+export function readyOf(scrape: Scrape): number | undefined {
+  const depth = valueOf(scrape, "penstock_q_depth");
+  return depth === undefined ? undefined : depth - (valueOf(scrape, "penstock_dead_letters") ?? 0);
+}
+
 /** The values of the plots, by column name. */
 function columns({ scrape, rates }: Reading): Record<string, number | undefined> {
   const quantile = (text: string): number | undefined => valueOf(scrape, "penstock_q_lat_ms", { quantile: text });
@@ -34,7 +40,7 @@ function columns({ scrape, rates }: Reading): Record<string, number | undefined>
     in: rates.get("penstock_q_in_total"),
     out: rates.get("penstock_q_out_total"),
     acked: rates.get("penstock_q_ack_total"),
-    depth: valueOf(scrape, "penstock_q_depth"),
+    depth: readyOf(scrape),
     inflight: valueOf(scrape, "penstock_q_if"),
     delayed: valueOf(scrape, "penstock_q_delayed"),
     p50: quantile("0.5"),

@@ -1,28 +1,41 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { conditionsOf, servicesOf } from "../src/conditions.ts";
+import { conditionsOf, type Health, type Part, servicesOf } from "../src/conditions.ts";
 import { parseExposition } from "../src/exposition.ts";
 import { backoffMs } from "../src/connection.ts";
+import { about } from "../src/format.ts";
 import { restMs } from "../src/resource.ts";
 import { deadNameOf, isDeadLetters, standing } from "../src/streams.ts";
+import { readyOf } from "../src/telemetry.ts";
 
-const WELL = "penstock_relay_up 1.0\npenstock_pipeline_up 1.0\npenstock_pipeline_halted 0.0\npenstock_pipeline_lag_rows 12.0\n";
+const WELL = "penstock_pipeline_lag_rows 12.0\n";
+const SINCE = "2026-01-01T00:00:00.000Z";
+
+function health(parts: Record<string, Partial<Part>>): Health {
+  const all = Object.entries({ journal: {}, relay: {}, pipeline: {}, ...parts });
+  return { status: "ok", parts: Object.fromEntries(all.map(([name, part]) => [name, { state: "ok", since: SINCE, ...part }])) };
+}
 
 test("a healthy server has no conditions", () => {
   const minute = new Map([["penstock_q_in_total", 1_000], ["penstock_q_dead_total", 0]]);
-  assert.deepEqual(conditionsOf(parseExposition(WELL), minute, { status: "ok", uptime: 1, journal: { ok: true, trouble: null } }), []);
+  assert.deepEqual(conditionsOf(minute, health({ pipeline: { state: "starting" }, lake: { state: "off" } })), []);
 });
 
-test("failed services and growing error counters are reported, critical first, each with a hint", () => {
-  const scrape = parseExposition("penstock_relay_up 0.0\npenstock_pipeline_halted 1.0\n");
+test("parts that fail and growing error counters are reported, critical first, each with a hint", () => {
   const minute = new Map([["penstock_q_dead_total", 1], ["penstock_records_refused_total", 3]]);
-  const found = conditionsOf(scrape, minute, { status: "ok", uptime: 1, journal: { ok: false, trouble: "disk full" } });
+  const parts = health({
+    lake: { state: "degraded", reason: "the table is torn" },
+    pipeline: { state: "failed", reason: "OutOfMemoryError", action: "read the log" },
+  });
+  const found = conditionsOf(minute, parts);
   assert.deepEqual(
     found.map(({ key }) => key),
-    ["journal", "relay", "pipeline", "penstock_records_refused_total", "penstock_q_dead_total"],
+    ["pipeline", "penstock_records_refused_total", "lake", "penstock_q_dead_total"],
   );
   assert.ok(found.every(({ hint }) => hint !== ""));
+  assert.equal(found[0]?.text, "Pipeline: OutOfMemoryError");
+  assert.match(found[0]?.hint ?? "", /^since .*; read the log$/);
   assert.match(found.at(-1)?.text ?? "", /^1 envelope moved/);
 });
 
@@ -35,10 +48,17 @@ test("services that are not configured are off, not down", () => {
   const off = servicesOf(parseExposition("penstock_links 5.0\npenstock_streams 1.0\n"), 0, undefined);
   assert.deepEqual(off.map(({ state }) => state), ["up", "off", "off", "off"]);
   assert.equal(off[0]?.detail, "5 connections, 1 stream");
-  const all = servicesOf(parseExposition(`${WELL}penstock_space_participants{space="a"} 2.0\npenstock_relay_topics 4.0\n`), 1, "running");
+  const all = servicesOf(parseExposition(`${WELL}penstock_space_participants{space="a"} 2.0\npenstock_relay_topics 4.0\n`), 1, health({}));
   assert.deepEqual(all.map(({ state }) => state), ["up", "up", "up", "up"]);
   assert.equal(all[3]?.detail, "12 rows behind");
-  assert.equal(servicesOf(parseExposition(WELL), 0, "starting")[3]?.state, "starting");
+  const states = servicesOf(parseExposition(WELL), 0, { ...health({ pipeline: { state: "failed" }, relay: { state: "starting" } }), status: "refusing" });
+  assert.deepEqual(states.map(({ state }) => state), ["down", "off", "starting", "down"]);
+});
+
+test("dead letters are not ready, and percentiles show two digits", () => {
+  assert.equal(readyOf(parseExposition("penstock_q_depth 5.0\npenstock_dead_letters 2.0\n")), 3);
+  assert.equal(readyOf(parseExposition("")), undefined);
+  assert.deepEqual([about(1_279.5), about(0.127), about(undefined)], ["1.3 s", "0.13 ms", "–"]);
 });
 
 test("reconnect attempts back off up to a limit, with jitter", () => {

@@ -117,7 +117,7 @@ test("one probe checks an unreachable server, and all waiters continue when it i
     context.mock.timers.tick(1_000);
     await turns();
   }
-  const probes = paths.filter((path) => path === "/health").length;
+  const probes = paths.filter((path) => path === "/health/live").length;
   assert.ok(probes >= 2 && probes <= 4, `${probes} probes in five seconds`);
   assert.ok(!isBack);
   isUp = true;

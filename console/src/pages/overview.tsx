@@ -14,14 +14,14 @@ import { href } from "../router.ts";
 import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
 import { session } from "../session.ts";
-import { history, metricsFailure, type Reading, reading } from "../telemetry.ts";
-import { ago, count, rate, span } from "../format.ts";
+import { history, metricsFailure, type Reading, reading, readyOf } from "../telemetry.ts";
+import { about, ago, count, rate, span } from "../format.ts";
 
 const RANGES = [["120", "2 min"], ["600", "10 min"], ["7200", "2 h"]] as const;
 
 export function OverviewPage() {
   const [range, setRange] = useState<(typeof RANGES)[number][0]>("600");
-  const { data: health } = useResource("/health", (stop) => fetchJson<Health>("/health", { signal: stop }), 3_000);
+  const { data: health } = useResource("/health", (stop) => fetchJson<Health>("/health", { signal: stop, accepts: 503 }), 3_000);
   const latest = reading.value;
   const uptime = latest === undefined ? undefined : valueOf(latest.scrape, "penstock_uptime_seconds");
   return (
@@ -35,7 +35,7 @@ export function OverviewPage() {
       {latest !== undefined && (
         <>
           <div class="two top">
-            <Services latest={latest} />
+            <Services latest={latest} health={health.value} />
             <Attention latest={latest} health={health.value} />
           </div>
           <Numbers latest={latest} />
@@ -58,7 +58,7 @@ interface Alert {
 }
 
 function Attention({ latest, health }: { latest: Reading; health: Health | undefined }) {
-  const conditions = conditionsOf(latest.scrape, latest.minute, health);
+  const conditions = conditionsOf(latest.minute, health);
   // A server without a pipeline has no alerts and responds with 404, which is not an error.
   const { data } = useResource("/v1/alerts", (stop) => fetchJson<{ alerts: readonly Alert[] }>("/v1/alerts", { signal: stop }), 5_000);
   const firing = (data.value?.alerts ?? []).filter(({ state }) => state === "firing");
@@ -107,15 +107,14 @@ function ConditionLine({ condition: { severity, text, hint, path } }: { conditio
   );
 }
 
-const SERVICE_TONES: Readonly<Record<Service["state"], Tone>> = { up: "good", down: "bad", off: "plain", starting: "accent", halted: "bad" };
+const SERVICE_TONES: Readonly<Record<Service["state"], Tone>> = { up: "good", down: "bad", off: "plain", starting: "accent", degraded: "warn" };
 const SERVICE_PATHS: Readonly<Record<string, string>> = { Queues: "queues", Spaces: "spaces", "Token streams": "tokens", Pipeline: "pipeline" };
 
-function Services({ latest }: { latest: Reading }) {
-  const { data } = useResource("/v1/pipeline", (stop) => fetchJson<{ state: string }>("/v1/pipeline", { signal: stop }), 3_000);
+function Services({ latest, health }: { latest: Reading; health: Health | undefined }) {
   const spaces = session.value.state === "in" ? session.value.who.spaces.length : 0;
   return (
     <ul class="services" aria-label="Services">
-      {servicesOf(latest.scrape, spaces, data.value?.state).map(({ name, state, detail }) => (
+      {servicesOf(latest.scrape, spaces, health).map(({ name, state, detail }) => (
         <li key={name}>
           <p>
             <a href={href([SERVICE_PATHS[name] ?? ""])}>{name}</a> <Badge tone={SERVICE_TONES[state]}>{state}</Badge>
@@ -135,8 +134,7 @@ function Numbers({ latest: { scrape, rates } }: { latest: Reading }) {
   const quantile = (label: string, text: string) => (
     <Figure
       label={label}
-      value={count(valueOf(scrape, "penstock_q_lat_ms", { quantile: text }))}
-      unit="ms"
+      value={about(valueOf(scrape, "penstock_q_lat_ms", { quantile: text }))}
       metric={`penstock_q_lat_ms{quantile="${text}"}`}
     />
   );
@@ -145,13 +143,14 @@ function Numbers({ latest: { scrape, rates } }: { latest: Reading }) {
       {counter("Accepted", "penstock_q_in_total")}
       {counter("Delivered", "penstock_q_out_total")}
       {counter("Acknowledged", "penstock_q_ack_total")}
-      {gauge("Ready", "penstock_q_depth", "incl. dead letters")}
+      <Figure label="Ready" value={count(readyOf(scrape))} metric="penstock_q_depth - penstock_dead_letters" note="without dead letters" />
       {gauge("In flight", "penstock_q_if")}
       {gauge("Delayed", "penstock_q_delayed")}
       {quantile("Wait p50", "0.5")}
       {quantile("Wait p95", "0.95")}
       {quantile("Wait p99", "0.99")}
-      {counter("Dead", "penstock_q_dead_total")}
+      {gauge("Dead letters now", "penstock_dead_letters")}
+      {counter("Dead ever", "penstock_q_dead_total")}
       {counter("Space envelopes", "penstock_space_envelopes_total")}
       {counter("Frames", "penstock_space_frames_total")}
       {counter("Relayed", "penstock_relay_messages_total")}

@@ -15,7 +15,7 @@ import { SendDialog } from "../parts/send.tsx";
 import { href } from "../router.ts";
 import { fetchJson, asFailure } from "../request.ts";
 import { deadNameOf, isDeadLetters, type StreamFigures, useStreams } from "../streams.ts";
-import { bytes, count, plural, rate, span } from "../format.ts";
+import { about, bytes, count, plural, rate, span } from "../format.ts";
 
 export function QueuePage({ stream }: { stream: string }) {
   const { data, failure, refresh } = useStreams();
@@ -61,7 +61,7 @@ function Numbers({ figures: { stats, q, id }, dead }: { figures: StreamFigures; 
       <Figure label="Accepted" value={count(q["q.in"])} metric="q.in" note={`${rate(stats.rateIn)}/s`} />
       <Figure label="Delivered" value={count(q["q.out"])} metric="q.out" note={`${rate(stats.rateOut)}/s`} />
       <Figure label="Acknowledged" value={count(q["q.ack"])} metric="q.ack" note={`${count(q["q.nack"])} nacked, ${count(q["q.timeout"])} timed out`} />
-      <Figure label="Wait p95" value={span(stats.latP95)} note={`p50 ${span(stats.latP50)}, p99 ${span(stats.latP99)}`} />
+      <Figure label="Wait p95" value={about(stats.latP95)} note={`p50 ${about(stats.latP50)}, p99 ${about(stats.latP99)}`} />
       <Figure label="Oldest" value={stats.oldestMs > 0 ? span(stats.oldestMs) : "–"} note={bytes(stats.bytes)} />
     </Figures>
   );

@@ -7,7 +7,7 @@ import { SendDialog } from "../parts/send.tsx";
 import { type Column, Table } from "../parts/table.tsx";
 import { updateQuery, href, route } from "../router.ts";
 import { deadNameOf, isDeadLetters, type StreamFigures, useStreams } from "../streams.ts";
-import { count, plural, rate, span } from "../format.ts";
+import { about, count, plural, rate, span } from "../format.ts";
 import { QueuePage } from "./queue.tsx";
 import { useState } from "preact/hooks";
 
@@ -48,7 +48,7 @@ const COLUMNS: readonly Column<Line>[] = [
   },
   { key: "in", title: "In/s", isNumber: true, sort: ({ stats }) => stats.rateIn, cell: ({ stats }) => rate(stats.rateIn) },
   { key: "out", title: "Out/s", isNumber: true, sort: ({ stats }) => stats.rateOut, cell: ({ stats }) => rate(stats.rateOut) },
-  { key: "p95", title: "p95 wait", isNumber: true, sort: ({ stats }) => stats.latP95, cell: ({ stats }) => span(stats.latP95), help: "95th percentile of the time from enqueue to first delivery, last minute" },
+  { key: "p95", title: "p95 wait", isNumber: true, sort: ({ stats }) => stats.latP95, cell: ({ stats }) => about(stats.latP95), help: "95th percentile of the time from enqueue to first delivery, last minute" },
   {
     key: "consumers",
     title: "Consumers",

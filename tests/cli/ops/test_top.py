@@ -19,7 +19,9 @@ TEXT = """\
 # TYPE penstock_q_in_total counter
 penstock_q_in_total {q_in}
 # TYPE penstock_q_lat_ms gauge
-penstock_q_lat_ms{{quantile="0.95"}} 7.5
+penstock_q_lat_ms{{quantile="0.95"}} 1279.5
+# TYPE penstock_dead_letters gauge
+penstock_dead_letters 4.0
 # TYPE penstock_links gauge
 penstock_links 9.0
 # TYPE penstock_space_participants gauge
@@ -66,6 +68,7 @@ def test_what_is_shown_is_bounded_and_says_what_is_left_out() -> None:
     assert shown.count("queue-") == 5
     assert "and 35 more" in shown
     assert "only the operator's token" in shown
+    assert "4 dead letters now, 0 ever" in shown and "p95 1300 ms" in shown
 
 
 @pytest.mark.promise("SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart")

@@ -82,3 +82,22 @@ def test_streams_beyond_the_bound_are_summed_as_other() -> None:
     bench = used("a", "b", "c", metric_streams_max=1)
     found = finish(bench, ByStream(bench.machine, OPERATOR))
     assert (found["penstock_q_in_total", "a"], found["penstock_q_in_total", "other"]) == (1, 2)
+
+
+@pytest.mark.promise("Operations", "dead letters that wait now and envelopes that ever died are two numbers")
+def test_dead_now_and_dead_ever_are_two_numbers() -> None:
+    bench = QueueDriver()
+    for id_ in ("1", "2", "3"):
+        bench.put("jobs", id_)
+    consumer = bench.subscribe("jobs", 2)
+    for id_ in ("1", "2"):
+        bench.term(consumer, id_)
+    reader = bench.subscribe("dlq/jobs", 1)
+    bench.ack(reader, "1")
+    bench.unsubscribe(reader)
+    for figures in (Together(bench.machine, OPERATOR), ByStream(bench.machine, OPERATOR)):
+        found = finish(bench, figures)
+        assert found["penstock_dead_letters", ""] == 1
+        assert sum(value for (name, _), value in found.items() if name == "penstock_q_dead_total") == 2
+        ready = sum(value for (name, _), value in found.items() if name == "penstock_q_depth")
+        assert ready - found["penstock_dead_letters", ""] == 1, "the one that is not dead"

@@ -89,14 +89,14 @@ def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
 
     head = Text(
         f"penstock {reading.version}  {reading.status}  up {_duration(reading.uptime_s)}  "
-        f"{reading.connections} connections  {reading.dead} dead letters"
+        f"{reading.connections} connections  {reading.dead_now} dead letters now, {reading.dead_ever} ever"
     )
     if trouble is not None:
         head.append(f"\nreconnecting: {trouble}", style="bold red")
-    waits = reading.latency_ms
+    waits = {share: _about(ms) for share, ms in reading.latency_ms.items()}
     parts: list[RenderableType] = [
         head,
-        Text(f"enqueue to delivery  p50 {waits['0.5']:.1f} ms  p95 {waits['0.95']:.1f} ms  p99 {waits['0.99']:.1f} ms"),
+        Text(f"enqueue to delivery  p50 {waits['0.5']} ms  p95 {waits['0.95']} ms  p99 {waits['0.99']} ms"),
         Text(_pipeline_line(reading)),
         Text(),
         _table(
@@ -114,8 +114,8 @@ def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
                     one.delayed,
                     _rate(one.in_rate),
                     _rate(one.out_rate),
-                    f"{one.p50_ms:.1f}",
-                    f"{one.p95_ms:.1f}",
+                    _about(one.p50_ms),
+                    _about(one.p95_ms),
                     _duration(one.oldest_ms / 1000),
                     one.consumers,
                 )
@@ -174,6 +174,11 @@ def _pipeline_line(reading: Reading) -> str:
         f"pipeline  {found.state}, {found.lag_rows} rows behind, {found.restarts} restarts; "
         f"batches: {batches or 'none yet'}"
     )
+
+
+def _about(ms: float) -> str:
+    """A percentile: two digits, because a histogram holds it within 12.5 %."""
+    return f"{float(f'{ms:.2g}'):g}"
 
 
 def _rate(value: float | None) -> str:

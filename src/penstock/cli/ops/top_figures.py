@@ -75,7 +75,10 @@ class Reading(msgspec.Struct, frozen=True):
     """The deepest first, then the busiest."""
     streams: list[SpaceStreamFigures]
     """The busiest first."""
-    dead: int
+    dead_now: int
+    """Dead letters that wait."""
+    dead_ever: int
+    """Envelopes that became dead letters since the journal began."""
     latency_ms: dict[str, float]
     """Enqueue to first delivery in the last minute, by quantile."""
     pipeline: PipelineFigures | None
@@ -114,7 +117,8 @@ def read(before: Look | None, now: Look) -> Reading:
             (_stream(space, one, rates) for space in figures.spaces or () for one in space["streams"]),
             key=lambda stream: (-(stream.rate or 0), -stream.frames, stream.space, stream.name),
         ),
-        dead=int(value("penstock_q_dead_total")),
+        dead_now=int(value("penstock_dead_letters")),
+        dead_ever=int(value("penstock_q_dead_total")),
         latency_ms={share: value("penstock_q_lat_ms", quantile=share) for share in ("0.5", "0.95", "0.99")},
         pipeline=_pipeline(value, health),
         sees_spaces=figures.spaces is not None,

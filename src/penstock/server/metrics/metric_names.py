@@ -62,6 +62,7 @@ QUEUE_COUNTERS = {
 """By their names in Courier."""
 QUEUE_GAUGES = {"q.depth": "Envelopes ready", "q.if": "Envelopes in flight", "q.delayed": "Envelopes delayed"}
 WAIT = "penstock_q_lat_ms"
+DEAD = "penstock_dead_letters"
 
 
 def queue_name(key: str) -> str:
@@ -155,6 +156,7 @@ RELAY_COUNTERS = {
 METRICS = (
     *(MetricName(queue_name(key), "counter", text, ("stream",), "queue") for key, text in QUEUE_COUNTERS.items()),
     *(MetricName(queue_name(key), "gauge", text, ("stream",), "queue") for key, text in QUEUE_GAUGES.items()),
+    MetricName(DEAD, "gauge", "Dead letters that wait now; `penstock_q_depth` counts them too", (), "queue"),
     MetricName(WAIT, "gauge", "Enqueue to first delivery, last minute", ("stream", "quantile"), "queue"),
     *_entries("gauge", "server", "", _SERVER_GAUGES),
     *_entries("counter", "server", "", _SERVER_COUNTERS),

@@ -18,8 +18,9 @@ from penstock.core.queue.counters import merged, percentiles_us
 from penstock.core.queue.inspect import overview
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
+from penstock.core.tenants import is_dead
 from penstock.dialects.courier.operations.queries import Slices
-from penstock.server.metrics.metric_names import BY_NAME, QUEUE_COUNTERS, QUEUE_GAUGES, WAIT, family, queue_name
+from penstock.server.metrics.metric_names import BY_NAME, DEAD, QUEUE_COUNTERS, QUEUE_GAUGES, WAIT, family, queue_name
 
 OTHER = "other"
 EVERY = "*"
@@ -39,6 +40,7 @@ class ByStream:
         self._principal = principal
         self._sums: dict[str, dict[str, float]] = {}
         self._waits: dict[str, dict[str, float]] = {}
+        self._dead = 0
 
     def names(self) -> list[str]:
         return [name for name in self._machine.channels if self._principal.allows("read", name)]
@@ -53,6 +55,7 @@ class ByStream:
             into = sums.setdefault(label, dict.fromkeys(_FIGURES, 0))
             for key, value in machine.metrics(now, channel).items():
                 into[key] += value
+            self._dead += len(channel.ready) * is_dead(name)
             if label != OTHER:
                 stats = machine.stats(now, channel)
                 self._waits[label] = {share: stats[key] for key, share in _LATENCIES.items()}
@@ -68,6 +71,7 @@ class ByStream:
             for share, value in shares.items():
                 wait.add_metric([label, share], value)
         yield wait
+        yield family(DEAD, self._dead)
 
 
 class Together:
@@ -80,6 +84,7 @@ class Together:
         self._sums = dict.fromkeys(_FIGURES, 0)
         self._latencies: list[int] | None = None
         self._looks = machine.limits.metric_streams_max
+        self._dead = 0
 
     def names(self) -> list[str]:
         machine = self._machine
@@ -94,6 +99,7 @@ class Together:
         asleep = [machine.dormant[name].counters for name in names if name in machine.dormant]
         self._count(overview(machine, channels, asleep=asleep))
         for channel in channels:
+            self._dead += len(channel.ready) * is_dead(channel.name)
             counts = channel.latencies.counts(now.us) if self._looks else None
             if counts is not None:
                 self._latencies = counts if self._latencies is None else merged(self._latencies, counts)
@@ -112,6 +118,7 @@ class Together:
         for share, us in zip(_LATENCIES.values(), found, strict=True):
             wait.add_metric([share], round(us / 1000, 3))
         yield wait
+        yield family(DEAD, self._dead)
 
 
 class Scrape:
