@@ -19,6 +19,7 @@ from playwright.sync_api import Page, expect
 import penstock
 from penstock.dialects.streamservice.keys import StreamKeys, derive
 from tests.console.conftest import PATIENCE_MS, Visit
+from tests.faulty_disk import FaultyServer
 from tests.integration.serving import Http
 from tests.paths import ROOT
 from tests.server_process import ServerProcess
@@ -129,15 +130,36 @@ def test_every_page_is_reached_by_the_keyboard(server: ServerProcess, visit: Vis
 def test_the_numbers_equal_those_of_the_metrics(server: ServerProcess, visit: Visiting, http: Http) -> None:
     http.enqueue("counted", *(f"counted-{number}" for number in range(1_234)))
     page = visit(server).sign_in()
-    metrics = dict(re.findall(r"^(penstock_q_\w+) ([0-9.]+)$", http.get("/metrics").body.decode(), re.MULTILINE))
+    metrics = dict(re.findall(r"^(penstock_\w+) ([0-9.]+)$", http.get("/metrics").body.decode(), re.MULTILINE))
     for metric in (
         "penstock_q_in_total",
         "penstock_q_out_total",
         "penstock_q_ack_total",
-        "penstock_q_depth",
         "penstock_q_if",
+        "penstock_dead_letters",
+        "penstock_q_dead_total",
     ):
         expect(page.locator(f"[data-metric='{metric}']").first).to_have_text(f"{float(metrics[metric]):,.0f}")
+    ready = float(metrics["penstock_q_depth"]) - float(metrics["penstock_dead_letters"])
+    shown = page.locator("[data-metric='penstock_q_depth - penstock_dead_letters']").first
+    expect(shown).to_have_text(f"{ready:,.0f}")
+
+
+@pytest.mark.promise("Console", "in a browser: Overview names the part that fails, the reason and what to do")
+def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path, visit: Visiting) -> None:
+    server = FaultyServer(tmp_path)
+    try:
+        with server.failing("ENOSPC", ".seg"):
+            envelope = {"id": "a", "ts": "2026-01-01T00:00:00Z", "type": "t", "payload": None}
+            body = {"to": "jobs", "envelopes": [envelope]}
+            assert Http(server.http).post("/v1/enqueue", body).code == "JournalUnavailable"
+            page = visit(server).sign_in()
+            attention = page.get_by_role("status").filter(has_text="Journal: the disk is full")
+            expect(attention).to_contain_text("free some space")
+            expect(page.get_by_role("list", name="Services")).to_contain_text("down")
+        expect(attention).to_have_count(0)
+    finally:
+        server.kill()
 
 
 # The queues
