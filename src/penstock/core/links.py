@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from penstock.core.records import Record
 
 
+AGENT_MAX = 256
+"""Characters of an agent's name."""
+
+
 class Session(Protocol):
     """What a runtime needs of the session of any protocol."""
 
@@ -76,9 +80,33 @@ class Link:
     open: bool = True
     address: str = ""
     """Where the peer is, as far as rates are concerned."""
+    peer: str = ""
+    """Where the peer is, for people."""
+    agent: str | None = None
+    """The agent that the peer says it is; `agent_refusal` has checked it."""
     consumers: list[Consumer] = field(default_factory=list)
     taps: dict[str, Tap] = field(default_factory=dict)
     """The channels it only looks at, by name."""
+
+    @property
+    def who(self) -> str:
+        """The agent: the one that its token names, else the one it says it is, else the name of its token."""
+        return self.principal.agent or self.agent or self.principal.name
+
+    def name(self, kind: str = "link") -> str:
+        """Who it is and where, for people."""
+        return f"{self.who} ({kind} {self.no}{self.peer and f', {self.peer}'})"
+
+
+def agent_refusal(principal: Principal, agent: str) -> Refusal | None:
+    """Why a peer may not call itself by this name."""
+    if not (0 < len(agent) <= AGENT_MAX and agent.isprintable()):
+        return Refusal("InvalidRequest", f"`agent` has 1 to {AGENT_MAX} printable characters", ref="agent")
+    if principal.vouches(agent):
+        return None
+    speaks = f"this token speaks for `{principal.agent}`, not for `{agent}`"
+    message = f"the name `{agent}` is reserved for the server" if principal.agent is None else speaks
+    return Refusal("Forbidden", message, ref="agent", hint="name another agent, or leave `agent` out")
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +137,5 @@ class Consumer:
 
     @property
     def holder_name(self) -> str:
-        """Who holds its leases, for people: the agent or token, and which connection."""
-        who = self.link.principal
-        kind = "pull" if self.pull else "link"
-        return f"{who.agent or who.name} ({kind} {self.link.no})"
+        """Who holds its leases, for people: the agent or token, which connection, and from where."""
+        return self.link.name("pull" if self.pull else "link")

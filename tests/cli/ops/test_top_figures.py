@@ -21,7 +21,7 @@ def test_rates_are_differences_of_counters_over_the_time_between() -> None:
     assert [(one.name, one.in_rate) for one in reading.queues] == [("jobs", 5.0), ("new", None)]
     [shown] = reading.streams
     assert (shown.to, shown.rate, shown.deliveries_rate) == ("bob", 2.0, 4.0)
-    assert reading.latency_ms["0.95"] == 7.5
+    assert reading.latency_ms["0.95"] == 1279.5
     assert reading.pipeline is not None
     assert (reading.pipeline.state, reading.pipeline.lag_rows) == ("running", 12)
     assert reading.pipeline.batch_ms == {"ingest": 40.0}

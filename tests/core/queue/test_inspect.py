@@ -228,7 +228,7 @@ class TestExplain:
         driver.put("a", "1")
         (row,) = driver.machine.explain(driver.now, driver.channel("a"))["consumers"]
         assert row == {
-            "holder": "operator (link 1)", "credit": 2, "inflight": 1, "delivered": 1, "writable": True,
+            "holder": "operator (link 1)", "agent": "operator", "peer": None, "credit": 2, "inflight": 1, "delivered": 1, "writable": True,
         }  # fmt: skip
 
 

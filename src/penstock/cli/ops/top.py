@@ -117,7 +117,7 @@ def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
                     _about(one.p50_ms),
                     _about(one.p95_ms),
                     _duration(one.oldest_ms / 1000),
-                    one.consumers,
+                    f"{one.consumers}: {', '.join(one.agents)}" if one.agents else one.consumers,
                 )
                 for one in reading.queues[:rows]
             ],

@@ -39,6 +39,8 @@ class QueueFigures(msgspec.Struct, frozen=True):
     p95_ms: float
     oldest_ms: float
     consumers: int
+    agents: list[str] = []
+    """Who the first of them are."""
 
 
 class SpaceStreamFigures(msgspec.Struct, frozen=True):
@@ -249,6 +251,7 @@ def _queue(entry: Mapping[str, Any], rates: _Rates) -> QueueFigures:
         p95_ms=stats["latP95"],
         oldest_ms=stats.get("oldestMs", 0),
         consumers=stats.get("consumers", 0),
+        agents=stats.get("agents", []),
     )
 
 

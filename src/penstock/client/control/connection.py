@@ -40,6 +40,7 @@ class ControlConnection:
         address: Address,
         token: str | None = None,
         *,
+        agent: str | None = None,
         timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
         reconnect: bool = True,
@@ -52,6 +53,7 @@ class ControlConnection:
         self.unread_frames = 0
         """Frames of an unknown kind, which a newer server may send."""
         self._token = token
+        self._agent = agent
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._may_reconnect = reconnect
@@ -231,7 +233,7 @@ class ControlConnection:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 self._transport = await open_transport(self.address, self, self._token)
-                hello = head("hello", version="v1", features=[], token=self._token)
+                hello = head("hello", version="v1", features=[], token=self._token, agent=self._agent)
                 self._transport.send_lines([hello + b',"reqId":"hello"}\n'])
                 self.hello = await greeting
         except TimeoutError:

@@ -50,7 +50,8 @@ def connect(
         url: `tcp://host:port`, `unix:/path`, or `http(s)://` and `ws(s)://` for a WebSocket. Default: `PENSTOCK_URL`, else the
             server running on `./penstock-data`, else `tcp://127.0.0.1:9787`.
         token: Default: `PENSTOCK_TOKEN`.
-        agent: Your agent's name. It fills `from` of what you send, and names the inbox that `inbox` and `ask` read.
+        agent: Your agent's name. It fills `from` of what you send, names the inbox that `inbox` and `ask` read, and is what
+            others see as the holder of your leases.
         timeout: Seconds to wait for an answer; then a request raises `Timeout`.
         connect_timeout: Seconds that connecting may take.
         reconnect: Reconnect after the connection is lost, with a growing back-off.
@@ -69,7 +70,7 @@ def connect(
 
         async def dial() -> ControlConnection:
             connection = ControlConnection(
-                place, secret, timeout_s=timeout, connect_timeout_s=connect_timeout, reconnect=reconnect
+                place, secret, agent=agent, timeout_s=timeout, connect_timeout_s=connect_timeout, reconnect=reconnect
             )
             await connection.open()
             return connection

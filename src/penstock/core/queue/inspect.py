@@ -6,6 +6,7 @@ Reads only. A look at one channel is O(1) or O(rows asked for), except `where`, 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, R
 from penstock.core.tenants import dead_name
 
 Row = dict[str, Any]
+AGENTS_SHOWN = 4
+"""Consumers of a stream whose agents its figures name; `explain` has the others."""
 CUTS_MAX = 1_000
 """Streams that remember a reader that was disconnected."""
 
@@ -46,6 +49,7 @@ def stats(state: QueueState, now: Now, channel: Channel) -> Row:
         "bytes": channel.bytes,
         "consumers": len(channel.consumers),
         "credit": sum(consumer.credit for consumer in channel.consumers.values()),
+        "agents": list(dict.fromkeys(one.link.who for one in islice(channel.consumers.values(), AGENTS_SHOWN))),
         "seq": channel.seq,
         "hot": len(hot_records(state, channel)),
         "oldestMs": _ms(now.us - oldest.arrived_us) if oldest is not None else 0,
@@ -102,7 +106,8 @@ def place(state: QueueState, now: Now, record: Record) -> Row:
         "attempt": record.attempt,
     }
     if record.state == LEASED and record.holder is not None:
-        row["holder"] = record.holder.holder_name
+        link = record.holder.link
+        row |= {"holder": record.holder.holder_name, "agent": link.who, "peer": link.peer or None}
         row["leaseExpiresAt"] = (now.wall_us + record.deadline_us - now.us) // 1000
     elif record.state == DELAYED and record.due_wall_us:
         row["dueAt"] = record.due_wall_us // 1000
@@ -149,7 +154,7 @@ def where(state: QueueState, now: Now, id_: str, names: Iterable[str] | None = N
 
 def note_cut(state: QueueState, now: Now, link: Link, size: int, bound: str) -> None:
     """A peer was disconnected because it did not read: say so to those who look at its channels."""
-    who = f"`{link.principal.agent or link.principal.name}` (link {link.no})"
+    who = f"`{link.name()}`"
     why = f"{who} was disconnected: {size} bytes were unread, and `limits.{bound}` allows no more"
     row = {"code": "reader_cut", "message": why, "at": now.wall_us // 1000, "bytes": size}
     for name in [*(consumer.channel.name for consumer in link.consumers), *link.taps]:
@@ -221,6 +226,8 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
         "consumers": [
             {
                 "holder": c.holder_name,
+                "agent": c.link.who,
+                "peer": c.link.peer or None,
                 "credit": c.credit,
                 "inflight": len(c.leases),
                 "delivered": c.delivered,

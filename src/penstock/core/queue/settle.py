@@ -46,7 +46,7 @@ def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list
     facts = log.facts
     denied: list[Denied] = []
     leases = consumer.leases
-    peer = consumer.link.principal.name
+    peer = consumer.link.who
     done = late_acks = size = 0
     mark_settled, now_us, gate = channel.mark_settled, now.us, log.gate
     on_ack = bool(state.triggers.on_ack)
@@ -202,7 +202,7 @@ def nack(
     _unlease(record)
     record.channel.counters.nack += 1
     record.error = reason
-    peer = consumer.link.principal.name
+    peer = consumer.link.who
     if _has_failed(record):
         bury(state, now, record, "maxDeliveries", peer)
     else:
@@ -217,7 +217,7 @@ def nack(
 def release(state: QueueState, now: Now, consumer: Consumer, record: Record) -> Done:
     """The holder gives it back untouched: first in line again, and the delivery does not count."""
     _unlease(record)
-    _give_back(state, now, record, consumer.link.principal.name)
+    _give_back(state, now, record, consumer.link.who)
     _after(state, now, consumer, 1)
     return Done(state.commit_log.gate)
 
@@ -234,7 +234,7 @@ def term(state: QueueState, now: Now, consumer: Consumer, record: Record, reason
     """The holder says it can never be done: to the dead letters."""
     _unlease(record)
     record.error = reason
-    bury(state, now, record, "term", consumer.link.principal.name)
+    bury(state, now, record, "term", consumer.link.who)
     _after(state, now, consumer, 1)
     return Done(state.commit_log.gate)
 
@@ -247,7 +247,7 @@ def extend(state: QueueState, now: Now, consumer: Consumer, record: Record, leas
         return Denied(0, Refusal("LeaseExpired", f"`{record.id}` was held for the longest time allowed", ref=record.id))
     state.timers.arm(deadline_us, record)  # a new timer; the lease keeps its number, and so its id
     record.deadline_us = deadline_us
-    state.commit_log.observe("extend", record, consumer.link.principal.name)
+    state.commit_log.observe("extend", record, consumer.link.who)
     return Done(0, deadline_us)
 
 
@@ -261,14 +261,14 @@ def expire(state: QueueState, now: Now, record: Record) -> None:
     channel = record.channel
     channel.counters.timeout += 1
     is_over = _has_failed(record)
-    state.commit_log.observe_settle(_ended("timeout", record, consumer.link.principal.name))
+    state.commit_log.observe_settle(_ended("timeout", record, consumer.link.who))
     if state.triggers.on_timeout:
         firing.happened(state, now, "on_timeout", record)
     if consumer.expiry_wanted and consumer.link.open:
         state.effects.append(Expire(consumer, record, lease_id))
     if is_over:
         record.error = "lease expired"
-        bury(state, now, record, "maxDeliveries", consumer.link.principal.name)
+        bury(state, now, record, "maxDeliveries", consumer.link.who)
     else:
         _requeue(state, now, record, _backoff_us(state, record, record.failures))
     _after(state, now, consumer, 1)
@@ -284,9 +284,9 @@ def abandon(state: QueueState, now: Now, consumer: Consumer, *, is_lost: bool = 
     for record in reversed(list(consumer.leases.values())):
         _unlease(record)
         if is_lost and not state.commit_log.draining:
-            _lose(state, now, record, consumer.link.principal.name)
+            _lose(state, now, record, consumer.link.who)
         else:
-            _give_back(state, now, record, consumer.link.principal.name)
+            _give_back(state, now, record, consumer.link.who)
     state.consumers.pop(consumer.no, None)
     dispatch(state, now, channel)
     state.rest(channel, now)

@@ -81,7 +81,7 @@ class Connection:
 
     @property
     def reader_name(self) -> str:
-        return f"{self.link.principal.name} (link {self.link.no}, {self.peer})"
+        return self.link.name()
 
     def unread(self) -> int:
         """Bytes that the peer has not read."""

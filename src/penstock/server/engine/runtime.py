@@ -18,7 +18,7 @@ from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
 from penstock.core.effects import Copy, Deliver, Expire, Hot, Send
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, Session
+from penstock.core.links import Consumer, Session, agent_refusal
 from penstock.core.queue.deliver import end_pull
 from penstock.core.queue.hot import HINT, describe
 from penstock.core.queue.machine import QueueMachine
@@ -120,8 +120,12 @@ class Runtime:
         *,
         is_brief: bool = False,
         make: type[Connection] = Connection,
+        agent: str | None = None,
     ) -> Connection | Refusal:
-        """A peer has connected. A brief connection is a single request and is not logged."""
+        """A peer has connected, and may say which agent it is. A brief connection is a single request and is not logged."""
+        foreign = None if agent is None else agent_refusal(principal, agent)
+        if foreign is not None:
+            return foreign
         address = payer_address(peer)
         here = self._connections_by_ip.get(address, 0)
         most = self.machine.limits.connections_per_address_max
@@ -135,7 +139,7 @@ class Runtime:
         if isinstance(link, Refusal):
             return link
         self._connections_by_ip[address] = here + 1
-        link.address = address
+        link.address, link.peer, link.agent = address, peer, agent
         session.link = link
         connection = make(self, session, link, wire, peer, self.scheduler.now().us, is_brief)
         self._connections[link.no] = connection
@@ -180,7 +184,7 @@ class Runtime:
         if connection.is_brief:
             return
         code, reason = connection.session.closing or why
-        peer, who, opened_us = connection.peer, link.principal.name, connection.opened_us
+        peer, who, opened_us = connection.peer, link.who, connection.opened_us
         if self.events is not None:
             self.events.closed(now, link, peer, opened_us, code, reason)
         duration_ms = (now.us - opened_us) // 1000

@@ -60,13 +60,13 @@ PURGED = _struct("Purged", {"purged": Count})
 STATS = _struct("Stats", {
     **dict.fromkeys(("depth", "inflight", "delayed", "bytes", "consumers", "credit", "seq", "hot"), Count),
     **dict.fromkeys(("rateIn", "rateOut", "latP50", "latP95", "latP99", "oldestMs"), Number),
-    "lastTs": Time | None,
+    "lastTs": Time | None, "agents": list[str],
 })  # fmt: skip
 _STREAM = _struct("StreamMetrics", {"id": str, "stats": STATS, "q": dict[str, Number]})
 METRICS = _struct("Metrics", {"streams": _list(_STREAM)})
 _PLACE = {"stream": str, "state": Literal["ready", "inflight", "delayed", "held", "settled"], "seq": Count}
 _PLACE_MORE = {
-    "attempt": Count, "holder": str, "leaseExpiresAt": Moment, "dueAt": Moment, "outcome": str, "lastError": str,
+    "attempt": Count, "holder": str, "agent": str, "peer": str | None, "leaseExpiresAt": Moment, "dueAt": Moment, "outcome": str, "lastError": str,
 }  # fmt: skip
 PLACE = _struct("Place", _PLACE, _PLACE_MORE)
 PLACES = _struct("Places", {"id": str, "places": _list(PLACE)})
@@ -75,7 +75,9 @@ PEEKED = _struct("Peeked", {"rows": _list(_PEEKED)})
 _VIEW_ROW = _struct("ViewRow", {"addr": str}, {"env": STORED_ENVELOPE, "row": Object})
 VIEW_ROWS = _struct("ViewRows", {"rows": _list(_VIEW_ROW), "watermark": Count, "asOf": Time})
 _REASON = _struct("Reason", {"code": str, "message": str})
-_CONSUMER = _struct("ConsumerFigures", {"holder": str, "credit": Count, "inflight": Count})
+_CONSUMER = _struct(
+    "ConsumerFigures", {"holder": str, "agent": str, "peer": str | None, "credit": Count, "inflight": Count}
+)
 EXPLAINED = _struct(
     "Explained", {"stream": str, "flowing": bool, "reasons": _list(_REASON), "consumers": _list(_CONSUMER)}
 )

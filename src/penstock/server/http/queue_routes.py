@@ -71,7 +71,7 @@ async def pull(services: HttpServices, request: Request) -> Reply | Refusal:
             connection.lost()
 
     session = PullSession(runtime, finish)
-    connection = runtime.open(session, NoWire(), principal, request.peer, is_brief=True)
+    connection = runtime.open(session, NoWire(), principal, request.peer, is_brief=True, agent=wanted.agent)
     if isinstance(connection, Refusal):
         return connection
     consumer = runtime.machine.pull(

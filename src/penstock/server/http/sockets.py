@@ -34,7 +34,7 @@ class SubscribeUpgrade(Upgrade):
             return None
         runtime, request = self._runtime, self._request
         session = SubscribeSession(runtime, request.query)
-        connection = runtime.open(session, wire, request.principal, request.peer)
+        connection = runtime.open(session, wire, request.principal, request.peer, agent=request.query.agent)
         if isinstance(connection, Refusal):
             refuse(wire, connection)
             return None

@@ -74,7 +74,7 @@ class EventLog(JsonLines[Event]):
     def opened(self, now: Now, link: Link, peer: str) -> None:
         """A connection was opened."""
         self._links[link.no] = [0, 0]
-        self.write("conn.open", now=now, link=link.no, peer=peer, who=link.principal.name)
+        self.write("conn.open", now=now, link=link.no, peer=peer, who=link.who)
 
     def closed(self, now: Now, link: Link, peer: str, opened_us: int, code: int, reason: str) -> None:
         """A connection was closed, with a WebSocket close code and a reason."""
@@ -84,7 +84,7 @@ class EventLog(JsonLines[Event]):
             now=now,
             link=link.no,
             peer=peer,
-            who=link.principal.name,
+            who=link.who,
             delivered=delivered,
             settled=settled,
             durMs=_ms(now.us - opened_us),
@@ -100,7 +100,7 @@ class EventLog(JsonLines[Event]):
         counts = self._links.get(link.no)
         if counts is not None:
             counts[0] += len(records)
-        stream, who, wall_us = consumer.channel.name, link.principal.name, now.wall_us
+        stream, who, wall_us = consumer.channel.name, link.who, now.wall_us
         turn: Turn = []
         for record in records:
             self._leases[stream, record.seq, record.attempt] = (now.us, link.no)

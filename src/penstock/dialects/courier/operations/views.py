@@ -138,6 +138,8 @@ def _refresh_inflight(machine: QueueMachine, now: Now, view: View) -> None:
             "seq": record.seq,
             "attempt": record.attempt,
             "holder": record.holder.holder_name,
+            "agent": record.holder.link.who,
+            "peer": record.holder.link.peer or None,
             "leaseExpiresAt": (now.wall_us + record.deadline_us - now.us) // 1000,
         }
         view.put(addr, stream, _encode(row), mark)

@@ -23,6 +23,8 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
     max: int = 1
     wait_ms: int = 0
     lease_ms: int | None = None
+    agent: str | None = None
+    """The agent that pulls, for those who ask who holds an envelope."""
 
 
 def check_pull(machine: QueueMachine, principal: Principal, request: PullRequest) -> int | Refusal:

@@ -30,6 +30,7 @@ class SubscribeQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"soft_a
     confirm: bool = False
     expired: bool = False
     soft_auth: bool = False
+    agent: str | None = None
 
 
 class _Message(msgspec.Struct, rename="camel"):

@@ -40,6 +40,7 @@ class HelloFrame(_OwnFrame, tag="hello"):
     version: str = "v1"
     features: list[str] = []
     token: str | None = None
+    agent: str | None = None
 
 
 class EnqueueFrame(_OwnFrame, tag="enqueue"):
