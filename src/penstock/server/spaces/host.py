@@ -107,6 +107,7 @@ class Spaces:
         self.schedule_turn()
         if session.participant is not None and session.space is not None:
             who, name = session.participant, session.space.id
+            session.link.agent = who.id
             self.log("space.joined", link=session.link.no, space=name, participant=who.id, known=who.party)
         self.runtime.touch_session(session)
 
