@@ -89,7 +89,7 @@ def test_each_bad_finding_says_what_to_do() -> None:
     assert all(one.is_bad and one.reason and one.action for one in bad)
     assert relay_finding(False, 0, 0, None).state == "starting"
     assert relay_finding(True, 1, 2, (1, "exit 3")).failure == (1, "exit 3")
-    assert journal_finding(None, "rows may be lost", 7).failure == (7, "rows may be lost")
+    assert journal_finding(None, "rows may be lost") == Finding("ok", "rows may be lost")
 
 
 def test_sizes_have_the_digits_that_matter() -> None:

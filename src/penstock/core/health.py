@@ -24,7 +24,7 @@ DISK_LOW_BYTES = 256 * 1024**2
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What is true of a part now."""
+    """What is true of a part. Times are microseconds since 1970."""
 
     state: State
     reason: str = ""
@@ -32,80 +32,59 @@ class Finding(msgspec.Struct, frozen=True):
     action: str = ""
     """What to do about it; empty when nothing is to be done."""
     failure: tuple[int, str] | None = None
-    """When it failed last, and why, where the part knows it itself."""
+    """When it failed last, and why; `Health` fills this and `since_us` where the part does not know them."""
     since_us: int = 0
-    """Since when, where the part knows it itself."""
 
     @property
     def is_bad(self) -> bool:
         return self.state in ("degraded", "failed")
 
-
-class PartHealth(msgspec.Struct):
-    """One part: the finding, since when, and the last failure. Times are microseconds since 1970."""
-
-    finding: Finding
-    since_us: int
-    failure: tuple[int, str] | None = None
-
     def to_json(self, *, is_full: bool = True) -> dict[str, Any]:
         """For people and programs; without the texts for those who may not read them."""
-        finding, failure = self.finding, self.failure
-        shown = {"state": finding.state, "since": rfc3339(self.since_us)}
+        shown = {"state": self.state, "since": rfc3339(self.since_us)}
         if not is_full:
             return shown
-        last = None if failure is None else {"at": rfc3339(failure[0]), "reason": failure[1]}
-        return shown | {"reason": finding.reason, "lastFailure": last, "action": finding.action or None}
-
-
-def to_part(finding: Finding) -> PartHealth:
-    """A part that is looked at once, from its files."""
-    return PartHealth(finding, finding.since_us, finding.failure)
+        last = self.failure and {"at": rfc3339(self.failure[0]), "reason": self.failure[1]}
+        return shown | {"reason": self.reason, "lastFailure": last, "action": self.action or None}
 
 
 class Health:
-    """The parts of one server."""
+    """The parts of one server, each with its times."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, PartHealth] = {}
+        self.parts: dict[str, Finding] = {}
 
     def update(self, wall_us: int, findings: Mapping[str, Finding]) -> list[str]:
         """Take in the findings of now; returns the parts whose state changed, a part that starts sound not included."""
         changed = []
         for name, finding in findings.items():
-            part = self.parts.get(name)
-            if part is None:
-                part = self.parts[name] = PartHealth(finding, wall_us)
-                is_changed = finding.is_bad
-            else:
-                is_changed = part.finding.state != finding.state
-            if is_changed:
+            was = self.parts.get(name)
+            if finding.is_bad if was is None else was.state != finding.state:
                 changed.append(name)
-            if is_changed or finding.since_us:
-                part.since_us = finding.since_us or wall_us
-            if finding.failure is not None:
-                part.failure = finding.failure
-            elif finding.is_bad and (is_changed or part.finding.reason != finding.reason):
-                part.failure = (wall_us, finding.reason)
-            part.finding = finding
+            since_us = wall_us if was is None or was.state != finding.state else was.since_us
+            failure = None if was is None else was.failure
+            if finding.is_bad and (name in changed or was is None or was.reason != finding.reason):
+                failure = (wall_us, finding.reason)
+            self.parts[name] = msgspec.structs.replace(
+                finding, since_us=finding.since_us or since_us, failure=finding.failure or failure
+            )
         return changed
 
     def status(self, *, is_draining: bool) -> Status:
         """Whether new envelopes are accepted, and whether every part is sound."""
-        found = {name: part.finding for name, part in self.parts.items()}
         if is_draining:
             return "draining"
-        if any(name in found and found[name].state == "failed" for name in NEEDED):
+        if any(part.state == "failed" and name in NEEDED for name, part in self.parts.items()):
             return "refusing"
-        return "degraded" if any(finding.is_bad for finding in found.values()) else "ok"
+        return "degraded" if any(part.is_bad for part in self.parts.values()) else "ok"
 
 
-def journal_finding(trouble: str | None, notice: str | None = None, began_us: int = 0) -> Finding:
+def journal_finding(trouble: str | None, notice: str | None = None) -> Finding:
     """`notice` says what the recovery at the start lost."""
-    if trouble is not None:
-        action = "free some space, or replace the disk; the server checks every second and needs no restart"
-        return Finding("failed", f"{trouble}: new envelopes are refused, settles go on", action)
-    return Finding("ok", "accepts envelopes", failure=None if notice is None else (began_us, notice))
+    if trouble is None:
+        return Finding("ok", notice or "accepts envelopes")
+    action = "free some space, or replace the disk; the server checks every second and needs no restart"
+    return Finding("failed", f"{trouble}: new envelopes are refused, settles go on", action)
 
 
 def disk_finding(free_bytes: int, reserved_bytes: int | None, full_bytes: int) -> Finding:

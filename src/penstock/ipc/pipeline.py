@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias, assert_never
 import msgspec
 from msgspec import Meta
 
-from penstock.core.health import Finding
+from penstock.core.health import Finding, State
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -189,29 +189,30 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
 
     def finding(self) -> Finding:
         """The pipeline as a part of the server's health."""
-        return msgspec.structs.replace(self._finding(), since_us=self.since_us)
-
-    def _finding(self) -> Finding:
         failure = (self.failed_us, self.failure) if self.failed_us else None
+        state, reason, action = self._explained()
+        return Finding(state, reason, action, failure, self.since_us)
+
+    def _explained(self) -> tuple[State, str, str]:
         lag = f"rows not in every table yet: {self.lag}"
         match self.state:
             case "off":
-                return Finding("off", f"no pipeline has run; {lag}", _START)
+                return "off", f"no pipeline has run; {lag}", _START
             case "stopped":
-                return Finding("off", f"stopped; {lag}", _START, failure)
+                return "off", f"stopped; {lag}", _START
             case "starting":
-                return Finding("starting", f"Spark is starting; {lag}", failure=failure)
+                return "starting", f"Spark is starting; {lag}", ""
             case "failed" | "halted":
                 times = "" if self.failures < 2 else f"; {self.failures} failures in a row"
-                return Finding("failed", f"{self.message}{times}; {lag}", self.hint or "", failure)
+                return "failed", f"{self.message}{times}; {lag}", self.hint or ""
             case "running":
                 ended = [f"query `{name}`: {state}" for name, state in self.own.items() if state != "running"]
                 if ended:
-                    return Finding("degraded", "; ".join([*ended, lag]), _QUERY, failure)
+                    return "degraded", "; ".join([*ended, lag]), _QUERY
                 if self.failures:
                     reason = f"runs again after {self.failures} failures, the last: {self.failure}; {lag}"
-                    return Finding("degraded", reason, "watch whether it stays up", failure)
-                return Finding("ok", f"running; {lag}", failure=failure)
+                    return "degraded", reason, "watch whether it stays up"
+                return "ok", f"running; {lag}", ""
             case _:
                 assert_never(self.state)
 
@@ -229,6 +230,7 @@ STATUS_FILE = "pipeline.json"
 """Name of the status file in the run directory."""
 LOG_FILE = "pipeline.log"
 """Name of the file in the run directory with the output of the latest run."""
+READ_LOG = f"read `run/{LOG_FILE}` in the data directory, the output of its latest run"
 EXIT_HALTED = 4
 """Exit code of the pipeline's process when a restart would fail in the same way."""
 

@@ -60,7 +60,7 @@ class DiskJournal:
     @property
     def space(self) -> tuple[int, int]:
         """Bytes that are free for new records, and bytes that are allocated for settles on a full disk."""
-        return self._log.free_bytes, self._log.reserved_bytes
+        return self._log.space
 
     @property
     def next_offset(self) -> int:

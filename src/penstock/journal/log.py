@@ -65,17 +65,13 @@ class Log:
         self.unsynced = False
 
     @property
-    def reserved_bytes(self) -> int:
-        """Bytes that are allocated for settles; 0 while they are in use."""
-        return RESERVE_BYTES if self._has_reserve else 0
-
-    @property
-    def free_bytes(self) -> int:
-        """Bytes that are free for new records."""
+    def space(self) -> tuple[int, int]:
+        """Bytes that are free for new records, and bytes that are allocated for settles; these are 0 while in use."""
+        reserved = RESERVE_BYTES if self._has_reserve else 0
         try:
-            return max(self._disk.free() - (0 if self._has_reserve else RESERVE_BYTES), 0)
+            return max(self._disk.free() + reserved - RESERVE_BYTES, 0), reserved
         except OSError:
-            return 0
+            return 0, reserved
 
     @property
     def is_closed(self) -> bool:
@@ -216,7 +212,7 @@ class Log:
         """Look at the disk without a commit: a full one refuses records, one that recovered takes them."""
         if self.trouble is not None:
             self._try_recovery()
-        elif self.free_bytes < FULL_BYTES:
+        elif self.space[0] < FULL_BYTES:
             self.trouble = _FULL
 
     def sync(self) -> str | None:

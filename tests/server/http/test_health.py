@@ -71,11 +71,11 @@ def test_a_reader_that_stays_slow_degrades_the_doors_and_is_logged_once(caplog: 
         services, monitor, reader = driver.services, HealthMonitor(), Reader()
         services.runtime.outboxes.note(reader, services.machine.limits.outbox_max)
         now = services.runtime.scheduler.now()
-        looks = [monitor.look(services, now, is_turn=True).parts["doors"].finding for _ in range(3)]
+        looks = [monitor.look(services, now, is_turn=True).parts["doors"] for _ in range(3)]
         assert [look.state for look in looks] == ["ok", "degraded", "degraded"]
         assert "sam (link 4, 127.0.0.1:5) holds 1048576 bytes" in looks[1].reason and looks[1].action
         services.runtime.outboxes.note(reader, 0)
-        assert monitor.look(services, now, is_turn=True).parts["doors"].finding.state == "ok"
+        assert monitor.look(services, now, is_turn=True).parts["doors"].state == "ok"
 
     with caplog.at_level(logging.INFO, logger="penstock"):
         drive(work)

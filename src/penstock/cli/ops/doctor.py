@@ -26,7 +26,7 @@ from penstock.cli.ops.config import load_config
 from penstock.cli.options import DEFAULTS, Common
 from penstock.cli.output import print_json, print_table
 from penstock.core.errors import PenstockError
-from penstock.core.health import disk_finding, to_part
+from penstock.core.health import disk_finding
 
 if TYPE_CHECKING:
     from penstock.client.address import ServerEndpoints
@@ -336,7 +336,7 @@ def _local_parts(data: Path) -> Iterator[CheckResult]:
     except (JournalError, DamageError, OSError):  # the check of the journal says why
         pass
     for name, finding in findings.items():
-        yield _check(name, to_part(finding).to_json())
+        yield _check(name, finding.to_json())
 
 
 def _check(name: str, part: dict[str, Any]) -> CheckResult:

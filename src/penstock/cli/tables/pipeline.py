@@ -31,7 +31,6 @@ from penstock.cli.tables.pipeline_session import (
     refuse_running,
     require_spark,
 )
-from penstock.core.health import to_part
 from penstock.ipc.pipeline import PipelineTask
 from penstock.journal.plain_values import iso
 
@@ -136,9 +135,8 @@ def status(*, place: DataOption = DATA_DEFAULT) -> None:
     running = find_running(place.data)
     finding = found.finding()
     if place.as_json:
-        part = to_part(finding).to_json()
         shown = {**msgspec.to_builtins(found), "state": found.state, "offset": found.offset, "lag": found.lag}
-        print_json({**shown, "health": part})
+        print_json({**shown, "health": finding.to_json()})
         return
     since, failed = (iso(at_us) if at_us else None for at_us in (found.since_us, found.failed_us))
     print_fields(
@@ -200,8 +198,7 @@ def wait(
             )
         if is_over:
             if place.as_json:
-                part = to_part(finding).to_json()
-                print_json({"reached": False, "offset": reached, "wanted": goal, "health": part})
+                print_json({"reached": False, "offset": reached, "wanted": goal, "health": finding.to_json()})
             return 3
         time.sleep(POLL_S if found.state == "running" else TABLES_POLL_S)
     result = {"reached": True, "offset": reached, "wanted": goal}

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from penstock.core import health as model
 from penstock.core.clock import Now
-from penstock.core.health import (
-    Finding,
-    Health,
-    disk_finding,
-    doors_finding,
-    journal_finding,
-    lake_finding,
-    relay_finding,
-)
-from penstock.core.scopes import UNAUTHENTICATED, Principal
+from penstock.core.health import Finding, Health
+from penstock.core.scopes import UNAUTHENTICATED
 from penstock.journal.log import FULL_BYTES
 from penstock.server.http.request import Request
 from penstock.server.logging import logs
@@ -65,12 +56,12 @@ class HealthMonitor:
             "lake": _OFF,
         }
         if archive is not None:
-            journal, lost = archive.journal, archive.health()["notice"]
-            findings["journal"] = journal_finding(journal.trouble or services.runtime.trouble, lost, now.wall_us)
-            findings["disk"] = disk_finding(*journal.space, FULL_BYTES)
-            findings["lake"] = lake_finding(archive.lake_trouble)
+            trouble = archive.journal.trouble or services.runtime.trouble
+            findings["journal"] = model.journal_finding(trouble, archive.health()["notice"])
+            findings["disk"] = model.disk_finding(*archive.journal.space, FULL_BYTES)
+            findings["lake"] = model.lake_finding(archive.lake_trouble)
         if relay is not None:
-            findings["relay"] = relay_finding(relay.is_up, relay.restarts, len(relay.topics), relay.last_failure)
+            findings["relay"] = model.relay_finding(relay.is_up, relay.restarts, len(relay.topics), relay.last_failure)
         for name in self.health.update(now.wall_us, findings):
             found = findings[name]
             log = _LEVELS.get(found.state, logs.event)
@@ -87,7 +78,7 @@ class HealthMonitor:
         lasting = [name for name in slow if name in self._slow]
         if is_turn:
             self._slow = set(slow)
-        return doors_finding(
+        return model.doors_finding(
             len(runtime.connections),
             is_draining=runtime.commit_log.draining,
             is_full=services.entrance.open >= services.entrance.room,
@@ -112,19 +103,7 @@ def health(services: HttpServices, request: Request) -> Reply:
         body["relay"] = services.relay.health()
     is_full = request.principal is not UNAUTHENTICATED
     body["parts"] = {name: part.to_json(is_full=is_full) for name, part in found.parts.items()}
-    shown = _masked(services, request.principal, body)
-    return json_reply(200, shown) if body["ok"] else json_reply(503, shown, {"Retry-After": "1"})
-
-
-def _masked(services: HttpServices, principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
-    """The body without the path of the data, which is for administrators."""
-    archive = services.journal.archive
-    if archive is None or principal.is_admin:
-        return body
-    masked: dict[str, Any] = msgspec.json.decode(
-        msgspec.json.encode(body).replace(msgspec.json.encode(str(archive.data))[1:-1], b"DIR")
-    )
-    return masked
+    return json_reply(200, body) if body["ok"] else json_reply(503, body, {"Retry-After": "1"})
 
 
 def live(services: HttpServices, request: Request) -> Reply:

@@ -19,6 +19,7 @@ from penstock.ipc.pipeline import (
     EXIT_HALTED,
     FILLED_TABLES,
     LOG_FILE,
+    READ_LOG,
     STATUS_FILE,
     PipelineSection,
     PipelineStatus,
@@ -126,7 +127,7 @@ class PipelineSupervisor:
                 if reason
                 else f"the pipeline's process exited with code {code}{said and f': {said}'}"
             )
-            status.fail(_now_us(), "PipelineFailed", message, f"read its output, `{self._log}`")
+            status.fail(_now_us(), "PipelineFailed", message, READ_LOG)
             self._write(status)
         logs.warning("pipeline.failed", exit=code, reason=status.message, again_in_s=pause_s, output=str(self._log))
         return "back_off"

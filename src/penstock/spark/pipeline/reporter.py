@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, LOG_FILE, STATUS_FILE, PipelineState, PipelineStatus
+from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, READ_LOG, STATUS_FILE, PipelineState, PipelineStatus
 from penstock.spark.session import MasterError
 
 MESSAGE_MAX = 1_000
@@ -58,7 +58,7 @@ class Reporter:
             time.time_ns() // 1000,
             code or "PipelineFailed",
             f"query `{query}`: {text}" if query else text,
-            hint or f"read the output of Spark, `{self._file.with_name(LOG_FILE)}`",
+            hint or READ_LOG,
             is_halted=code is not None,
         )
         self.write()
