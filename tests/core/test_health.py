@@ -7,8 +7,8 @@ import pytest
 from penstock.core.health import (
     DISK_LOW_BYTES,
     PARTS,
-    Finding,
     Health,
+    PartHealth,
     disk_finding,
     doors_finding,
     journal_finding,
@@ -20,9 +20,9 @@ from penstock.core.health import (
 MIB = 1024**2
 
 
-def model(**findings: Finding) -> Health:
+def model(**findings: PartHealth) -> Health:
     health = Health()
-    health.update(1, dict.fromkeys(PARTS, Finding("ok")) | findings)
+    health.update(1, dict.fromkeys(PARTS, PartHealth("ok")) | findings)
     return health
 
 
@@ -40,32 +40,32 @@ def model(**findings: Finding) -> Health:
     ],
 )
 def test_only_journal_and_disk_stop_envelopes(part: str, state: str, status: str) -> None:
-    health = model(**{part: Finding(state)})  # type: ignore[arg-type]
+    health = model(**{part: PartHealth(state)})  # type: ignore[arg-type]
     assert health.status(is_draining=False) == status
     assert health.status(is_draining=True) == "draining"
 
 
 def test_a_state_keeps_its_time_and_a_failure_outlives_it() -> None:
     health = Health()
-    assert health.update(1_000_000, {"lake": Finding("ok")}) == [], "a part that starts sound is no news"
-    assert health.update(2_000_000, {"lake": Finding("failed", "torn")}) == ["lake"]
-    assert health.update(3_000_000, {"lake": Finding("failed", "torn")}) == []
+    assert health.update(1_000_000, {"lake": PartHealth("ok")}) == [], "a part that starts sound is no news"
+    assert health.update(2_000_000, {"lake": PartHealth("failed", "torn")}) == ["lake"]
+    assert health.update(3_000_000, {"lake": PartHealth("failed", "torn")}) == []
     shown = health.parts["lake"].to_json()
     assert shown["since"] == shown["lastFailure"]["at"] == "1970-01-01T00:00:02.000Z"
-    assert health.update(4_000_000, {"lake": Finding("failed", "gone")}) == []
+    assert health.update(4_000_000, {"lake": PartHealth("failed", "gone")}) == []
     assert health.parts["lake"].failure == (4_000_000, "gone"), "another reason is another failure"
-    assert health.update(5_000_000, {"lake": Finding("ok")}) == ["lake"]
+    assert health.update(5_000_000, {"lake": PartHealth("ok")}) == ["lake"]
     assert (health.parts["lake"].since_us, health.parts["lake"].failure) == (5_000_000, (4_000_000, "gone"))
 
 
 def test_a_part_may_know_its_own_times() -> None:
     health = Health()
-    assert health.update(9, {"pipeline": Finding("failed", "x", failure=(4, "y"), since_us=3)}) == ["pipeline"]
+    assert health.update(9, {"pipeline": PartHealth("failed", "x", failure=(4, "y"), since_us=3)}) == ["pipeline"]
     assert (health.parts["pipeline"].since_us, health.parts["pipeline"].failure) == (3, (4, "y"))
 
 
 def test_texts_are_only_for_those_who_may_read_them() -> None:
-    part = model(pipeline=Finding("failed", "secret", "do")).parts["pipeline"]
+    part = model(pipeline=PartHealth("failed", "secret", "do")).parts["pipeline"]
     assert set(part.to_json(is_full=False)) == {"state", "since"}
     assert (part.to_json()["reason"], part.to_json()["action"]) == ("secret", "do")
 
@@ -89,7 +89,7 @@ def test_each_bad_finding_says_what_to_do() -> None:
     assert all(one.is_bad and one.reason and one.action for one in bad)
     assert relay_finding(False, 0, 0, None).state == "starting"
     assert relay_finding(True, 1, 2, (1, "exit 3")).failure == (1, "exit 3")
-    assert journal_finding(None, "rows may be lost") == Finding("ok", "rows may be lost")
+    assert journal_finding(None, "rows may be lost") == PartHealth("ok", "rows may be lost")
 
 
 def test_sizes_have_the_digits_that_matter() -> None:

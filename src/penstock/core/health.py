@@ -23,7 +23,7 @@ DISK_LOW_BYTES = 256 * 1024**2
 """Less free space than this fills up within minutes under load."""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class PartHealth(msgspec.Struct, frozen=True):
     """What is true of a part. Times are microseconds since 1970."""
 
     state: State
@@ -52,9 +52,9 @@ class Health:
     """The parts of one server, each with its times."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, Finding] = {}
+        self.parts: dict[str, PartHealth] = {}
 
-    def update(self, wall_us: int, findings: Mapping[str, Finding]) -> list[str]:
+    def update(self, wall_us: int, findings: Mapping[str, PartHealth]) -> list[str]:
         """Take in the findings of now; returns the parts whose state changed, a part that starts sound not included."""
         changed = []
         for name, finding in findings.items():
@@ -79,15 +79,15 @@ class Health:
         return "degraded" if any(part.is_bad for part in self.parts.values()) else "ok"
 
 
-def journal_finding(trouble: str | None, notice: str | None = None) -> Finding:
+def journal_finding(trouble: str | None, notice: str | None = None) -> PartHealth:
     """`notice` says what the recovery at the start lost."""
     if trouble is None:
-        return Finding("ok", notice or "accepts envelopes")
+        return PartHealth("ok", notice or "accepts envelopes")
     action = "free some space, or replace the disk; the server checks every second and needs no restart"
-    return Finding("failed", f"{trouble}: new envelopes are refused, settles go on", action)
+    return PartHealth("failed", f"{trouble}: new envelopes are refused, settles go on", action)
 
 
-def disk_finding(free_bytes: int, reserved_bytes: int | None, full_bytes: int) -> Finding:
+def disk_finding(free_bytes: int, reserved_bytes: int | None, full_bytes: int) -> PartHealth:
     """Free space, and what a running server reserves besides."""
     reason = f"{size_text(free_bytes)} free"
     if reserved_bytes:
@@ -95,43 +95,43 @@ def disk_finding(free_bytes: int, reserved_bytes: int | None, full_bytes: int) -
     elif reserved_bytes is not None:
         reason += "; the space that was reserved for settles is in use"
     if free_bytes >= DISK_LOW_BYTES:
-        return Finding("ok", reason)
+        return PartHealth("ok", reason)
     action = "free some space, or shorten `journal.retention`"
     if free_bytes >= full_bytes:
-        return Finding("degraded", f"the disk is almost full: {reason}", action)
-    return Finding("failed", f"the disk is full: {reason}", action)
+        return PartHealth("degraded", f"the disk is almost full: {reason}", action)
+    return PartHealth("failed", f"the disk is full: {reason}", action)
 
 
 def doors_finding(
     connections: int, *, is_draining: bool, is_full: bool, slow: str | None, failure: tuple[int, str] | None
-) -> Finding:
+) -> PartHealth:
     """The listeners. `slow` describes the readers that hold most; `failure` is the last peer that was refused or cut."""
     count = f"{connections} connections"
     if is_draining:
-        return Finding("degraded", f"draining: no new envelopes; {count}", "wait until it has stopped", failure)
+        return PartHealth("degraded", f"draining: no new envelopes; {count}", "wait until it has stopped", failure)
     if is_full:
         action = "close some, or raise the limit of open files; `penstock doctor` says how"
-        return Finding("degraded", f"{count} leave no descriptor for another one", action, failure)
+        return PartHealth("degraded", f"{count} leave no descriptor for another one", action, failure)
     if slow is not None:
         action = "make the client read faster or grant less credit; `penstock stats` and the console show its streams"
-        return Finding("degraded", f"slow reader: {slow}", action, failure)
-    return Finding("ok", count, failure=failure)
+        return PartHealth("degraded", f"slow reader: {slow}", action, failure)
+    return PartHealth("ok", count, failure=failure)
 
 
-def relay_finding(is_up: bool, restarts: int, topics: int, failure: tuple[int, str] | None) -> Finding:
+def relay_finding(is_up: bool, restarts: int, topics: int, failure: tuple[int, str] | None) -> PartHealth:
     if is_up:
-        return Finding("ok", f"{topics} topics, {restarts} restarts", failure=failure)
+        return PartHealth("ok", f"{topics} topics, {restarts} restarts", failure=failure)
     if failure is None:
-        return Finding("starting", "the process of the relay opens its sockets")
+        return PartHealth("starting", "the process of the relay opens its sockets")
     action = "the server starts it again; the lines `relay.` in the log of the server say more"
-    return Finding("failed", f"{failure[1]}; {restarts} restarts", action, failure)
+    return PartHealth("failed", f"{failure[1]}; {restarts} restarts", action, failure)
 
 
-def lake_finding(trouble: str | None) -> Finding:
+def lake_finding(trouble: str | None) -> PartHealth:
     if trouble is None:
-        return Finding("ok", "history moves into the table `events`")
+        return PartHealth("ok", "history moves into the table `events`")
     action = "free some space, or restore the table from a backup; `penstock log check` shows the damage"
-    return Finding("degraded", f"{trouble}; history stays in segments", action)
+    return PartHealth("degraded", f"{trouble}; history stays in segments", action)
 
 
 def size_text(count: int) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias, assert_never
 import msgspec
 from msgspec import Meta
 
-from penstock.core.health import Finding, State
+from penstock.core.health import PartHealth, State
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -187,11 +187,11 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
         self.failure, self.failed_us = message, at_us
         self.failures += 1
 
-    def finding(self) -> Finding:
+    def finding(self) -> PartHealth:
         """The pipeline as a part of the server's health."""
         failure = (self.failed_us, self.failure) if self.failed_us else None
         state, reason, action = self._explained()
-        return Finding(state, reason, action, failure, self.since_us)
+        return PartHealth(state, reason, action, failure, self.since_us)
 
     def _explained(self) -> tuple[State, str, str]:
         lag = f"rows not in every table yet: {self.lag}"

@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.core import health as model
 from penstock.core.clock import Now
-from penstock.core.health import Finding, Health
+from penstock.core.health import (
+    Health,
+    PartHealth,
+    disk_finding,
+    doors_finding,
+    journal_finding,
+    lake_finding,
+    relay_finding,
+)
 from penstock.core.scopes import UNAUTHENTICATED
 from penstock.journal.log import FULL_BYTES
 from penstock.server.http.request import Request
@@ -20,8 +27,8 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 """How often the parts are looked at."""
 _LEVELS = {"failed": logs.error, "degraded": logs.warning}
-_OFF = Finding("off", "off on this server")
-_IN_MEMORY = Finding("off", "in memory: envelopes do not survive a restart")
+_OFF = PartHealth("off", "off on this server")
+_IN_MEMORY = PartHealth("off", "in memory: envelopes do not survive a restart")
 
 
 class HealthMonitor:
@@ -57,20 +64,20 @@ class HealthMonitor:
         }
         if archive is not None:
             trouble = archive.journal.trouble or services.runtime.trouble
-            findings["journal"] = model.journal_finding(trouble, archive.health()["notice"])
-            findings["disk"] = model.disk_finding(*archive.journal.space, FULL_BYTES)
-            findings["lake"] = model.lake_finding(archive.lake_trouble)
+            findings["journal"] = journal_finding(trouble, archive.health()["notice"])
+            findings["disk"] = disk_finding(*archive.journal.space, FULL_BYTES)
+            findings["lake"] = lake_finding(archive.lake_trouble)
         if relay is not None:
-            findings["relay"] = model.relay_finding(relay.is_up, relay.restarts, len(relay.topics), relay.last_failure)
+            findings["relay"] = relay_finding(relay.is_up, relay.restarts, len(relay.topics), relay.last_failure)
         for name in self.health.update(now.wall_us, findings):
             found = findings[name]
             log = _LEVELS.get(found.state, logs.event)
             log("health.changed", part=name, state=found.state, reason=found.reason, action=found.action or None)
         return self.health
 
-    def _doors(self, services: HttpServices, now: Now, *, is_turn: bool) -> Finding:
+    def _doors(self, services: HttpServices, now: Now, *, is_turn: bool) -> PartHealth:
         runtime = services.runtime
-        if services.tokens.unknown != self._unknown_tokens:
+        if services.tokens.unknown > self._unknown_tokens:
             self._unknown_tokens = services.tokens.unknown
             self._refused = (now.wall_us, f"a client showed an unknown token; {self._unknown_tokens} in all")
         failures = [one for one in (self._refused, runtime.last_cut) if one is not None]
@@ -78,7 +85,7 @@ class HealthMonitor:
         lasting = [name for name in slow if name in self._slow]
         if is_turn:
             self._slow = set(slow)
-        return model.doors_finding(
+        return doors_finding(
             len(runtime.connections),
             is_draining=runtime.commit_log.draining,
             is_full=services.entrance.open >= services.entrance.room,
