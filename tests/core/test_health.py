@@ -83,8 +83,9 @@ def test_free_space_says_what_is_reserved_and_why() -> None:
 def test_each_bad_finding_says_what_to_do() -> None:
     calm = {"is_draining": False, "is_full": False, "slow": None, "failure": None}
     assert doors_finding(3, **calm).state == "ok"  # type: ignore[arg-type]
+    assert doors_finding(3, **{**calm, "is_draining": True}).state == "off"  # type: ignore[arg-type]
     bad = [doors_finding(3, **{**calm, name: value}) for name, value in  # type: ignore[arg-type]
-           (("is_draining", True), ("is_full", True), ("slow", "sam holds 9 bytes unread"))]  # fmt: skip
+           (("is_full", True), ("slow", "sam holds 9 bytes unread"))]  # fmt: skip
     bad += [journal_finding("the disk is full"), lake_finding("torn"), relay_finding(False, 2, 0, (1, "exit 3"))]
     assert all(one.is_bad and one.reason and one.action for one in bad)
     assert relay_finding(False, 0, 0, None).state == "starting"

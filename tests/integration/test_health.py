@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from penstock.cli import main
 from tests.integration.serving import Http, until
 from tests.server_process import ServerProcess
-from tests.server_template import SOURCE
+from tests.server_template import SOURCE, Fork
 
 Start = Callable[..., ServerProcess]
 CRASH = """
@@ -22,13 +23,25 @@ if "penstock.spark.pipeline.process" in sys.orig_argv:
 """
 
 
+class CrashingServer(ServerProcess):
+    """A server whose pipeline exits at once. A copy of the template will do, because Spark never starts."""
+
+    def _start(self, words: list[str], env: dict[str, str], fresh: bool) -> Fork | subprocess.Popen[bytes]:
+        return super()._start(words, env, False)
+
+
 @pytest.mark.promise("Operations", "a pipeline that crashes again and again is `failed`, never `starting`")
 @pytest.mark.promise("Operations", "`/health`, doctor, `pipeline status` and `wait` say the same of a crash")
-def test_a_pipeline_that_crashes_is_the_same_everywhere(
-    start_server: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipeline_that_crashes_is_the_same_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(CRASH)
-    server = start_server("--pipeline", env={"PYTHONPATH": os.pathsep.join((SOURCE, str(tmp_path)))})
+    server = CrashingServer(tmp_path, "--pipeline", env={"PYTHONPATH": os.pathsep.join((SOURCE, str(tmp_path)))})
+    try:
+        look(server, capsys)
+    finally:
+        server.kill()
+
+
+def look(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     http = Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
 
     def said(*words: str) -> str:

@@ -432,7 +432,7 @@ def test_health_and_welcome(http):
     answer = http.get("/health")
     body = answer.json
     about = {"ok", "status", "version", "bootId", "features", "spaces", "clients", "uptime", "journal", "lake"}
-    assert set(body) == about
+    assert set(body) == about | {"parts"}
     assert (answer.status, body["ok"], body["status"]) == (200, True, "ok")
     assert {"courier", "control", "credit", "views", "live", "triggers", "partition"} <= set(body["features"])
     assert body["bootId"] == http.get("/health").json["bootId"] and body["uptime"] > 0

@@ -108,7 +108,7 @@ def doors_finding(
     """The listeners. `slow` describes the readers that hold most; `failure` is the last peer that was refused or cut."""
     count = f"{connections} connections"
     if is_draining:
-        return PartHealth("degraded", f"draining: no new envelopes; {count}", "wait until it has stopped", failure)
+        return PartHealth("off", f"draining: no new envelopes; {count}", failure=failure)
     if is_full:
         action = "close some, or raise the limit of open files; `penstock doctor` says how"
         return PartHealth("degraded", f"{count} leave no descriptor for another one", action, failure)
