@@ -69,7 +69,7 @@ def test_a_token_of_an_agent_cannot_claim_another(start_server: Start) -> None:
     ann = Http(server.http, ANN)
     refused = ann.post("/v1/pull", {"stream": "jobs", "agent": "sam"})
     assert refused.code == "Forbidden" and "speaks for `ann`" in refused.error["message"]
-    assert Http(server.http, TEAM).post("/v1/pull", {"stream": "jobs", "agent": "system/x"}).code == "Forbidden"
+    assert Http(server.http, TEAM).post("/v1/pull", {"stream": "jobs", "agent": "system/x"}).code == "InvalidRequest"
     assert ann.post("/v1/pull", {"stream": "jobs", "agent": "ann"}).status == 200
     assert ann.post("/v1/pull", {"stream": "jobs", "agent": "\n"}).code == "InvalidRequest"
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.names import agent_problem
 from penstock.core.scopes import Principal
 
 if TYPE_CHECKING:
@@ -100,13 +101,12 @@ class Link:
 
 def agent_refusal(principal: Principal, agent: str) -> Refusal | None:
     """Why a peer may not call itself by this name."""
-    if not (0 < len(agent) <= AGENT_MAX and agent.isprintable()):
-        return Refusal("InvalidRequest", f"`agent` has 1 to {AGENT_MAX} printable characters", ref="agent")
-    if principal.vouches(agent):
-        return None
-    speaks = f"this token speaks for `{principal.agent}`, not for `{agent}`"
-    message = f"the name `{agent}` is reserved for the server" if principal.agent is None else speaks
-    return Refusal("Forbidden", message, ref="agent", hint="name another agent, or leave `agent` out")
+    if len(agent) > AGENT_MAX:
+        return Refusal("InvalidRequest", f"`agent` has at most {AGENT_MAX} characters", ref="agent")
+    if principal.agent in (None, agent):
+        return agent_problem(agent)
+    message = f"this token speaks for `{principal.agent}`, not for `{agent}`"
+    return Refusal("Forbidden", message, ref="agent", hint="leave `agent` out, or use the token of that agent")
 
 
 @dataclass(slots=True, eq=False)
