@@ -103,8 +103,9 @@ def agent_refusal(principal: Principal, agent: str) -> Refusal | None:
     """Why a peer may not call itself by this name."""
     if len(agent) > AGENT_MAX:
         return Refusal("InvalidRequest", f"`agent` has at most {AGENT_MAX} characters", ref="agent")
-    if principal.agent in (None, agent):
-        return agent_problem(agent)
+    problem = agent_problem(agent)
+    if problem is not None or principal.agent in (None, agent):
+        return problem
     message = f"this token speaks for `{principal.agent}`, not for `{agent}`"
     return Refusal("Forbidden", message, ref="agent", hint="leave `agent` out, or use the token of that agent")
 
