@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.journal import segment_index
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import WATERMARK, encode_watermark, segments
 from penstock.journal.reader import JournalReader, Mark
@@ -16,8 +15,8 @@ from tests.journal.histories import JOURNAL, START_US, publish, put, reopened
 
 
 def test_a_segment_is_entered_near_the_row_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_index, "READ_BYTES", 4_000)
-    monkeypatch.setattr(segment_index, "STEP_BYTES", 4_000)
+    monkeypatch.setattr("penstock.journal.segments.READ_BYTES", 4_000)
+    monkeypatch.setattr("penstock.journal.segments.STEP_BYTES", 4_000)
     disk = RealDisk(tmp_path / "journal")
     log, _ = reopened(disk)
     for n in range(200):

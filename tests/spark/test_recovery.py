@@ -10,7 +10,7 @@ from penstock.journal.parquet_table import FILES_MIN, EventsTable
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.spark.lake.table import LakeTable, Progress
-from penstock.spark.pipeline import gaps
+from penstock.spark.pipeline.ingest import accept
 from tests.spark.journaled import JOURNAL
 from tests.spark.journals import Written, stream, table
 from tests.spark.lakes import NOTES, notes
@@ -71,5 +71,5 @@ def test_a_users_table_is_moved_over_a_gap_too(tmp_path: Path) -> None:
     mine = LakeTable(journal.data / "lake", NOTES)
     mine.append(notes(0, 4), {APP: Progress(0, 4)})
     journal.thin(1)
-    assert gaps.accept(journal.data) == {"notes": (4, 10)}
+    assert accept(journal.data) == {"notes": (4, 10)}
     assert mine.progress(APP) == 10 and mine.rows().num_rows == 4

@@ -17,8 +17,7 @@ from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import Identity, read_identity, read_watermark, segments
 from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, EventsTable
 from penstock.journal.sealed_reader import Part, SealedRows, SealedView
-from penstock.journal.segment_index import IndexedSegment
-from penstock.journal.segments import SHARD
+from penstock.journal.segments import SHARD, IndexedSegment
 from penstock.journal.selection import Selection
 
 RACES_MAX = 100

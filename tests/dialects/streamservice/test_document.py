@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.dialects.streamservice import canonical, capnp_segments, nonces, signatures
+from penstock.dialects.streamservice import capnp_segments, encode, nonces, signatures
 from tests.docs.documents import ROOT, blocks
 
 PAGE = "docs/reference/token-streams.md"
@@ -23,7 +23,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     text = " ".join(Path(ROOT / PAGE).read_text().split())
     for said, bound in (
         (f"{capnp_segments.SEGMENTS_MAX} segments", True),
-        (f"{canonical.DEPTH_MAX} pointers in a row", True),
+        (f"{encode.DEPTH_MAX} pointers in a row", True),
         ("no more visits than four times", capnp_segments.VISITS == 4),
         (f"at most {signatures.ENVELOPE_MAX // 1024} KiB", True),
         (f"{nonces.SIGNER_NONCES_MAX:,} nonces of one signer and {nonces.NONCES_MAX:,} in all", True),

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from penstock.core.errors import Refusal
 from penstock.dialects.streamservice import encode
-from penstock.dialects.streamservice.canonical import canonical_message
+from penstock.dialects.streamservice.encode import canonical_message
 from penstock.dialects.streamservice.messages import (
     Claims,
     RequestEnvelope,

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.core.errors import Refusal
 from penstock.dialects.streamservice import encode
-from penstock.dialects.streamservice.canonical import canonical_message
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
 from penstock.dialects.streamservice.decode import read_signed
+from penstock.dialects.streamservice.encode import canonical_message
 from penstock.dialects.streamservice.keys import Suite, agree, derive, hkdf_expand, hkdf_extract
 from penstock.dialects.streamservice.messages import Claims, RequestEnvelope, StreamRegister, StreamScope
 from penstock.dialects.streamservice.ristretto import key_pair, shared_secret

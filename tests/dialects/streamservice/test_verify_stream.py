@@ -7,9 +7,8 @@ from itertools import pairwise
 import pytest
 
 from penstock.dialects.streamservice import encode
-from penstock.dialects.streamservice.block_sizes import Batching
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
-from penstock.dialects.streamservice.compose_stream import Composer
+from penstock.dialects.streamservice.compose_stream import Batching, Composer
 from penstock.dialects.streamservice.messages import Complete, Heartbeat, Payload, StreamFailure, Token
 from penstock.dialects.streamservice.verify_stream import (
     Format,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from penstock.dialects.streamservice import decode, encode, wire
-from penstock.dialects.streamservice.canonical import canonical_message
 from penstock.dialects.streamservice.capnp_segments import REASONS
+from penstock.dialects.streamservice.encode import canonical_message
 from penstock.dialects.streamservice.messages import RequestEnvelope, Token
 from penstock.dialects.streamservice.wire import (
     Chunk,

@@ -16,10 +16,9 @@ from penstock.spark import location
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.minutes import deliveries
-from penstock.spark.pipeline import gaps, steps
+from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import JournalBatch, journal_frame
-from penstock.spark.pipeline.gaps import LostRowsError, check_kept
-from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.ingest import Ingest, LostRowsError, accept, check_kept
 from penstock.spark.pipeline.queries import CHECKPOINTS
 from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.watch import AlertWatch
@@ -263,7 +262,7 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(spark: Spark
     with pytest.raises(LostRowsError, match=f"DATA_LOSS.* rows {stopped} to {oldest - 1}.*accept-loss"):
         check_kept(location.open_one(data), data / "lake", [step.table for step in steps.built_in()])
     check_kept(location.open_one(data), tmp_path / "lake", [step.table for step in steps.built_in()])
-    skipped = gaps.accept(data)
+    skipped = accept(data)
     assert skipped["envelopes"] == (stopped, oldest)
     check_kept(location.open_one(data), data / "lake", [step.table for step in steps.built_in()])
     ingest_of(spark, data, only={"envelopes", "deliveries"}).backfill()
@@ -272,7 +271,7 @@ def test_rows_that_are_gone_stop_a_table_until_the_loss_is_accepted(spark: Spark
         {"journal": JOURNAL, "from_offset": stopped, "to_offset": oldest - 1, "reason": "retention"}
     ]
     assert {row["offset"] >= oldest or row["offset"] < stopped for row in made["envelopes"]} == {True}
-    assert gaps.accept(data) == {}
+    assert accept(data) == {}
 
 
 def test_a_journal_that_ends_before_its_tables_is_noticed(spark: SparkSession, data: Path) -> None:

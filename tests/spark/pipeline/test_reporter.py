@@ -13,7 +13,7 @@ from penstock.spark.java import JavaError
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake_tables.verification_keys import KeysError
 from penstock.spark.pipeline import queries, steps
-from penstock.spark.pipeline.gaps import LostRowsError, TablesAheadError
+from penstock.spark.pipeline.ingest import LostRowsError, TablesAheadError
 from penstock.spark.pipeline.reporter import MESSAGE_MAX, Reporter, code_in, describe, diagnose
 from penstock.spark.session import MasterError
 

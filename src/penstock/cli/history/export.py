@@ -10,7 +10,6 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import Parameter
 
-from penstock.cli.history.feed import EnqueueFeed
 from penstock.cli.history.journal import (
     DATA,
     EVERY,
@@ -24,6 +23,7 @@ from penstock.cli.history.journal import (
     select,
     target,
 )
+from penstock.cli.history.replay import EnqueueFeed
 from penstock.cli.options import DEFAULTS, Common, flag, run
 from penstock.cli.output import print_note, print_result
 from penstock.cli.rows import body_of, to_json

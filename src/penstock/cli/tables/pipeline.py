@@ -237,7 +237,7 @@ def reset(
         raise pipeline_error(f"there is no query `{query}`", f"queries: {', '.join((*QUERIES, *own))}")
     skipped: dict[str, Any] = {}
     if accept_loss:
-        from penstock.spark.pipeline.gaps import accept
+        from penstock.spark.pipeline.ingest import accept
 
         with as_pipeline_errors():
             skipped = accept(place.data)

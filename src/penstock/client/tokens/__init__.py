@@ -22,9 +22,8 @@ from penstock.client.tokens.offer import (
 from penstock.client.tokens.publisher import TokenPublisher
 from penstock.client.tokens.reader import TokenStream
 from penstock.client.tokens.zmq_socket import Curve
-from penstock.dialects.streamservice.block_sizes import Batching
 from penstock.dialects.streamservice.chain import ChainedStreamHmac
-from penstock.dialects.streamservice.compose_stream import RetentionOptions
+from penstock.dialects.streamservice.compose_stream import Batching, RetentionOptions
 from penstock.dialects.streamservice.signatures import SigningKey
 from penstock.dialects.streamservice.verify_stream import RetryOptions
 

@@ -17,8 +17,7 @@ from penstock.client.tokens.errors import StreamCancelled
 from penstock.client.tokens.stream_sender import DROPPED, StreamSender
 from penstock.client.tokens.zmq_socket import Curve
 from penstock.core.errors import PenstockError, Refusal
-from penstock.dialects.streamservice.block_sizes import Batching
-from penstock.dialects.streamservice.compose_stream import TEXT_MAX, Composer, RetentionOptions
+from penstock.dialects.streamservice.compose_stream import TEXT_MAX, Batching, Composer, RetentionOptions
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Complete, Heartbeat, StreamFailure, Token
 from penstock.dialects.streamservice.signatures import SigningKey

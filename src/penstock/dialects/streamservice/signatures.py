@@ -19,9 +19,9 @@ from nacl.exceptions import BadSignatureError
 
 from penstock.core.errors import TABLE, Refusal
 from penstock.dialects.streamservice import encode
-from penstock.dialects.streamservice.canonical import canonical
 from penstock.dialects.streamservice.capnp_segments import REASONS, Message, WireError
 from penstock.dialects.streamservice.decode import read_register, read_response, signed_envelope
+from penstock.dialects.streamservice.encode import canonical
 from penstock.dialects.streamservice.messages import (
     Claims,
     RequestEnvelope,

@@ -98,8 +98,7 @@ class Runner:
     def _prepare(self) -> tuple[SparkSession, SourceJournal, Ingest, AlertWatch]:
         from penstock.spark import location
         from penstock.spark.pipeline import steps
-        from penstock.spark.pipeline.gaps import check_kept
-        from penstock.spark.pipeline.ingest import Ingest
+        from penstock.spark.pipeline.ingest import Ingest, check_kept
         from penstock.spark.pipeline.watch import AlertWatch
         from penstock.spark.session import make_session, pipeline_conf
 

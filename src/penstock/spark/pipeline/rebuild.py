@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.spark.pipeline.gaps import LostRowsError
+from penstock.spark.pipeline.ingest import LostRowsError
 
 if TYPE_CHECKING:
     from penstock.ipc.pipeline import PipelineSection

@@ -53,8 +53,17 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
     from penstock.spark.lake_tables.conversations import conversations
     from penstock.spark.lake_tables.envelopes import INBOXES, SENT, envelopes, latest_per_agent
     from penstock.spark.lake_tables.expressions import TOUCHED
-    from penstock.spark.lake_tables.frames import FANNED, FRAMED, fanout_minutes, frames
-    from penstock.spark.lake_tables.minutes import SETTLED, TRIGGERED, deliveries, queue_minutes, trigger_minutes
+    from penstock.spark.lake_tables.minutes import (
+        FANNED,
+        FRAMED,
+        SETTLED,
+        TRIGGERED,
+        deliveries,
+        fanout_minutes,
+        frames,
+        queue_minutes,
+        trigger_minutes,
+    )
     from penstock.spark.lake_tables.token_streams import PASSED, RELAYED, token_chunks, token_streams
     from penstock.spark.lake_tables.verification_keys import KeyFile
 
