@@ -419,9 +419,20 @@ class QueueStateful(RuleBasedStateMachine):
             assert len(channel.ready) == channel.delayed == 0
             self.apply()
 
-    @rule(limit=st.integers(1, 3))
-    def redrive(self, limit: int) -> None:
-        job = self.machine.redrive(self.now, "a", limit)
+    @rule(name=names, place=st.integers(0, 3))
+    def drop(self, name: str, place: int) -> None:
+        channel = self.machine.find(name)
+        if not isinstance(channel, Refusal) and place < len(channel.live):
+            record = list(channel.live.values())[place]
+            waits = record.state in (READY, DELAYED)
+            assert isinstance(self.machine.drop(self.now, channel, [record.id], "operator"), int) is waits
+            self.apply()
+
+    @rule(limit=st.integers(1, 3), place=st.none() | st.integers(0, 3))
+    def redrive(self, limit: int, place: int | None) -> None:
+        dead = self.machine.channels.get("dlq/a")
+        ids = None if dead is None or place is None else [record.id for record in dead.ready][place : place + 1] or None
+        job = self.machine.redrive(self.now, "a", limit, ids)
         self.apply()
         assert isinstance(job, Refusal) or job.moved + job.kept <= limit
 

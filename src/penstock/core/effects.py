@@ -42,6 +42,8 @@ class Job(msgspec.Struct, eq=False):
     kept: int = 0
     waiting: list[Record] = []
     """Records that are not sent yet; they are held meanwhile."""
+    is_chosen: bool = False
+    """Whether the records were chosen by id; else they were the first ones of their channel."""
 
 
 class Send(msgspec.Struct, gc=False, eq=False):

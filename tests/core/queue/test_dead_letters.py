@@ -9,6 +9,7 @@ from penstock.core.effects import Job
 from penstock.core.errors import Refusal
 from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.policy import Policy
+from penstock.core.records import Record
 from penstock.core.rows import row_of
 from tests.core.driving import QueueDriver, body_of, record_of
 
@@ -277,6 +278,30 @@ class TestRedrive:
         assert (job.moved, job.kept) == (0, 1)
         assert driver.state("dlq/a") == (1, 0, 0)
 
+    def test_moves_only_the_chosen_ids(self) -> None:
+        driver = self.driver()
+        job = driver.machine.redrive(driver.now, "a", 1, ["3", "2", "3"])
+        driver.apply()
+        driver.commit()
+        assert isinstance(job, Job) and job.moved == 2
+        assert [record.id for record in driver.channel("a").ready] == ["3", "2"]
+        assert [record.id for record in driver.channel("dlq/a").ready] == ["1"]
+
+    def test_moves_no_id_if_one_of_them_is_not_a_dead_letter(self) -> None:
+        driver = self.driver()
+        refusal = driver.machine.redrive(driver.now, "a", 1, ["1", "no-such-id"])
+        assert isinstance(refusal, Refusal)
+        assert (refusal.code, refusal.ref) == ("UnknownEnvelope", "no-such-id")
+        assert [record.id for record in driver.channel("dlq/a").ready] == ["1", "2", "3"]
+
+    def test_a_chosen_id_that_finds_no_room_returns_to_its_place(self) -> None:
+        driver = self.driver()
+        driver.channel("a").policy = Policy(max_depth=0)
+        job = driver.machine.redrive(driver.now, "a", 1, ["2"])
+        driver.apply()
+        assert isinstance(job, Job) and (job.moved, job.kept) == (0, 1)
+        assert [record.id for record in driver.channel("dlq/a").ready] == ["1", "2", "3"]
+
     def test_may_be_asked_for_by_either_name(self) -> None:
         driver = self.driver(1)
         job = driver.machine.redrive(driver.now, "dlq/a", 10)
@@ -337,7 +362,7 @@ class TestPurge:
         assert driver.state("a") == (1, 0, 0)
 
 
-@pytest.mark.parametrize("verb", ["ack", "nack", "release", "term", "expire", "purge", "redrive"])
+@pytest.mark.parametrize("verb", ["ack", "nack", "release", "term", "expire", "purge", "drop", "redrive"])
 def test_the_identity_holds_after_every_way_out(verb: str) -> None:
     driver = QueueDriver(Policy(lease_us=1_000_000, max_deliveries=2))
     consumer = driver.subscribe("a", 3)
@@ -356,6 +381,8 @@ def test_the_identity_holds_after_every_way_out(verb: str) -> None:
             driver.advance(1_500)
         case "purge":
             driver.machine.purge(driver.now, driver.channel("a"))
+        case "drop":
+            driver.machine.drop(driver.now, driver.channel("a"), ["4"], "operator")
         case _:
             driver.term(consumer, "1")
             redrive(driver)
@@ -409,3 +436,64 @@ def test_a_redrive_that_the_journal_refuses_leaves_the_memory_of_ids_as_it_was()
     assert isinstance(answer, Admitted)
     assert answer.duplicates == ["1"]
     assert driver.machine.revived == {}
+
+
+class TestDrop:
+    @pytest.mark.promise(
+        "Operations", "one envelope that waits, or one dead letter, can be dropped or redriven by its id"
+    )
+    def test_drops_what_is_ready_or_delayed_and_records_who_asked(self) -> None:
+        driver = QueueDriver()
+        driver.put("a", "1", "2")
+        driver.offer("a", record_of("3", due_wall_us=driver.now.wall_us + 60_000_000))
+        driver.commit()
+        assert driver.channel("a").delayed == 1
+        assert driver.machine.drop(driver.now, driver.channel("a"), ["3", "1"], "ann") == 2
+        rows = [row_of(fact) for fact in driver.machine.commit_log.facts]
+        assert [(row.event, row.id, row.peer, row.reason) for row in rows] == [
+            ("drop", "3", "ann", "requested"),
+            ("drop", "1", "ann", "requested"),
+        ]
+        driver.commit()
+        driver.advance(120_000)
+        assert driver.state("a") == (1, 0, 0)
+
+    @pytest.mark.parametrize(("ids", "code"), [(["2", "1"], "NotLeaseHolder"), (["2", "9"], "UnknownEnvelope")])
+    def test_drops_nothing_if_one_id_is_leased_or_unknown(self, ids: list[str], code: str) -> None:
+        driver = QueueDriver()
+        driver.subscribe("a", 1)
+        driver.put("a", "1", "2")
+        refusal = driver.machine.drop(driver.now, driver.channel("a"), ids, "ann")
+        assert isinstance(refusal, Refusal) and refusal.code == code
+        assert driver.state("a") == (1, 1, 0)
+
+    def test_a_record_on_its_way_to_full_dead_letters_stays(self) -> None:
+        driver = QueueDriver(policies={"dlq/a": Policy(max_depth=0)})
+        consumer = driver.subscribe("a", 1)
+        driver.put("a", "1")
+        driver.term(consumer, "1")
+        refusal = driver.machine.drop(driver.now, driver.channel("a"), ["1"], "ann")
+        assert isinstance(refusal, Refusal) and refusal.code == "StreamFull"
+
+    def test_frees_the_key_that_a_delayed_record_blocked(self) -> None:
+        driver = QueueDriver(Policy(partitioned=True))
+        consumer = driver.subscribe("a", 1)
+        for id_ in "12":
+            driver.offer("a", Record(id_, "t", b'{"id":"%b","partitionKey":"k"}' % id_.encode()))
+        driver.commit()
+        driver.nack(consumer, "1", 60_000)
+        driver.machine.grant(driver.now, consumer, 1)
+        driver.apply()
+        assert [id_ for _, id_, _ in driver.deliveries] == ["1"]
+        driver.machine.drop(driver.now, driver.channel("a"), ["1"], "ann")
+        driver.apply()
+        assert [id_ for _, id_, _ in driver.deliveries] == ["1", "2"]
+
+    def test_a_refused_commit_brings_it_back(self) -> None:
+        driver = QueueDriver()
+        driver.put("a", "1")
+        driver.machine.drop(driver.now, driver.channel("a"), ["1"], "ann")
+        driver.refuse()
+        driver.advance(60_000)
+        assert driver.state("a") == (1, 0, 0)
+        assert driver.channel("a").counters.drop == 0

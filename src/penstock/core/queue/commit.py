@@ -135,7 +135,7 @@ def _restore(state: QueueState, now: Now, fact: Settle) -> None:
     name = _UNDO[fact.event]
     setattr(channel.counters, name, getattr(channel.counters, name) - 1)
     state.totals.settles_refused += 1
-    if fact.event == "drop":  # undone newest first, so this restores their order
+    if fact.event == "drop" and fact.reason == "overflow":  # undone newest first, so this restores their order
         channel.make_ready(record, now.us, first=True)
         return
     if fact.event == "dead" and record.fate and record.due_wall_us:

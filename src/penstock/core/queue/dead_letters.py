@@ -1,4 +1,4 @@
-"""Moving records between channels: dead letters and redrive; and purging.
+"""Moving records between channels: dead letters and redrive; and dropping records: all that wait, or some by id.
 
 A record that moves is held at its origin while a `Send` takes a copy to the other channel. The origin settles it only when the copy
 is accepted, in the same commit. So a full dead-letter channel loses nothing: the record stays held and is retried.
@@ -6,10 +6,13 @@ is accepted, in the same commit. So a full dead-letter channel loses nothing: th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.core.clock import Now
 from penstock.core.effects import Job, Send
 from penstock.core.errors import Refusal
 from penstock.core.queue.channel import Channel
+from penstock.core.queue.deliver import dispatch
 from penstock.core.queue.enqueue import RETRY_WRITE_MS, admit, enqueue
 from penstock.core.queue.ready_order import take_out
 from penstock.core.queue.state import Cause, QueueState
@@ -140,26 +143,35 @@ def sent(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> No
         return
     assert send.job is not None
     channel.leave(record)
-    channel.put_back(record, send.job.kept, now.us)  # they were taken from the front, in order
+    place = send.job.kept  # they were taken from the front, in order
+    if send.job.is_chosen:
+        later = (n for n, other in enumerate(channel.ready) if other.seq > record.seq)
+        place = next(later, len(channel.ready))
+    channel.put_back(record, place, now.us)
     send.job.kept += 1
 
 
-def redrive(state: QueueState, now: Now, name: str, limit: int) -> Job | Refusal:
-    """Send dead letters back where they came from, oldest first. The job is counted when the effects are applied."""
-    job = begin_redrive(state, now, name, limit)
+def redrive(state: QueueState, now: Now, name: str, limit: int, ids: Iterable[str] | None = None) -> Job | Refusal:
+    """Send dead letters back where they came from. The job is counted when the effects are applied."""
+    job = begin_redrive(state, now, name, limit, ids)
     if isinstance(job, Job):
-        send_back(state, job, limit)
+        send_back(state, job, len(job.waiting))
     return job
 
 
-def begin_redrive(state: QueueState, now: Now, name: str, limit: int) -> Job | Refusal:
-    """Hold the dead letters that go back; `send_back` sends them."""
+def begin_redrive(
+    state: QueueState, now: Now, name: str, limit: int, ids: Iterable[str] | None = None
+) -> Job | Refusal:
+    """Hold the dead letters that go back, the oldest ones or those with the given ids; `send_back` sends them."""
     channel = state.find(dead_name(name))
     if isinstance(channel, Refusal):
         hint = "an envelope comes there by `term`, or after `maxDeliveries`"
         return Refusal("UnknownStream", f"there are no dead letters in `{dead_name(name)}`", ref=name, hint=hint)
     state.rest(channel, now)
-    return Job(waiting=_hold(channel, take_out(channel.ready, limit)))
+    taken = take_out(channel.ready, limit) if ids is None else _take_chosen(channel, ids)
+    if isinstance(taken, Refusal):
+        return taken
+    return Job(waiting=_hold(channel, taken), is_chosen=ids is not None)
 
 
 def send_back(state: QueueState, job: Job, count: int) -> None:
@@ -197,3 +209,42 @@ def purge(state: QueueState, now: Now, channel: Channel, doomed: list[Record] | 
         state.settle(record, "purged", now)
     state.rest(channel, now)
     return len(doomed)
+
+
+def drop(state: QueueState, now: Now, channel: Channel, ids: Iterable[str], peer: str) -> int | Refusal:
+    """Drop ready or delayed records by their ids, all of them or none. `peer` is the party that asked."""
+    chosen = _take_chosen(channel, ids)
+    if isinstance(chosen, Refusal):
+        return chosen
+    for record in chosen:
+        channel.counters.drop += 1
+        reason = "requested"
+        state.commit_log.facts.append(Settle("drop", record, peer, record.attempt, record.first_wall_us, reason))
+        state.settle(record, "dropped", now)
+    dispatch(state, now, channel)  # a dropped record may have blocked others of its key
+    state.rest(channel, now)
+    return len(chosen)
+
+
+def _take_chosen(channel: Channel, ids: Iterable[str]) -> list[Record] | Refusal:
+    """Take out the ready or delayed records with these ids; none, and a refusal, if one of them does not wait here."""
+    found = []
+    for id_ in dict.fromkeys(ids):
+        record = channel.live.get(id_)
+        match None if record is None else record.state:
+            case 1 | 3:  # READY, DELAYED
+                assert record is not None
+                found.append(record)
+            case 2:  # LEASED
+                hint = "settle it, or wait until its lease ends"
+                return Refusal("NotLeaseHolder", f"`{id_}` is leased to a consumer", ref=id_, hint=hint)
+            case 4:  # HELD
+                hint = f"make room in `{dead_name(channel.name)}`"
+                return Refusal("StreamFull", f"`{id_}` waits for room in the dead letters", ref=id_, hint=hint)
+            case _:
+                hint = "`penstock where ID` shows every stream that holds an id"
+                return Refusal("UnknownEnvelope", f"`{id_}` does not wait in `{channel.name}`", ref=id_, hint=hint)
+    for record in found:
+        channel.leave(record)
+        record.ticket = record.due_wall_us = 0
+    return found

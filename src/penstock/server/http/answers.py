@@ -56,6 +56,7 @@ PULLED = _struct("Pulled", {"deliveries": _list(_DELIVERY)})
 SETTLED = _struct("Settled", {"id": str, "op": str}, {"settled": bool, "leaseExpiresAt": Moment})
 REDRIVEN = _struct("Redriven", {"moved": Count, "left": Count}, {"kept": Count})
 PURGED = _struct("Purged", {"purged": Count})
+DROPPED = _struct("Dropped", {"dropped": Count})
 
 STATS = _struct("Stats", {
     **dict.fromkeys(("depth", "inflight", "delayed", "bytes", "consumers", "credit", "seq", "hot"), Count),

@@ -12,8 +12,10 @@ from penstock.dialects.courier.operations import payload_schemas, queries, views
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, SendRequest, send
 from penstock.dialects.courier.operations.payload_schemas import ValidateRequest
 from penstock.dialects.courier.operations.redrive_and_purge import (
+    DropRequest,
     RedriveRequest,
     StreamRequest,
+    drop,
     purge_steps,
     redrive_steps,
 )
@@ -55,6 +57,9 @@ ROUTES = (
     Route("POST", "/v1/purge", "purge", "Drop the envelopes that wait in a stream (admin)",
           lambda s, r: in_steps(s.runtime.survey, purge_steps(s.machine, r.now, r.principal, r.body)),
           body=StreamRequest, answer=answers.PURGED, is_idempotent=True),
+    Route("POST", "/v1/drop", "drop", "Drop envelopes that wait in a stream, by their ids (admin)",
+          lambda s, r: drop(s.machine, r.now, r.principal, r.body),
+          body=DropRequest, answer=answers.DROPPED, is_idempotent=True),
     Route("GET", "/v1/stats", "stats", "Figures of one stream",
           lambda s, r: queries.stats(s.machine, r.now, r.principal, r.query.stream),
           query=StreamQuery, answer=answers.STATS),

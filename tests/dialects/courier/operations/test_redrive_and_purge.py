@@ -10,8 +10,10 @@ from penstock.dialects.courier.operations.outcomes import Outcome
 from penstock.dialects.courier.operations.redrive_and_purge import (
     PURGE_STEP,
     REDRIVE_STEP,
+    DropRequest,
     RedriveRequest,
     StreamRequest,
+    drop,
     purge_steps,
     redrive,
     redrive_steps,
@@ -54,6 +56,21 @@ class TestMoving:
         assert value(broker, purge(broker, OPERATOR, request)) == {"purged": 1}
         nowhere = StreamRequest("nowhere")
         assert code(purge(broker, OPERATOR, nowhere)) == "UnknownStream"
+
+    def test_redrive_takes_ids(self) -> None:
+        broker = self.dead()
+        unknown = RedriveRequest("a", ids=["2"])
+        assert code(redrive(broker.machine, broker.now, ANONYMOUS, unknown)) == "UnknownEnvelope"
+        done = value(broker, redrive(broker.machine, broker.now, ANONYMOUS, RedriveRequest("a", ids=["1"])))
+        assert done == {"moved": 1, "kept": 0, "left": 0}
+
+    def test_drop_is_for_administrators(self) -> None:
+        broker = self.dead()
+        request = DropRequest("dlq/a", ["1"])
+        assert code(drop(broker.machine, broker.now, ANONYMOUS, request)) == "Forbidden"
+        assert value(broker, drop(broker.machine, broker.now, OPERATOR, request)) == {"dropped": 1}
+        nowhere = DropRequest("nowhere", ["1"])
+        assert code(drop(broker.machine, broker.now, OPERATOR, nowhere)) == "UnknownStream"
 
 
 def many(count: int) -> Broker:

@@ -51,6 +51,13 @@ def forbidden(principal: Principal, verb: str, channel: str) -> Refusal | None:
     )
 
 
+def as_known(principal: Principal, channel: str, refusal: Refusal) -> Refusal:
+    """A refusal about a channel, in the caller's name of it."""
+    stream = principal.from_channel(channel)
+    ref = stream if refusal.ref == channel else refusal.ref
+    return msgspec.structs.replace(refusal, message=refusal.message.replace(channel, stream), ref=ref)
+
+
 def check_access(machine: QueueMachine, principal: Principal, verb: str, stream: str) -> Refusal | None:
     """Check the name of a stream, then the scope; both come before any work on it."""
     return stream_problem(stream, machine.limits.name_max) or forbidden(principal, verb, principal.to_channel(stream))

@@ -21,7 +21,7 @@ from penstock.core.queue.inspect import place
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.core.tenants import dead_name
-from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access, forbidden
+from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, as_known, check_access, forbidden
 
 
 def readable(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Channel | Refusal:
@@ -31,8 +31,7 @@ def readable(machine: QueueMachine, now: Now, principal: Principal, stream: str)
         return refusal
     channel = machine.find(principal.to_channel(stream))
     if isinstance(channel, Refusal):
-        message = channel.message.replace(principal.to_channel(stream), stream)
-        return msgspec.structs.replace(channel, message=message, ref=stream)
+        return as_known(principal, principal.to_channel(stream), channel)
     machine.rest(channel, now)
     return channel
 

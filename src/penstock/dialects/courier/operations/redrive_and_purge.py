@@ -1,4 +1,4 @@
-"""`POST /v1/redrive` and `POST /v1/purge`: send dead letters back to their stream, and drop what waits in one."""
+"""`POST /v1/redrive`, `/v1/purge` and `/v1/drop`: send dead letters back to their stream, and drop what waits in one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.core.queue.dead_letters import doom
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.core.tenants import dead_name, home_name
-from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access, forbidden
+from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, as_known, check_access, forbidden
 from penstock.dialects.courier.wire.request_checks import Steps
 
 PURGE_STEP = 5_000
@@ -23,17 +23,30 @@ REDRIVE_STEP = 2_000
 """Dead letters that go back in one turn: about 10 ms."""
 
 
+IDS_MAX = 1_000
+"""Ids of one request: taking one record out of a long stream visits the others."""
+Ids = Annotated[list[str], msgspec.Meta(min_length=1, max_length=IDS_MAX)]
+
+
 class RedriveRequest(msgspec.Struct, forbid_unknown_fields=True):
     """`POST /v1/redrive`."""
 
     stream: str
     max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1_000
+    ids: Ids | None = None
+    """Only these dead letters, all of them or none."""
 
 
 class StreamRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A request that only names a stream."""
 
     stream: str
+
+
+class DropRequest(StreamRequest):
+    """`POST /v1/drop`: envelopes that wait in a stream, all of them or none."""
+
+    ids: Ids
 
 
 def redrive(machine: QueueMachine, now: Now, principal: Principal, request: RedriveRequest) -> Outcome:
@@ -53,9 +66,9 @@ def redrive_steps(
     )
     if refusal is not None:
         return refusal
-    job = machine.begin_redrive(now, dead, request.max)
+    job = machine.begin_redrive(now, dead, request.max, request.ids)
     if isinstance(job, Refusal):
-        return job
+        return as_known(principal, dead, job)
     machine.send_back(job, step)
     while job.waiting:
         yield
@@ -66,6 +79,19 @@ def redrive_steps(
         return {"moved": job.moved, "kept": job.kept, "left": 0 if channel is None else len(channel.ready)}
 
     return Result(body, machine.commit_log.gate)
+
+
+def drop(machine: QueueMachine, now: Now, principal: Principal, request: DropRequest) -> Outcome:
+    """Drop envelopes that wait in a stream, by their ids; needs `admin`."""
+    refusal = check_access(machine, principal, "admin", request.stream)
+    if refusal is not None:
+        return refusal
+    name = principal.to_channel(request.stream)
+    channel = machine.find(name)
+    dropped = channel if isinstance(channel, Refusal) else machine.drop(now, channel, request.ids, principal.name)
+    if isinstance(dropped, Refusal):
+        return as_known(principal, name, dropped)
+    return Result({"dropped": dropped}, machine.commit_log.gate)
 
 
 def purge_steps(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core.queue.policy import Policy
-from penstock.core.scopes import Principal, require
+from penstock.core.scopes import OPERATOR, Principal, require
 from penstock.dialects.courier.sessions.control.frames import FRAME_NAMES
 from penstock.dialects.courier.sessions.control.session import HELLO_MAX
 from tests.dialects.courier.talking import Broker, HandJournal, Peer, codes, envelope, filled, line
@@ -78,7 +78,7 @@ class TestTokens:
         peer = self.peer()
         fields = {
             "to": "agents/x", "env": envelope(), "stream": "agents/x", "id": "1", "n": 1, "view": "v", "op": "ack",
-            "kind": "note", "payload": 1,
+            "kind": "note", "payload": 1, "ids": ["1"],
         }  # fmt: skip
         assert codes(peer.say(type_=name, reqId=1, **fields)) == [(1, "Unauthorized")]
         assert peer.wire.closed == (1008, "Unauthorized")
@@ -524,3 +524,23 @@ class TestReads:
         (delivery,) = broker.control().say(type_="subscribe", stream="agents/Jen/inbox", credit=1)
         env = delivery["env"]
         assert (env["type"], env["payload"], env["corr"], env["id"]) == ("note", {"x": 1}, "c", result["id"])
+
+
+def test_purge_and_drop_are_answered_when_they_are_durable() -> None:
+    journal = HandJournal()
+    peer = Broker(journal=journal).control(OPERATOR)
+    for id_ in "123":
+        peer.say(type_="enqueue", to="a", env=envelope(id_), reqId=id_)
+        journal.commit()
+        peer.broker.run()
+    peer.heard()
+    assert peer.say(type_="drop", stream="a", ids=["1"], reqId="drop") == []
+    assert peer.say(type_="purge", stream="a", reqId="purge") == []
+    while journal.waiting:
+        journal.commit()
+        peer.broker.run()
+    assert [(answer["reqId"], answer["result"]) for answer in peer.heard()] == [
+        ("drop", {"dropped": 1}),
+        ("purge", {"purged": 2}),
+    ]
+    assert codes(peer.say(type_="drop", stream="a", ids=["1"], reqId=1)) == [(1, "UnknownEnvelope")]

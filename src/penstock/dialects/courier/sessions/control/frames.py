@@ -16,7 +16,7 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.dialects.courier.operations.enqueue import SendRequest
 from penstock.dialects.courier.operations.queries import PeekRequest
-from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, StreamRequest
+from penstock.dialects.courier.operations.redrive_and_purge import DropRequest, RedriveRequest, StreamRequest
 from penstock.dialects.courier.operations.settle import SettleRequest
 from penstock.dialects.courier.operations.views import SnapshotQuery
 from penstock.dialects.courier.sessions.pull import PullRequest
@@ -146,6 +146,14 @@ class RedriveFrame(_Frame, RedriveRequest, tag="redrive"):
     req_id: ReqId = None
 
 
+class PurgeFrame(_Frame, StreamRequest, tag="purge"):
+    req_id: ReqId = None
+
+
+class DropFrame(_Frame, DropRequest, tag="drop"):
+    req_id: ReqId = None
+
+
 class SnapshotFrame(_Frame, SnapshotQuery, tag="snapshot"):
     req_id: ReqId = None
 
@@ -193,6 +201,8 @@ ControlFrame = (
     | WhereFrame
     | ExplainFrame
     | RedriveFrame
+    | PurgeFrame
+    | DropFrame
     | SnapshotFrame
     | TriggerFrame
     | SchemaListFrame

@@ -20,7 +20,7 @@ from penstock.core.records import Record
 from penstock.dialects.courier.operations import payload_schemas
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue_steps, send
 from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access
-from penstock.dialects.courier.operations.redrive_and_purge import redrive_steps
+from penstock.dialects.courier.operations.redrive_and_purge import drop, purge_steps, redrive_steps
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control import frames
@@ -232,6 +232,9 @@ class ControlSession:
             case frames.RedriveFrame():
                 work = redrive_steps(self._machine, now, self.link.principal, frame)
                 self._queue.carry_out(work, partial(self._answer, frame.req_id))
+            case frames.PurgeFrame():
+                work = purge_steps(self._machine, now, self.link.principal, frame)
+                self._queue.carry_out(work, partial(self._answer, frame.req_id))
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
                 return
@@ -246,6 +249,8 @@ class ControlSession:
                 return settle(machine, now, principal, frame)
             case frames.TriggerFrame():
                 return admin.operate(machine, now, principal, frame)
+            case frames.DropFrame():
+                return drop(machine, now, principal, frame)
             case frames.SchemaListFrame():
                 return payload_schemas.listing(machine)
             case frames.SchemaValidateFrame():
