@@ -53,7 +53,7 @@ def test_a_typo_gets_the_nearest_path_as_a_hint() -> None:
 
 def test_only_routes_that_repeat_safely_keep_their_replies() -> None:
     kept = {route.name for route in routes.ROUTES if route.is_idempotent}
-    assert kept == {"enqueue", "send", "settle", "redrive", "purge"}
+    assert kept == {"enqueue", "send", "settle", "redrive", "purge", "drop"}
 
 
 def test_an_open_route_is_never_an_administrators() -> None:
