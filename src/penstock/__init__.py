@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from penstock.client.sync.space import *
     from penstock.client.sync.tokens import *
     from penstock.client.tokens import *
+    from penstock.core.errors import Forbidden as Forbidden
+    from penstock.core.errors import IdConflict as IdConflict
+    from penstock.core.errors import InvalidRequest as InvalidRequest
+    from penstock.core.errors import LeaseLost as LeaseLost
+    from penstock.core.errors import NotFound as NotFound
     from penstock.core.errors import PenstockError as PenstockError
+    from penstock.core.errors import RateLimited as RateLimited
+    from penstock.core.errors import StreamFull as StreamFull
+    from penstock.core.errors import Timeout as Timeout
+    from penstock.core.errors import Unauthorized as Unauthorized
+    from penstock.core.errors import Unavailable as Unavailable
+    from penstock.core.errors import Unreachable as Unreachable
     from penstock.core.queue.policy import Policy as Policy
     from penstock.core.queue.policy import Retry as Retry
     from penstock.core.rate_limits import Rate as Rate
@@ -25,8 +36,9 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "penstock.client": (
-        "Change Client Delivery LeaseLost LiveView Receipt Recipient Redriven Sent Settled Subscription "
-        "SyncClient SyncDelivery SyncLiveView SyncSubscription connect connect_sync"
+        "Change Client ConsumerFigures Delivery Dropped Explained LiveView PeekedRow Place Purged Reason Receipt "
+        "Recipient Redriven Sent Settled Stats StreamMetrics Subscription SyncClient SyncDelivery SyncLiveView "
+        "SyncSubscription connect connect_sync"
     ),
     "penstock.client.space": ("Feed Frame Invitation Space SpaceEnvelope SpaceError SpaceStream TargetUnsupported"),
     "penstock.client.sync.space": "SyncFeed SyncSpace SyncSpaceStream",
@@ -37,7 +49,10 @@ _EXPORTS = {
         "TokenPublisher TokenStream TruncatedStream answer_offer answer_offer_with_key load_signing_key "
         "local_relay new_signing_key"
     ),
-    "penstock.core.errors": "PenstockError",
+    "penstock.core.errors": (
+        "Forbidden IdConflict InvalidRequest LeaseLost NotFound PenstockError RateLimited StreamFull Timeout "
+        "Unauthorized Unavailable Unreachable"
+    ),
     "penstock.core.queue.policy": "Policy Retry",
     "penstock.core.rate_limits": "Rate",
     "penstock.server.embedded": "QueueCore",

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import pytest
 
 import penstock
-from penstock.client import LeaseLost
-from penstock.core.errors import PenstockError
+from penstock.core.errors import LeaseLost, PenstockError
 from penstock.testing.server import token_of
 from tests.client.cable import cable
 from tests.client.scripted_peer import run, until
@@ -76,7 +75,7 @@ def test_what_is_sent_is_in_the_inbox_with_its_sender(place, name, door):
                     {"text": "hello"},
                 )
                 await note.ack()
-            assert (await jen.stats(note.stream))["depth"] == 0
+            assert (await jen.stats(note.stream)).depth == 0
 
     run(go())
 
@@ -170,7 +169,7 @@ def test_what_fails_comes_again_and_then_to_the_dead_letters(place, stream):
             await working
             assert attempts == [1, 2]
             [dead] = await client.peek(stream, state="dead")
-            assert dead["env"]["id"] == "job-1"
+            assert dead.id == "job-1"
 
     run(go())
 
@@ -186,7 +185,7 @@ def test_no_more_is_held_than_there_is_credit_and_settling_makes_room(place, str
             async with client.subscribe(stream, credit=3) as jobs:
                 held = [await anext(jobs) for _ in range(3)]
                 stats = await client.stats(stream)
-                assert stats["inflight"] == 3
+                assert stats.inflight == 3
                 for expected in range(3, 7):
                     await held.pop(0).ack()
                     held.append(await anext(jobs))
@@ -222,7 +221,7 @@ def test_a_lease_that_cannot_be_renewed_is_lost_inside_the_handler(place, stream
             working = asyncio.create_task(subscription.work(handler))
             await lost.wait()
             await done.wait()
-            while (await client.stats(stream))["inflight"]:
+            while (await client.stats(stream)).inflight:
                 pass
             await subscription.close()
             await working
@@ -251,7 +250,7 @@ def test_a_subscription_goes_on_and_nothing_is_stored_twice_after_a_cut(place, s
                     seen.append(delivery.payload)
                     await delivery.ack()
                 assert sorted(seen) == [0, 1, 2, 3]
-            assert (await client.stats(stream))["depth"] == 0
+            assert (await client.stats(stream)).depth == 0
 
     run(go())
 
@@ -297,7 +296,7 @@ def test_the_same_without_async(place, stream):
                 jobs.close()
 
         jobs.work(handler, concurrency=2)
-        assert client.stats(stream)["depth"] == 0
+        assert client.stats(stream).depth == 0
         assert len(threads) == 2 and all(name.startswith("penstock-work") for name in threads)
 
 

@@ -113,7 +113,7 @@ def test_a_range_ends_where_the_journal_ends_and_an_empty_one_asks_nothing(scrip
         (Scripted(b"<html>", 504), "Timeout", "answered 504"),
         (Scripted(b"<html>"), "UnknownRoute", "not as a Penstock would"),
         (Scripted({"end": 9}), "UnknownRoute", "not as a Penstock would"),
-        (Scripted(status=0), "Unreachable", "does not answer"),
+        (Scripted(status=0), "Unreachable", "gave no HTTP answer"),
     ],
 )
 def test_an_error_has_the_code_of_the_server_or_of_its_status(

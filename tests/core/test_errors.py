@@ -65,3 +65,25 @@ def test_the_exception_carries_the_refusal() -> None:
     error = PenstockError(Refusal("Draining", "bye"))
     assert (error.code, error.retryable) == ("Draining", True)
     assert str(error).splitlines() == ["Draining: bye", f"hint: {TABLE['Draining'].hint}"]
+
+
+@pytest.mark.promise("SDK and command line", "every error is a `PenstockError` with a hint, and a subclass by its code")
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("Timeout", "Timeout"), ("Unauthorized", "Unauthorized"), ("Unreachable", "Unreachable"), ("Forbidden", "Forbidden"),
+        ("StreamFull", "StreamFull"), ("LeaseExpired", "LeaseLost"), ("NotLeaseHolder", "LeaseLost"),
+        ("UnknownStream", "NotFound"), ("UnknownEnvelope", "NotFound"), ("IdConflict", "IdConflict"),
+        ("InvalidEnvelope", "InvalidRequest"), ("QuotaExceeded", "RateLimited"), ("Draining", "Unavailable"),
+        ("Internal", "PenstockError"),
+    ],
+)  # fmt: skip
+def test_an_error_is_made_as_the_class_of_its_code(code: str, kind: str) -> None:
+    error = PenstockError(Refusal(code, "x"))
+    assert type(error).__name__ == kind and isinstance(error, PenstockError)
+    assert (error.code, error.message, error.hint) == (code, "x", TABLE[code].hint)
+    assert PenstockError(Refusal(code, "x", hint="do y")).hint == "do y"
+
+
+def test_the_codes_of_the_classes_are_codes_of_the_table() -> None:
+    assert set(PenstockError._classes) <= set(TABLE)

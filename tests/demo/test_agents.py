@@ -107,8 +107,8 @@ def test_a_job_that_cannot_be_done_is_a_dead_letter(server: MemoryServer, monkey
             await client.enqueue(agents.STREAM, [job(agents.HOPELESS), job(agents.HOPELESS + 1)])
             while not (dead := await client.peek(agents.STREAM, state="dead")):
                 pass
-            assert [row["env"]["id"] for row in dead] == [f"job-{agents.HOPELESS}"]
-            while (stats := await client.stats(agents.STREAM))["inflight"] or stats["depth"]:
+            assert [row.id for row in dead] == [f"job-{agents.HOPELESS}"]
+            while (stats := await client.stats(agents.STREAM)).inflight or stats.depth:
                 pass
 
     run(work)
@@ -120,10 +120,10 @@ def test_a_job_may_be_delayed(server: MemoryServer, monkeypatch: pytest.MonkeyPa
     async def work() -> None:
         async with acting(server, "sam"), server.connect() as client:
             await client.enqueue(agents.STREAM, job(1))
-            while not (await client.stats(agents.STREAM))["delayed"]:
+            while not (await client.stats(agents.STREAM)).delayed:
                 pass
             [row] = await client.peek(agents.STREAM, state="delayed")
-            assert row["env"]["id"] == "job-1"
+            assert row.id == "job-1"
 
     run(work)
 
@@ -132,7 +132,7 @@ def test_ops_takes_alerts(server: MemoryServer) -> None:
     async def work() -> None:
         async with acting(server, "ops"), server.connect() as client:
             await client.send("ops", {"rule": "rate"}, type="alert")
-            while (stats := await client.stats("agents/ops/inbox"))["inflight"] or stats["depth"]:
+            while (stats := await client.stats("agents/ops/inbox")).inflight or stats.depth:
                 pass
 
     run(work)

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from penstock.client.control.frames import Receipt, Recipient, Redriven, Sent, Settled
+from penstock.client.control.frames import Receipt, Recipient, Sent, Settled
 from penstock.client.queue.client import Client
 from penstock.client.queue.connect import connect
-from penstock.client.queue.delivery import Delivery, LeaseLost
+from penstock.client.queue.delivery import Delivery
 from penstock.client.queue.live_view import Change, LiveView
 from penstock.client.queue.subscription import Subscription
 from penstock.client.sync.queue import SyncClient, SyncDelivery, SyncLiveView, SyncSubscription, connect_sync
+from penstock.dialects.courier.wire.answers import (
+    ConsumerFigures,
+    Dropped,
+    Explained,
+    PeekedRow,
+    Place,
+    Purged,
+    Reason,
+    Redriven,
+    Stats,
+    StreamMetrics,
+)
 
 __all__ = [
     "Change",
     "Client",
+    "ConsumerFigures",
     "Delivery",
-    "LeaseLost",
+    "Dropped",
+    "Explained",
     "LiveView",
+    "PeekedRow",
+    "Place",
+    "Purged",
+    "Reason",
     "Receipt",
     "Recipient",
     "Redriven",
     "Sent",
     "Settled",
+    "Stats",
+    "StreamMetrics",
     "Subscription",
     "SyncClient",
     "SyncDelivery",

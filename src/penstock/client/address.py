@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,10 @@ GATEWAY_FILES = (Path("penstock/run/endpoints.json"), Path(".mew/penstock/run/en
 """Where `penstock gateway start` writes them: next to the space's file, or in `.mew`."""
 CONTROL_PATH = "/v1/control"
 _HINT = "use `tcp://host:port`, `unix:/path`, or `http://host:port`"
+TOKEN_HINT = (
+    "give a token that it knows: `token=…` in Python, `--token` on the command line, or PENSTOCK_TOKEN; "
+    "`penstock token new` makes one"
+)
 
 
 class Address(NamedTuple):
@@ -70,6 +75,28 @@ def parse(url: str) -> Address:
             return Address("ws", urlunsplit((scheme, parts.netloc, path, parts.query, "")))
         case _:
             raise _unusable(url)
+
+
+def wrong_protocol(url: str) -> Refusal:
+    """The error of a port that does not speak what its URL says: most often the other port of the same server."""
+    place = urlsplit(url).netloc
+    if url.startswith("tcp:"):
+        hint = f"if it is the HTTP port, use `http://{place}`; the control port is {DEFAULT_PORT} by default"
+        return Refusal("Unreachable", f"{url} does not speak Control v1", hint=hint)
+    hint = f"if it is the control port, `connect` takes `tcp://{place}`; the HTTP port is 8787 by default"
+    return Refusal("Unreachable", f"{url} gave no HTTP answer", hint=hint)
+
+
+def reason_of(error: OSError) -> str:
+    """The reason of a failed connection, without error numbers."""
+    if error.errno == errno.ECONNREFUSED:
+        return "connection refused"
+    return error.strerror or str(error)
+
+
+def bad_token(url: str, token: str | None) -> Refusal:
+    """The error of a server that rejects the token, or needs one."""
+    return Refusal("Unauthorized", f"{url} {'does not know this' if token else 'needs a'} token", hint=TOKEN_HINT)
 
 
 def read_endpoints(file: Path = ENDPOINTS_FILE) -> ServerEndpoints | None:

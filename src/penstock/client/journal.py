@@ -9,12 +9,13 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, RemoteDisconnected
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from penstock.client.address import wrong_protocol
 from penstock.core.errors import TABLE, PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ class RemoteServer:
             connection.request(method, path, data, headers)
             response = connection.getresponse()
             answer = response.read()
+        except RemoteDisconnected:
+            raise PenstockError(wrong_protocol(self._url)) from None
         except (OSError, HTTPException) as error:
             refusal = Refusal("Unreachable", f"`{self._url}` does not answer: {error}")
             raise PenstockError(refusal) from None

@@ -6,6 +6,8 @@ Python code calls us: the SDK, `QueueCore` and the CLI. Codes are frozen: client
 
 from __future__ import annotations
 
+from typing import ClassVar, Self
+
 import msgspec
 
 
@@ -59,6 +61,8 @@ _ROWS = (
      "take a longer lease or extend it while working"),
     ("NotLeaseHolder", 409, None, False, "this envelope is leased by another consumer, or not leased",
      "settle only what was delivered to you"),
+    ("EnvelopeLeased", 409, None, False, "the envelope is with a consumer",
+     "settle it, or wait until its lease ends"),
     ("IdConflict", 409, None, False, "the id was used before with other content",
      "give each envelope its own id; resend the very same bytes, `ts` included, to retry"),
     ("TriggerInConfig", 409, None, False, "the trigger comes from the config file",
@@ -161,16 +165,42 @@ class Refusal(msgspec.Struct, frozen=True):
 class PenstockError(Exception):
     """A refusal, raised where Python code called us. Its text has the code, what happened, and the hint.
 
+    Catch a subclass for what you can handle, and this class for the rest: every error is made as the subclass of its code.
+
     Example:
         try:
             await client.stats("no/such/stream")
+        except penstock.NotFound as error:
+            print(error.message, error.hint)
         except penstock.PenstockError as error:
-            print(error.code, error.retryable, error.refusal.message)
+            print(error.code, error.retryable)
     """
+
+    _classes: ClassVar[dict[str, type[PenstockError]]] = {}
+
+    def __init_subclass__(cls, *, codes: str = "") -> None:
+        super().__init_subclass__()
+        PenstockError._classes.update(dict.fromkeys(codes.split(), cls))
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        kind: type[Self] = cls
+        if cls is PenstockError and isinstance(args[0], Refusal):
+            kind = PenstockError._classes.get(args[0].code, cls)  # type: ignore[assignment]  # a subclass
+        return super().__new__(kind)
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.code}: {refusal.message}\nhint: {refusal.hint or refusal.kind.hint}")
         self.refusal = refusal
+
+    @property
+    def message(self) -> str:
+        """What happened, in one line."""
+        return self.refusal.message
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        return self.refusal.hint or self.refusal.kind.hint
 
     @property
     def code(self) -> str:
@@ -181,3 +211,54 @@ class PenstockError(Exception):
     def retryable(self) -> bool:
         """Whether the same request may succeed later."""
         return self.refusal.kind.retryable
+
+
+class InvalidRequest(
+    PenstockError,
+    codes="InvalidJSON InvalidEnvelope InvalidRequest AddressMismatch InvalidCredit Unsupported SchemaMismatch TooLarge",
+):
+    """What you sent cannot be accepted as it is."""
+
+
+class Unauthorized(PenstockError, codes="Unauthorized"):
+    """The server needs a token, or does not know yours."""
+
+
+class Forbidden(PenstockError, codes="Forbidden"):
+    """Your token does not have the scope for this."""
+
+
+class NotFound(PenstockError, codes="UnknownStream UnknownView UnknownTrigger UnknownEnvelope UnknownParticipant"):
+    """There is no such stream, view, trigger, envelope or participant."""
+
+
+class IdConflict(PenstockError, codes="IdConflict"):
+    """The stream stored another envelope under this id."""
+
+
+class LeaseLost(PenstockError, codes="LeaseExpired NotLeaseHolder"):
+    """The lease ended before the delivery was settled, so the server delivers the envelope again.
+
+    Settling a delivery raises it, and so does a handler's current `await` inside `Subscription.work`. Stop the work on that delivery:
+    another consumer may already have it.
+    """
+
+
+class StreamFull(PenstockError, codes="StreamFull"):
+    """The stream holds as many envelopes or bytes as it may. Retry later."""
+
+
+class RateLimited(PenstockError, codes="RateLimited QuotaExceeded SlowConsumer"):
+    """You send or open more than a limit allows. Retry later."""
+
+
+class Unavailable(PenstockError, codes="Draining JournalUnavailable"):
+    """The server accepts nothing new at the moment. Retry later."""
+
+
+class Timeout(PenstockError, codes="Timeout"):
+    """There was no answer in time."""
+
+
+class Unreachable(PenstockError, codes="Unreachable"):
+    """There is no connection to the server."""

@@ -1,4 +1,4 @@
-"""Commands that enqueue: from arguments, files and stdin; and redrive."""
+"""Commands that enqueue: from arguments, files and stdin."""
 
 from __future__ import annotations
 
@@ -22,9 +22,3 @@ def test_enqueue_from_arguments_files_and_stdin(cli, stream, tmp_path):
     assert json.loads(ok(cli("stats", stream, "--json")))["depth"] == 604
     bad = cli("enqueue", "--to", stream, "--file", "-", stdin='{"id":"x","type":"t","payload":1}\n{oops\n')
     assert bad.returncode == 1 and "error: InvalidJSON: line 2" in bad.stderr
-
-
-def test_no_dead_letters_to_redrive_is_said_in_these_words(cli, stream):
-    ok(cli("enqueue", "--to", stream, "--type", "t", "--payload", "1"))
-    done = cli("redrive", stream)
-    assert done.returncode == 1 and "there are no dead letters" in done.stderr

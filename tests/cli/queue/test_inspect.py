@@ -41,4 +41,4 @@ def test_an_unreachable_server_is_an_error(cli):
 
 def test_the_http_port_used_as_control_port_is_reported(cli, server):
     done = cli("stats", "--url", server.http.replace("http://", "tcp://"))
-    assert done.returncode == 1 and "`http://HOST:PORT`" in done.stderr
+    assert done.returncode == 1 and f"use `{server.http}`" in done.stderr

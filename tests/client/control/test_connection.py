@@ -26,11 +26,11 @@ def test_answers_match_their_requests_in_any_order_and_any_chunks():
     async def go():
         async with peer() as server:
             client, line = await linked(server)
-            tasks = [asyncio.ensure_future(client.stats(name)) for name in "abc"]
-            frames = [await line.read("stats") for _ in "abc"]
+            tasks = [asyncio.ensure_future(client.snapshot(name)) for name in "abc"]
+            frames = [await line.read("snapshot") for _ in "abc"]
             answers = b"".join(
                 b'{"type":"ok","reqId":"%b","result":{"name":"%b"}}\n'
-                % (frame["reqId"].encode(), frame["stream"].encode())
+                % (frame["reqId"].encode(), frame["view"].encode())
                 for frame in reversed(frames)
             )
             for byte in answers:
@@ -114,11 +114,11 @@ def test_a_request_that_kills_every_connection_is_given_up():
     async def go():
         async with peer() as server:
             client, line = await linked(server)
-            asking = asyncio.ensure_future(client.stats("jobs"))
+            asking = asyncio.ensure_future(client.snapshot("jobs"))
             for attempt in range(pending.SENDS_MAX):
                 if attempt:
                     line = await server.accept()
-                await line.read("stats")
+                await line.read("snapshot")
                 await line.cut()
             with pytest.raises(PenstockError) as caught:
                 await asking
@@ -132,14 +132,14 @@ def test_a_late_answer_is_a_timeout_and_then_ignored():
     async def go():
         async with peer() as server:
             client, line = await linked(server, timeout=0.05)
-            asking = asyncio.ensure_future(client.stats("jobs"))
-            late = await line.read("stats")
+            asking = asyncio.ensure_future(client.snapshot("jobs"))
+            late = await line.read("snapshot")
             with pytest.raises(PenstockError) as caught:
                 await asking
             assert caught.value.code == "Timeout"
             line.ok(late, depth=1)
-            asking = asyncio.ensure_future(client.stats("other"))
-            line.ok(await line.read("stats"), depth=2)
+            asking = asyncio.ensure_future(client.snapshot("other"))
+            line.ok(await line.read("snapshot"), depth=2)
             assert await asking == {"depth": 2}
             await client.close()
 
@@ -164,11 +164,11 @@ def test_bytes_that_are_not_json_end_the_link_and_the_client_comes_back():
     async def go():
         async with peer() as server:
             client, line = await linked(server)
-            asking = asyncio.ensure_future(client.stats("jobs"))
-            await line.read("stats")
+            asking = asyncio.ensure_future(client.snapshot("jobs"))
+            await line.read("snapshot")
             line.raw(b"HTTP/1.1 400 Bad Request\n")
             line = await server.accept()
-            line.ok(await line.read("stats"), depth=3)
+            line.ok(await line.read("snapshot"), depth=3)
             assert await asking == {"depth": 3}
             await client.close()
 
@@ -179,8 +179,8 @@ def test_without_reconnect_the_loss_is_the_end_and_says_why():
     async def go():
         async with peer() as server:
             client, line = await linked(server, reconnect=False)
-            asking = asyncio.ensure_future(client.stats("jobs"))
-            await line.read("stats")
+            asking = asyncio.ensure_future(client.snapshot("jobs"))
+            await line.read("snapshot")
             line.say({"type": "error", "reqId": "req", "code": "Draining", "detail": "going down"})
             await line.cut()
             with pytest.raises(PenstockError, match="going down"):
@@ -196,8 +196,8 @@ def test_a_token_refused_on_the_way_back_ends_the_client():
     async def go():
         async with peer() as server:
             client, line = await linked(server)
-            asking = asyncio.ensure_future(client.stats("jobs"))
-            await line.read("stats")
+            asking = asyncio.ensure_future(client.snapshot("jobs"))
+            await line.read("snapshot")
             await line.cut()
             line = await server.accept(greet=False)
             line.refuse(await line.read("hello"), "Unauthorized")

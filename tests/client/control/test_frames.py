@@ -17,7 +17,6 @@ from penstock.client.control.frames import (
     decode_frame,
     head,
     now_text,
-    rows_of,
 )
 
 
@@ -63,11 +62,6 @@ def test_a_head_lacks_its_brace_and_leaves_out_none():
 def test_a_receipt_speaks_of_its_first_envelope():
     receipt = Receipt(["a", "b"], [4, 5], ["a"])
     assert (receipt.id, receipt.seq, receipt.duplicate) == ("a", 4, True)
-
-
-def test_rows_are_empty_where_a_result_has_none():
-    assert rows_of({"rows": [{"a": 1}]}, "rows") == [{"a": 1}]
-    assert rows_of({"rows": 7}, "rows") == rows_of({}, "rows") == []
 
 
 def test_the_time_has_the_form_of_an_envelope():

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.client import LeaseLost
-from penstock.core.errors import PenstockError
+from penstock.core.errors import LeaseLost, PenstockError
 from tests.client.queue.test_subscription import subscribed
 from tests.client.scripted_peer import peer, run
 

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 import penstock
+from penstock.client.address import bad_token
+from penstock.client.journal import RemoteServer
 from penstock.core.errors import PenstockError
 from tests.client.scripted_peer import peer, run
 
@@ -142,7 +144,41 @@ def test_a_peer_that_speaks_http_is_named_with_the_address_to_use():
             line = await server.accept(greet=False)
             await line.read("hello")
             line.raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            with pytest.raises(PenstockError, match=r"http://HOST:PORT"):
+            with pytest.raises(PenstockError, match=r"use `http://127"):
                 await opening
 
     run(go())
+
+
+TOKENS = "auth: {tokens: [{token: one-secret-of-many, name: t, scopes: ['streams:*:read']}]}\n"
+
+
+@pytest.mark.promise(
+    "SDK and command line", "a wrong token, scheme or port is an error whose hint says what to write instead"
+)
+def test_real_servers_get_hints_that_name_the_repair(start_server):
+    server = start_server(config=TOKENS)
+    control, http = server.control.removeprefix("tcp://"), server.http.removeprefix("http://")
+
+    async def refused(url, kind, *words, token=None):
+        with pytest.raises(kind) as caught:
+            await penstock.connect(url, token)
+        for word in words:
+            assert word in str(caught.value), caught.value
+
+    async def go():
+        for url in (server.control, server.http):
+            await refused(url, penstock.Unauthorized, "needs a token", "`token=…`", "PENSTOCK_TOKEN")
+            await refused(url, penstock.Unauthorized, "does not know this token", "`token=…`", token="wrong")
+            assert "wrong" not in str(bad_token(url, "wrong"))
+        await refused(f"tcp://{http}", penstock.Unreachable, "does not speak Control v1", f"use `http://{http}`")
+        await refused(f"http://{control}", penstock.Unreachable, "gave no HTTP answer", f"`tcp://{control}`")
+        await refused(f"https://{http}", penstock.Unreachable, "TLS", "`http://`")
+        await refused(f"http://{http}/nope", penstock.PenstockError, "404", "without a path")
+        await refused("tcp://127.0.0.1:1", penstock.Unreachable, "connection refused", "`penstock up`")
+        with pytest.raises(penstock.Unreachable, match="gave no HTTP answer"):
+            await penstock.Space(f"http://{control}", space="lab", participant="sam", token="x").open()
+
+    run(go())
+    with pytest.raises(penstock.Unreachable, match="gave no HTTP answer"):
+        RemoteServer(f"http://{control}").reload()

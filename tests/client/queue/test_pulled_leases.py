@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import penstock
-from penstock.client import LeaseLost
+from penstock.core.errors import LeaseLost
 from tests.client.control.test_connection import linked
 from tests.client.queue.test_client import message
 from tests.client.scripted_peer import peer, run

@@ -35,7 +35,7 @@ def test_ask_and_reply(server, stream):
             [note] = await asker.pull(f"agents/{name}-a/inbox", wait_ms=5000)
             assert note.payload == "unrelated"
             await note.ack()
-            assert (await asker.stats(f"agents/{name}-a/inbox"))["depth"] == 0
+            assert (await asker.stats(f"agents/{name}-a/inbox")).depth == 0
 
     run(go())
 

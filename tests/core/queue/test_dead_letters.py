@@ -458,7 +458,7 @@ class TestDrop:
         driver.advance(120_000)
         assert driver.state("a") == (1, 0, 0)
 
-    @pytest.mark.parametrize(("ids", "code"), [(["2", "1"], "NotLeaseHolder"), (["2", "9"], "UnknownEnvelope")])
+    @pytest.mark.parametrize(("ids", "code"), [(["2", "1"], "EnvelopeLeased"), (["2", "9"], "UnknownEnvelope")])
     def test_drops_nothing_if_one_id_is_leased_or_unknown(self, ids: list[str], code: str) -> None:
         driver = QueueDriver()
         driver.subscribe("a", 1)

@@ -1,4 +1,4 @@
-"""`penstock enqueue` and `redrive`: put envelopes into a stream, and dead letters back."""
+"""`penstock enqueue`: put envelopes into a stream."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, payload_of, run
-from penstock.cli.output import print_json, print_line, print_note, print_result
+from penstock.cli.output import print_json, print_line, print_note
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
-    from penstock.client import Client, Redriven
+    from penstock.client import Client
 
 BATCH = 256
 """Envelopes of one request."""
@@ -129,21 +129,3 @@ def _address(envelope: dict[str, Any]) -> str:
         hint = "add --to STREAM, or give each envelope a `to`"
         raise PenstockError(Refusal("InvalidEnvelope", "an envelope has no `to`", hint=hint))
     return to
-
-
-def redrive(
-    stream: str,
-    *,
-    max_: Annotated[int | None, Parameter(name="--max", help="Move at most this many.")] = None,
-    common: Common = DEFAULTS,
-) -> None:
-    """Move the dead letters of a stream back to it.
-
-    For example:
-
-      penstock redrive jobs
-      penstock redrive jobs --max 10 --json
-    """
-
-    redriven: Redriven = run(common, lambda client: client.redrive(stream, max=max_))
-    print_result(redriven, f"moved {redriven.moved}, left {redriven.left}", as_json=common.as_json)

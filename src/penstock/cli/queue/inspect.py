@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, run
@@ -20,7 +21,7 @@ from penstock.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client import Client
+    from penstock.client import Client, Explained, PeekedRow, Place
 
 ENVELOPE = ("id", "type", "from")
 COLUMNS = ("depth", "inflight", "rateIn", "rateOut", "latP50", "latP95")
@@ -37,14 +38,14 @@ def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> None:
 
     async def one(client: Client) -> None:
         numbers = await client.stats(str(stream))
-        print_result(numbers, numbers, as_json=common.as_json)
+        print_result(numbers, msgspec.to_builtins(numbers), as_json=common.as_json)
 
     async def every(client: Client) -> None:
-        streams = await client.metrics()
+        streams = await client.streams()
         now = datetime.now(UTC)
         rows = [
-            [one["id"], *(one["stats"].get(name) for name in COLUMNS), _ago(one["stats"].get("lastTs"), now)]
-            for one in sorted(streams, key=lambda one: str(one["id"]))
+            [one.id, *(msgspec.to_builtins(one.stats)[name] for name in COLUMNS), _ago(one.stats.last_ts, now)]
+            for one in sorted(streams, key=lambda one: one.id)
         ]
         columns = ["stream", *COLUMNS, "last"]
         print_rows({"streams": streams}, columns, rows, as_json=common.as_json, empty="there are no streams yet")
@@ -71,17 +72,16 @@ def peek(
       penstock peek jobs --state dead --max 100 --json
     """
 
-    rows: list[dict[str, Any]] = run(common, lambda client: client.peek(stream, state=state, max=max_))
+    rows: list[PeekedRow] = run(common, lambda client: client.peek(stream, state=state, max=max_))
     cells = [
-        [
-            row.get("seq"),
-            row.get("attempt"),
-            *(row["env"].get(name) for name in ENVELOPE),
-            compact(row["env"].get("payload")),
-        ]
-        for row in rows
+        [row.seq, row.attempt, *(row.envelope.get(name) for name in ENVELOPE), compact(row.payload)] for row in rows
     ]
     columns = ["seq", "attempt", *ENVELOPE, "payload"]
+    if state == "dead":
+        columns.append("because")
+        for line, row in zip(cells, rows, strict=True):
+            cause = (row.envelope.get("headers") or {}).get("x-courier", {})
+            line.append(": ".join(filter(None, (cause.get("reason"), cause.get("lastError")))) or None)
     print_rows({"rows": rows}, columns, cells, as_json=common.as_json, empty=f"no {state} envelopes in {stream}")
 
 
@@ -94,14 +94,14 @@ def where(id_: Annotated[str, Parameter(name="ID")], /, *, common: Common = DEFA
       penstock where m-17 --json
     """
 
-    places: list[dict[str, Any]] = run(common, lambda client: client.where(id_))
+    places: list[Place] = run(common, lambda client: client.where(id_))
     if common.as_json:
         print_json({"id": id_, "places": places})
         return
     for number, place in enumerate(places):
         if number:
             print_line("")
-        print_fields(place)
+        print_fields(msgspec.to_builtins(place))
 
 
 def explain(stream: str, *, common: Common = DEFAULTS) -> None:
@@ -112,13 +112,13 @@ def explain(stream: str, *, common: Common = DEFAULTS) -> None:
       penstock explain agents/jen/inbox
     """
 
-    answer: dict[str, Any] = run(common, lambda client: client.explain(stream))
+    answer: Explained = run(common, lambda client: client.explain(stream))
     if common.as_json:
         print_json(answer)
         return
-    print_line(f"{stream} is {'flowing' if answer.get('flowing') else 'not flowing'}")
-    for reason in answer.get("reasons", []):
-        print_line(f"  {reason.get('code')}: {reason.get('message')}")
-    consumers = answer.get("consumers")
-    if consumers:
+    print_line(f"{stream} is {'flowing' if answer.flowing else 'not flowing'}")
+    for reason in answer.reasons:
+        print_line(f"  {reason.code}: {reason.message}")
+    if answer.consumers:
+        consumers = msgspec.to_builtins(answer.consumers)
         print_table(list(consumers[0]), [list(consumer.values()) for consumer in consumers])

@@ -27,7 +27,7 @@ def ls(*, common: Common = DEFAULTS) -> None:
       penstock schema ls
     """
 
-    rows = run(common, lambda client: client.query("schema.list"))["schemas"]
+    rows = run(common, lambda client: client.schemas())
     cells = [(row["name"], ", ".join(row["versions"])) for row in rows]
     print_rows({"schemas": rows}, ("schema", "versions"), cells, as_json=common.as_json)
 
@@ -71,7 +71,7 @@ def validate(
     if directory is not None:
         verdict = _judge(envelope, directory)
     else:  # Encoded again: a file may have line breaks, and a control line may not.
-        verdict = run(common, lambda client: client.query("schema.validate", env=msgspec.json.decode(envelope)))
+        verdict = run(common, lambda client: client.validate(msgspec.json.decode(envelope)))
     if common.as_json:
         print_json(verdict)
     elif verdict["ok"]:

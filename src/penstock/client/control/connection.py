@@ -10,19 +10,18 @@ Invariants: after a reconnect, a repeatable request is sent again under the same
 from __future__ import annotations
 
 import asyncio
-import errno
 import random
 
 import msgspec
 from msgspec import Raw
 
-from penstock.client.address import Address
+from penstock.client.address import Address, bad_token, reason_of, wrong_protocol
 from penstock.client.control.frames import DeliverFrame, Error, LiveFrame, Ok, ServerHello, decode_frame, head
 from penstock.client.control.listener import FrameListener
 from penstock.client.control.pending import PendingRequest, PendingRequests
 from penstock.client.control.raw_connection import RawConnection
 from penstock.client.control.transport import LineTransport, open_transport
-from penstock.core.errors import PenstockError, Refusal
+from penstock.core.errors import PenstockError, Refusal, Unauthorized
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 5.0
@@ -142,10 +141,11 @@ class ControlConnection:
                 self.unread_frames += 1
                 continue
             except msgspec.DecodeError:
+                foreign = PenstockError(wrong_protocol(self.address.url))
+                if self._greeting is not None and not self._greeting.done():
+                    self._greeting.set_exception(foreign)
                 if self._transport is not None:
-                    self._transport.abort(
-                        "the server does not speak Control v1; write the URL of an HTTP port as `http://HOST:PORT`"
-                    )
+                    self._transport.abort(foreign.message)
                 return
             if isinstance(frame, DeliverFrame):
                 listener = self._listeners.get(frame.sub_id)
@@ -239,9 +239,12 @@ class ControlConnection:
         except TimeoutError:
             self._abandon_transport()
             raise _error("Unreachable", f"{self.address.url} did not answer in time") from None
+        except Unauthorized:
+            self._abandon_transport()
+            raise PenstockError(bad_token(self.address.url, self._token)) from None
         except OSError as error:
             self._abandon_transport()
-            raise _error("Unreachable", f"cannot connect to {self.address.url}: {_reason(error)}") from error
+            raise _error("Unreachable", f"cannot connect to {self.address.url}: {reason_of(error)}") from error
         except BaseException:
             self._abandon_transport()
             raise
@@ -322,13 +325,6 @@ class ControlConnection:
                     await transport.closed()
             except TimeoutError:
                 transport.abandon()
-
-
-def _reason(error: OSError) -> str:
-    """The reason of a failed connection, without error numbers."""
-    if error.errno == errno.ECONNREFUSED:
-        return "connection refused"
-    return error.strerror or str(error)
 
 
 def _error(code: str, message: str, *, hint: str | None = None) -> PenstockError:

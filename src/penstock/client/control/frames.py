@@ -174,15 +174,6 @@ class Sent(Struct, frozen=True):
     recipient: Recipient | None = None
 
 
-class Redriven(Struct, frozen=True):
-    """The result of a redrive: how many dead letters were moved back, and how many are left."""
-
-    moved: int
-    left: int
-    kept: int = 0
-    """Dead letters that could not be moved, for example because the stream is full."""
-
-
 class Settled(Struct, frozen=True, rename="camel"):
     """The outcome of a settle by id."""
 
@@ -225,9 +216,3 @@ def head(kind: str, /, **fields: object) -> bytes:
     """A frame without its closing brace, so that the connection can add the `reqId`; None is left out."""
     given: Mapping[str, object] = {name: value for name, value in fields.items() if value is not None}
     return encode({"type": kind, **given})[:-1]
-
-
-def rows_of(result: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The list under a name in a result; empty if there is no list."""
-    rows = result.get(name)
-    return rows if isinstance(rows, list) else []

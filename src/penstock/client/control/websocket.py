@@ -7,16 +7,19 @@ also bounds the queue.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 
 import aiohttp
 
-from penstock.client.address import Address
+from penstock.client.address import CONTROL_PATH, Address, wrong_protocol
 from penstock.client.control.transport import LINE_MAX, WRITE_HIGH, LineReceiver, LineTransport
 from penstock.core.errors import PenstockError, Refusal
 
-PING_S = 30.0
 CLOSE_S = 1.0
 """How long the closing handshake may take."""
+PING_S = 30.0
+STATUSES = {401: "Unauthorized", 403: "Forbidden", 404: "UnknownRoute", 429: "RateLimited", 503: "Draining"}
+"""The error of an upgrade that was answered with this status."""
 MESSAGE_BYTES = 1024 * 1024
 """The most bytes of lines to combine into one message; a longer line is sent alone."""
 
@@ -129,32 +132,46 @@ class WebSocketTransport:
         return message
 
 
+async def open_websocket(address: Address, receiver: LineReceiver, token: str | None) -> LineTransport:
+    """Dial. Raises OSError or PenstockError when that fails, or when the server has no control endpoint there."""
+
+    def refused(status: int) -> Refusal:
+        code = STATUSES.get(status, "Unreachable")
+        hint = f"use the URL without a path: Control v1 is at `{CONTROL_PATH}`" if status == 404 else None
+        return Refusal(code, f"{address.url} answered with status {status}", hint=hint)
+
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return WebSocketTransport(*await dial_websocket(address.url, refused, headers=headers), receiver)
+
+
 async def dial_websocket(
-    url: str, *, headers: dict[str, str] | None = None, close_s: float = CLOSE_S
+    url: str, refused: Callable[[int], Refusal], *, headers: Mapping[str, str] | None = None
 ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
-    """Open a WebSocket in a session of its own. Raises the errors of aiohttp."""
+    """Open a WebSocket. `refused` makes the error of an HTTP status. Raises OSError when the server is not reached."""
     session = aiohttp.ClientSession()
+    failure: Exception
     try:
-        timeout = aiohttp.ClientWSTimeout(ws_close=close_s)
-        socket = await session.ws_connect(
-            url, headers=headers, max_msg_size=LINE_MAX, heartbeat=PING_S, compress=0, timeout=timeout
+        return session, await session.ws_connect(
+            url,
+            headers=headers,
+            max_msg_size=LINE_MAX,
+            heartbeat=PING_S,
+            compress=0,
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
         )
+    except aiohttp.WSServerHandshakeError as error:
+        failure = PenstockError(refused(error.status))
+    except aiohttp.ServerDisconnectedError:
+        failure = PenstockError(wrong_protocol(url))
+    except aiohttp.ClientConnectorSSLError:
+        hint = "if the server does not use TLS, write `http://` in place of `https://`"
+        failure = PenstockError(Refusal("Unreachable", f"{url} does not answer in TLS", hint=hint))
+    except aiohttp.ClientConnectorError as error:
+        failure = error.os_error
+    except aiohttp.ClientError as error:
+        failure = OSError(str(error))
     except BaseException:
         await session.close()
         raise
-    return session, socket
-
-
-async def open_websocket(address: Address, receiver: LineReceiver, token: str | None) -> LineTransport:
-    """Dial. Raises OSError when that fails, or when the server has no control endpoint there."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        session, socket = await dial_websocket(address.url, headers=headers)
-    except aiohttp.WSServerHandshakeError as error:
-        code = {401: "Unauthorized", 403: "Forbidden", 404: "UnknownRoute"}.get(error.status)
-        if code is None:
-            raise OSError(f"the upgrade was answered with status {error.status}") from error
-        raise PenstockError(Refusal(code, f"`{address.url}` answered with status {error.status}")) from error
-    except aiohttp.ClientError as error:
-        raise OSError(str(error)) from error
-    return WebSocketTransport(session, socket, receiver)
+    await session.close()
+    raise failure

@@ -13,8 +13,8 @@ from msgspec import Raw
 
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import head
-from penstock.client.queue.delivery import Delivery, LeaseLost, State
-from penstock.core.errors import PenstockError
+from penstock.client.queue.delivery import Delivery, State
+from penstock.core.errors import LeaseLost, PenstockError
 from penstock.core.limits import Limits
 
 ACKS_MAX = Limits().batch_max

@@ -19,7 +19,6 @@ from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import (
     HandlerFailure,
     Receipt,
-    Redriven,
     Sent,
     ServerHello,
     Settled,
@@ -30,7 +29,7 @@ from penstock.client.control.frames import (
     require,
 )
 from penstock.client.control.raw_connection import RawConnection
-from penstock.client.queue.delivery import Delivery, lease_error
+from penstock.client.queue.delivery import Delivery
 from penstock.client.queue.live_view import LiveView
 from penstock.client.queue.pulled_leases import PulledLeases
 from penstock.client.queue.queries import Queries
@@ -173,7 +172,7 @@ class Client(Queries):
         # We made the id, so the conflict is with our own first attempt, whose answer was lost. The copies differ because the
         # server stamps the time.
         place = (await self.where(str(fields["id"])))[0]
-        return Sent(str(fields["id"]), place["seq"], place["stream"])
+        return Sent(str(fields["id"]), place.seq, place.stream)
 
     async def ask(
         self,
@@ -286,21 +285,13 @@ class Client(Queries):
         """Settle a pulled delivery by its id, together with its lease or its stream. Raises `LeaseLost` when the lease has ended."""
         fields = {"leaseId": lease_id, "stream": stream, "delayMs": delay_ms, "reason": reason, "ms": ms}
         body = head("settle", id=id, op=op, **fields)
-        try:
-            return msgspec.json.decode(await self._repeatable(body), type=Settled)
-        except PenstockError as error:
-            raise lease_error(error) from None
+        return msgspec.json.decode(await self._repeatable(body), type=Settled)
 
-    # -- views and administration
+    # -- views
 
     def live(self, view: str, *, addr: str | None = None, credit: int = 1_000) -> LiveView:
         """Follow a view: iterate over its changes with `async for`, or open it with `async with` first. At most `credit` changes are buffered."""
         return LiveView(self._connection, view, self._new_sub_id(), addr=addr, credit=credit)
-
-    async def redrive(self, stream: str, *, max: int | None = None) -> Redriven:  # noqa: A002
-        """Move the dead letters of a stream back into it, at most `max`."""
-        result = await self._connection.request(head("redrive", stream=stream, max=max), is_repeatable=False)
-        return msgspec.json.decode(result, type=Redriven)
 
     async def uplink(self) -> RawConnection:
         """Open another connection to the same server, with the same token, for raw Control v1 lines."""
@@ -321,10 +312,10 @@ class Client(Queries):
 
     # -- inside
 
-    async def query(self, kind: str, /, **fields: object) -> dict[str, Any]:
-        """Call a reading operation of Control v1 by its name, for those without a method of their own."""
-        result = await self._repeatable(head(kind, **fields))
-        return msgspec.json.decode(result, type=dict[str, Any])
+    async def _answer(self, body: bytes, *, is_repeatable: bool) -> Raw:
+        if is_repeatable:
+            return await self._repeatable(body)
+        return await self._connection.request(body, is_repeatable=False)
 
     async def _repeatable(self, body: bytes, timeout_s: float | None = None) -> Raw:
         """Send a request that is safe to repeat: after each reconnect, and up to `retries` times after a retryable error."""

@@ -10,21 +10,10 @@ import msgspec
 from msgspec import Raw
 
 from penstock.client.control.frames import Head, Sent
-from penstock.core.errors import PenstockError, Refusal
-
-LEASE_GONE = frozenset({"LeaseExpired", "NotLeaseHolder"})
-"""Error codes of a settle that mean the lease has ended."""
+from penstock.core.errors import LeaseLost, PenstockError, Refusal
 
 decode_head = msgspec.json.Decoder(Head).decode
 decode_envelope = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-class LeaseLost(PenstockError):  # noqa: N818 - reads well in `except LeaseLost`
-    """The lease ended before the delivery was settled, so the server delivers the envelope again.
-
-    Settling a delivery raises it, and so does a handler's current `await` inside `Subscription.work`. Stop the work on that delivery:
-    another consumer may already have it.
-    """
 
 
 class State(Enum):
@@ -201,11 +190,6 @@ class Delivery:
         self._loss = error
         if was_held and self.on_loss is not None:
             self.on_loss(error)
-
-
-def lease_error(error: PenstockError) -> PenstockError:
-    """The error as `LeaseLost` if its code means that the lease ended."""
-    return LeaseLost(error.refusal) if error.code in LEASE_GONE else error
 
 
 def raise_first(errors: Sequence[PenstockError]) -> None:

@@ -14,9 +14,9 @@ from msgspec import Raw
 
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import PullResult, Sent, Settled, head
-from penstock.client.queue.delivery import Delivery, LeaseLost, State, lease_error
+from penstock.client.queue.delivery import Delivery, State
 from penstock.client.queue.renewals import Renewals, half_lease_s
-from penstock.core.errors import PenstockError
+from penstock.core.errors import LeaseLost, PenstockError
 
 decode_pull = msgspec.json.Decoder(PullResult).decode
 
@@ -118,7 +118,6 @@ class PulledLeases:
                 self._forget(delivery)
 
     def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
-        error = lease_error(error)
         if isinstance(error, LeaseLost):
             self.lost(delivery, error)
         return error

@@ -1,35 +1,53 @@
-"""Operations of a client that only read: counters, envelopes, views, triggers."""
-
-# size: the reading half of `Client`, apart to keep both readable
+"""Operations of a client that look at streams and envelopes, and that move or drop what waits."""
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
-from penstock.client.control.frames import rows_of
+import msgspec
+from msgspec import Raw
 
+from penstock.client.control.frames import head
+from penstock.core.errors import PenstockError, Refusal
+from penstock.core.tenants import is_dead
+from penstock.dialects.courier.wire.answers import (
+    Dropped,
+    Explained,
+    PeekedRow,
+    Place,
+    Purged,
+    Redriven,
+    Stats,
+    StreamMetrics,
+)
+
+_ONCE = ("redrive", "purge", "drop")
+"""Operations that are not repeated after a lost connection: they may have been done."""
 PeekState = Literal["ready", "inflight", "delayed", "dead"]
+R = TypeVar("R")
 
 
 class Queries(ABC):
-    """The reading operations of a client."""
+    """The operations of a client that take no leases."""
 
     @abstractmethod
-    async def query(self, kind: str, /, **fields: object) -> dict[str, Any]:
-        """Call a reading operation of Control v1 by its name."""
+    async def _answer(self, body: bytes, *, is_repeatable: bool) -> Raw:
+        """Send a frame and wait for its result."""
 
     async def ping(self) -> None:
         """Make one round trip to the server."""
-        await self.query("ping")
+        await self._ask(dict[str, Any], "ping")
 
-    async def stats(self, stream: str) -> dict[str, Any]:
+    async def stats(self, stream: str) -> Stats:
         """Depth, rates, latencies and counters of one stream."""
-        return await self.query("stats", stream=stream)
+        return await self._ask(Stats, "stats", stream=stream)
 
-    async def metrics(self) -> list[dict[str, Any]]:
-        """The stats of every stream: `[{id, stats, q}]`."""
-        return rows_of(await self.query("metrics"), "streams")
+    async def streams(self) -> list[StreamMetrics]:
+        """The stats and counters of every stream that you may read."""
+        return (await self._ask(dict[str, list[StreamMetrics]], "metrics"))["streams"]
 
     async def peek(
         self,
@@ -37,22 +55,94 @@ class Queries(ABC):
         *,
         state: PeekState = "ready",
         max: int = 10,  # noqa: A002
-    ) -> list[dict[str, Any]]:
-        """Read envelopes without leasing them: `[{env, state, seq, attempt, …}]`."""
-        return rows_of(await self.query("peek", stream=stream, state=state, max=max), "rows")
+    ) -> list[PeekedRow]:
+        """Read envelopes without leasing them; `state="dead"` reads the dead letters of the stream."""
+        rows = await self._ask(dict[str, list[PeekedRow]], "peek", stream=stream, state=state, max=max)
+        return rows["rows"]
 
-    async def where(self, id: str) -> list[dict[str, Any]]:  # noqa: A002
-        """Every stream that holds an id, or held it last: `[{stream, state, seq, attempt, …}]`."""
-        return rows_of(await self.query("where", id=id), "places")
+    async def where(self, id: str) -> list[Place]:  # noqa: A002
+        """Every stream that holds an id, or held it last. Raises `NotFound` if none does."""
+        return (await self._ask(_Places, "where", id=id)).places
 
-    async def explain(self, stream: str) -> dict[str, Any]:
+    async def explain(self, stream: str) -> Explained:
         """Why a stream delivers, or why it does not."""
-        return await self.query("explain", stream=stream)
+        return await self._ask(Explained, "explain", stream=stream)
+
+    async def redrive(
+        self,
+        stream: str | None = None,
+        *,
+        id: str | None = None,  # noqa: A002
+        max: int | None = None,  # noqa: A002
+    ) -> Redriven:
+        """Move the dead letters of a stream back into it, at most `max`; with `id` only this one, of whatever stream."""
+        if stream is None:
+            stream = await self._stream_of(id, is_dead_letter=True)
+        ids = None if id is None else [id]
+        return await self._ask(Redriven, "redrive", stream=stream, max=max, ids=ids)
+
+    async def purge(self, stream: str) -> Purged:
+        """Drop every envelope that waits in a stream; leased ones stay. Needs the scope `admin` on the stream."""
+        return await self._ask(Purged, "purge", stream=stream)
+
+    async def drop(self, id: str, *, stream: str | None = None) -> Dropped:  # noqa: A002
+        """Drop one envelope that waits, or one dead letter. Needs the scope `admin` on its stream."""
+        if stream is None:
+            stream = await self._stream_of(id)
+        return await self._ask(Dropped, "drop", stream=stream, ids=[id])
 
     async def snapshot(self, view: str, *, addr: str | None = None) -> dict[str, Any]:
         """The rows of a view: `{rows: [{addr, env | row}], watermark, asOf}`."""
-        return await self.query("snapshot", view=view, addr=addr)
+        return await self._ask(dict[str, Any], "snapshot", view=view, addr=addr)
 
     async def trigger(self, op: str, /, **fields: Any) -> dict[str, Any]:
         """List or change the server's triggers: `ls`, `show`, `explain`, `put`, `remove`, `try`."""
-        return await self.query("trigger", op=op, **fields)
+        return await self._ask(dict[str, Any], "trigger", op=op, **fields)
+
+    async def schemas(self) -> list[dict[str, Any]]:
+        """The payload schemas of the server: `[{name, versions}]`."""
+        return (await self._ask(dict[str, list[dict[str, Any]]], "schema.list"))["schemas"]
+
+    async def validate(self, envelope: Mapping[str, Any]) -> dict[str, Any]:
+        """Check an envelope against the schema that it names, without sending it: `{ok, finding, message, problems}`."""
+        return await self._ask(dict[str, Any], "schema.validate", env=envelope)
+
+    async def metrics(self) -> list[StreamMetrics]:
+        """The old name of `streams`; the next version removes it."""
+        warnings.warn("`metrics()` is now `streams()`", DeprecationWarning, stacklevel=2)
+        return await self.streams()
+
+    async def query(self, kind: str, /, **fields: object) -> dict[str, Any]:
+        """Call a reading operation by its name. Every operation has a method now; the next version removes this one."""
+        warnings.warn("use the method of the operation in place of `query`", DeprecationWarning, stacklevel=2)
+        return await self._ask(dict[str, Any], kind, **fields)
+
+    async def _ask(self, answer: type[R], kind: str, /, **fields: object) -> R:
+        result = await self._answer(head(kind, **fields), is_repeatable=kind not in _ONCE)
+        try:
+            return msgspec.json.decode(result, type=answer)
+        except msgspec.ValidationError as error:
+            message, hint = (
+                f"the answer to `{kind}` cannot be read: {error}",
+                "server and client differ in their version",
+            )
+            raise PenstockError(Refusal("Unsupported", message, hint=hint)) from None
+
+    async def _stream_of(self, id_: str | None, *, is_dead_letter: bool = False) -> str:
+        """The only stream in which an envelope is, or in which it is a dead letter."""
+        if id_ is None:
+            raise PenstockError(Refusal("InvalidRequest", "give a stream or an id"))
+        found = [place.stream for place in await self.where(id_) if place.state != "settled"]
+        if is_dead_letter:
+            found = list(filter(is_dead, found))
+        if not found:
+            what = "is no dead letter" if is_dead_letter else "is settled in every stream that held it"
+            raise PenstockError(Refusal("UnknownEnvelope", f"`{id_}` {what}", ref=id_))
+        if len(found) > 1:
+            message = f"`{id_}` is in {' and '.join(f'`{stream}`' for stream in found)}"
+            raise PenstockError(Refusal("InvalidRequest", message, ref=id_, hint="name the stream as well"))
+        return found[0]
+
+
+class _Places(msgspec.Struct):
+    places: list[Place]

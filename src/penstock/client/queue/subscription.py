@@ -21,10 +21,10 @@ from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import DeliverFrame, ExpiredFrame, Sent, Settled, decode_bodies, head
 from penstock.client.control.listener import FrameListener, reject
 from penstock.client.queue.acks import ACKS_MAX, Acks, Errors
-from penstock.client.queue.delivery import Delivery, LeaseLost, State, lease_error, raise_first
+from penstock.client.queue.delivery import Delivery, State, raise_first
 from penstock.client.queue.renewals import Renewals, half_lease_s
 from penstock.client.queue.worker import Handler, check_concurrency, handle
-from penstock.core.errors import PenstockError, Refusal
+from penstock.core.errors import LeaseLost, PenstockError, Refusal
 from penstock.core.limits import Limits
 
 CREDIT_MAX = Limits().credit_max
@@ -250,7 +250,6 @@ class Subscription(FrameListener):
 
     def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
         """Apply the error of a settle or an extension to the delivery."""
-        error = lease_error(error)
         if isinstance(error, LeaseLost):
             self.lost(delivery, error)
         return error

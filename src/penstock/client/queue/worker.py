@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 from penstock.client.control.frames import HandlerFailure
-from penstock.client.queue.delivery import Delivery, LeaseLost, State
+from penstock.client.queue.delivery import Delivery, State
 from penstock.client.queue.request_reply import REPLY_WANTED
-from penstock.core.errors import PenstockError, Refusal
+from penstock.core.errors import LeaseLost, PenstockError, Refusal
 
 Handler = Callable[[Delivery], Awaitable[object]]
 

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from penstock.client.control.websocket import dial_websocket
+from penstock.client.address import reason_of
+from penstock.client.control.websocket import STATUSES, dial_websocket
 from penstock.client.space.messages import (
     Arrival,
     SpaceEnvelope,
@@ -22,12 +23,8 @@ from penstock.client.space.messages import (
 )
 from penstock.core.errors import PenstockError, Refusal
 
-CLOSE_S = 2.0
-"""How long the closing handshake may take."""
 TAKEN_OVER = 4001
 """Close code: another connection joined under our name. Reconnecting would only disconnect that one."""
-
-_STATUSES = {401: "Unauthorized", 403: "Forbidden", 404: "UnknownRoute", 429: "RateLimited", 503: "Draining"}
 
 
 def socket_url(url: str) -> str:
@@ -116,7 +113,7 @@ async def join(
     except TimeoutError:
         raise PenstockError(Refusal("Unreachable", f"{url} did not answer in time")) from None
     except OSError as error:
-        raise PenstockError(Refusal("Unreachable", f"cannot connect to {url}: {error}")) from error
+        raise PenstockError(Refusal("Unreachable", f"cannot connect to {url}: {reason_of(error)}")) from error
 
 
 async def _welcome(transport: SpaceTransport, url: str) -> SpaceEnvelope:
@@ -131,14 +128,10 @@ async def _welcome(transport: SpaceTransport, url: str) -> SpaceEnvelope:
 
 
 async def _dial(url: str) -> SpaceTransport:
-    try:
-        return SpaceTransport(*await dial_websocket(url, close_s=CLOSE_S))
-    except aiohttp.WSServerHandshakeError as error:
-        code = _STATUSES.get(error.status) or ("Unreachable" if error.status >= 500 else "Unsupported")
-        message = f"`{url}` is not a gateway: it answered with status {error.status}"
-        hint = "the server may have no spaces; the section `spaces` of its config adds them"
-        raise PenstockError(Refusal(code, message, hint=hint if code == "UnknownRoute" else None)) from error
-    except aiohttp.ClientConnectorError as error:
-        raise OSError(error.os_error.strerror or str(error)) from error
-    except aiohttp.ClientError as error:
-        raise OSError(str(error)) from error
+    def refused(status: int) -> Refusal:
+        code = STATUSES.get(status) or ("Unreachable" if status >= 500 else "Unsupported")
+        is_unknown = code == "UnknownRoute"
+        hint = "the server may have no spaces; the section `spaces` of its config adds them" if is_unknown else None
+        return Refusal(code, f"`{url}` is not a gateway: it answered with status {status}", hint=hint)
+
+    return SpaceTransport(*await dial_websocket(url, refused))

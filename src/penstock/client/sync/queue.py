@@ -163,6 +163,7 @@ class SyncClient(Closing, Twin[Client]):
     pull = blocking(Client.pull, _deliveries)
     settle = blocking(Client.settle)
     stats = blocking(Client.stats)
+    streams = blocking(Client.streams)
     metrics = blocking(Client.metrics)
     peek = blocking(Client.peek)
     where = blocking(Client.where)
@@ -172,6 +173,10 @@ class SyncClient(Closing, Twin[Client]):
     snapshot = blocking(Client.snapshot)
     live = called(Client.live, SyncLiveView)
     redrive = blocking(Client.redrive)
+    purge = blocking(Client.purge)
+    drop = blocking(Client.drop)
+    schemas = blocking(Client.schemas)
+    validate = blocking(Client.validate)
     ping = blocking(Client.ping)
 
     agent = mirrored[Client, str | None](lambda client: client.agent)

@@ -236,8 +236,7 @@ def _take_chosen(channel: Channel, ids: Iterable[str]) -> list[Record] | Refusal
                 assert record is not None
                 found.append(record)
             case 2:  # LEASED
-                hint = "settle it, or wait until its lease ends"
-                return Refusal("NotLeaseHolder", f"`{id_}` is leased to a consumer", ref=id_, hint=hint)
+                return Refusal("EnvelopeLeased", f"`{id_}` is leased to a consumer", ref=id_)
             case 4:  # HELD
                 hint = f"make room in `{dead_name(channel.name)}`"
                 return Refusal("StreamFull", f"`{id_}` waits for room in the dead letters", ref=id_, hint=hint)

@@ -1,24 +1,38 @@
 """The JSON of Courier's answers, for the OpenAPI document.
 
 These structs only document: the operations build their answers as dicts around the raw bytes of envelopes, once for HTTP
-and Control v1, and a copy into a struct would cost time on the hot path. Answers may gain members.
+and Control v1, and a copy into a struct would cost time on the hot path. Answers may gain members. Those that the SDK
+returns are structs in `dialects/courier/wire/answers.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import GenericAlias
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.health import State, Status
+from penstock.dialects.courier.wire.answers import (
+    ConsumerFigures,
+    Count,
+    CourierAnswer,
+    Dropped,
+    Explained,
+    Moment,
+    Number,
+    PeekedRow,
+    Place,
+    Purged,
+    Reason,
+    Redriven,
+    Stats,
+    StreamMetrics,
+    Time,
+)
 
-Count = Annotated[int, Meta(ge=0)]
-Number = Annotated[float, Meta(ge=0)]
-Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-Moment = Annotated[int, Meta(description="Milliseconds since 1970")]
 Batch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Object = dict[str, Any]
@@ -33,6 +47,20 @@ def _struct(name: str, members: Mapping[str, Any], optional: Mapping[str, Any] |
 
 def _list(kind: type[msgspec.Struct]) -> GenericAlias:
     return GenericAlias(list, (kind,))
+
+
+def documented(answer: type[CourierAnswer], **others: Any) -> type[msgspec.Struct]:
+    """The document of an answer that the SDK has as a struct: what is None there is missing in JSON."""
+    members: dict[str, Any] = {}
+    optional: dict[str, Any] = {}
+    for field in msgspec.structs.fields(answer):
+        name = field.encode_name
+        if field.required:
+            members[name] = others.get(name, field.type)
+        else:
+            plain = field.type if field.default is not None else get_args(field.type)[0]
+            optional[name] = others.get(name, plain)
+    return _struct(answer.__name__, members, optional)
 
 
 _ENVELOPE = {"id": Name, "ts": Time, "type": Name, "payload": Any}
@@ -54,34 +82,16 @@ _DELIVERY = _struct("PulledDelivery", {
 })  # fmt: skip
 PULLED = _struct("Pulled", {"deliveries": _list(_DELIVERY)})
 SETTLED = _struct("Settled", {"id": str, "op": str}, {"settled": bool, "leaseExpiresAt": Moment})
-REDRIVEN = _struct("Redriven", {"moved": Count, "left": Count}, {"kept": Count})
-PURGED = _struct("Purged", {"purged": Count})
-DROPPED = _struct("Dropped", {"dropped": Count})
+REDRIVEN, PURGED, DROPPED = documented(Redriven), documented(Purged), documented(Dropped)
 
-STATS = _struct("Stats", {
-    **dict.fromkeys(("depth", "inflight", "delayed", "bytes", "consumers", "credit", "seq", "hot"), Count),
-    **dict.fromkeys(("rateIn", "rateOut", "latP50", "latP95", "latP99", "oldestMs"), Number),
-    "lastTs": Time | None, "agents": list[str],
-})  # fmt: skip
-_STREAM = _struct("StreamMetrics", {"id": str, "stats": STATS, "q": dict[str, Number]})
-METRICS = _struct("Metrics", {"streams": _list(_STREAM)})
-_PLACE = {"stream": str, "state": Literal["ready", "inflight", "delayed", "held", "settled"], "seq": Count}
-_PLACE_MORE = {
-    "attempt": Count, "holder": str, "agent": str, "peer": str | None, "leaseExpiresAt": Moment, "dueAt": Moment, "outcome": str, "lastError": str,
-}  # fmt: skip
-PLACE = _struct("Place", _PLACE, _PLACE_MORE)
-PLACES = _struct("Places", {"id": str, "places": _list(PLACE)})
-_PEEKED = _struct("PeekedRow", {**_PLACE, "env": STORED_ENVELOPE}, _PLACE_MORE)
-PEEKED = _struct("Peeked", {"rows": _list(_PEEKED)})
+STATS = documented(Stats)
+METRICS = _struct("Metrics", {"streams": _list(documented(StreamMetrics, stats=STATS))})
+PLACES = _struct("Places", {"id": str, "places": _list(documented(Place, peer=str | None))})
+PEEKED = _struct("Peeked", {"rows": _list(documented(PeekedRow, peer=str | None, env=STORED_ENVELOPE))})
 _VIEW_ROW = _struct("ViewRow", {"addr": str}, {"env": STORED_ENVELOPE, "row": Object})
 VIEW_ROWS = _struct("ViewRows", {"rows": _list(_VIEW_ROW), "watermark": Count, "asOf": Time})
-_REASON = _struct("Reason", {"code": str, "message": str})
-_CONSUMER = _struct(
-    "ConsumerFigures", {"holder": str, "agent": str, "peer": str | None, "credit": Count, "inflight": Count}
-)
-EXPLAINED = _struct(
-    "Explained", {"stream": str, "flowing": bool, "reasons": _list(_REASON), "consumers": _list(_CONSUMER)}
-)
+_REASON = documented(Reason)
+EXPLAINED = documented(Explained, reasons=_list(_REASON), consumers=_list(documented(ConsumerFigures)))
 
 _SCHEMA = _struct("SchemaVersions", {"name": str, "versions": list[str]})
 SCHEMAS = _struct("Schemas", {"schemas": _list(_SCHEMA)})

@@ -45,9 +45,13 @@ def forbidden(principal: Principal, verb: str, channel: str) -> Refusal | None:
     """Why the principal may not do this to the channel."""
     if principal.allows(verb, channel):
         return None
-    stream = principal.from_channel(channel)
+    scope = f"streams:{principal.from_channel(channel)}:{verb}"
+    hint = "connect with a token that has it; the operator's is in DATA/run/operator.token"
     return Refusal(
-        "Forbidden", f"`{principal.name}` has no scope `streams:{stream}:{verb}`", ref=f"streams:{stream}:{verb}"
+        "Forbidden",
+        f"`{principal.name}` has no scope `{scope}`",
+        ref=scope,
+        hint=hint if principal.anonymous else None,
     )
 
 
