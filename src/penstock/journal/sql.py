@@ -20,13 +20,16 @@ from penstock.journal.delta_log import table_names
 
 NO_TABLES_HINT = "the pipeline fills them from the journal: `penstock pipeline run --once` does so now"
 HINT = "this only reads: begin with SELECT, WITH, EXPLAIN, SHOW or DESCRIBE"
+PARSE_HINT = "check the word at this place, and what stands before it"
 SETTINGS = {"datafusion.catalog.information_schema": "true"}
 _SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 _EXPLAIN = re.compile(r"\s*explain\b(?:\s+analyze\b)?(?:\s+verbose\b)?(?:\s+format\s+\w+\b)?", re.IGNORECASE)
-_PLAN = "explain format indent "
-"""Plans what stands behind it and runs none of it. Behind a format the word `analyze`, which would run it, is not one of EXPLAIN's any more."""
+_PLAN = "explain format indent\n"
+"""Plans what stands below it and runs none of it. Behind a format the word `analyze`, which would run it, is not one of EXPLAIN's any more."""
 _WRITING = ("CopyTo", "Dml")
 """How plans begin that write and could run; whatever else changes something has no plan that could."""
+_WRAPPED = re.compile(r'SQL error: \w+\("(.*)"\)')
+_POSITION = re.compile(r" at Line: (\d+), Column: (\d+)")
 _NO_TABLE = re.compile(r"table '(?:\w+\.)*([^']+)' not found")
 
 
@@ -54,7 +57,7 @@ def ask(lake: Path, query: str) -> QueryResult:
         for name in known:
             if wants_all or name.lower() in text:  # opening one takes a few milliseconds
                 engine.register(name, DeltaTable(str(lake / name)))
-        _check_reading(engine, query)
+        _check_reading(engine, query, known)
         reader = engine.execute(query)
         fields = list(pa.schema(reader.schema))
     except PenstockError:
@@ -75,15 +78,15 @@ def ask(lake: Path, query: str) -> QueryResult:
     )
 
 
-def _check_reading(engine: QueryBuilder, query: str) -> None:
+def _check_reading(engine: QueryBuilder, query: str, known: list[str]) -> None:
     """Reject a query that does not only read, by the plan of the engine."""
-    explained = _EXPLAIN.match(query)
-    asked = query if explained is None else query[explained.end() :]
-    plans = {
-        row["plan_type"]: row["plan"]
-        for batch in engine.execute(_PLAN + asked)
-        for row in pa.record_batch(batch).to_pylist()
-    }
+    # Spaces in place of EXPLAIN, and a line of our own above, so that an error names the right line and column.
+    asked = _EXPLAIN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), query, count=1)
+    try:
+        plan = engine.execute(_PLAN + asked)
+    except Exception as error:  # the engine has no class of its own for what goes wrong in it
+        raise _misunderstood(error, known, lines_above=1) from None
+    plans = {row["plan_type"]: row["plan"] for batch in plan for row in pa.record_batch(batch).to_pylist()}
     logical = plans.get("logical_plan", "")
     if "physical_plan" not in plans or logical.startswith(_WRITING):
         verb = re.split(r"\W", logical, maxsplit=1)[0] or "this"
@@ -94,10 +97,20 @@ def _refused(message: str, hint: str = HINT) -> PenstockError:
     return PenstockError(Refusal("InvalidRequest", message, hint=hint))
 
 
-def _misunderstood(error: Exception, known: list[str]) -> PenstockError:
+def _misunderstood(error: Exception, known: list[str], lines_above: int = 0) -> PenstockError:
     message = " ".join(str(error).removeprefix("External error: ").split())
+    message = _WRAPPED.sub(r"\1", message)
+    position = _POSITION.search(message)
+    if position is not None:
+        line, column = int(position[1]) - lines_above, int(position[2])
+        message = f"{message[: position.start()]} (line {line}, column {column})"
+        return PenstockError(Refusal("InvalidRequest", _lowered(message), ref=f"{line}:{column}", hint=PARSE_HINT))
     missing = _NO_TABLE.search(message)
     if missing is not None:
         return _refused(f"there is no table `{missing[1]}`", f"there are: {', '.join(known)}")
     hint = "`describe TABLE` lists the columns of one; words in capitals need double quotes"
-    return _refused(message, hint)
+    return _refused(_lowered(message), hint)
+
+
+def _lowered(message: str) -> str:
+    return message[:1].lower() + message[1:]

@@ -47,6 +47,58 @@ def test_csv_can_be_read_back(cli):
     assert rows[:2] == [["offset", "tags", "text"], ["0", '["t0"]', "note 0"]] and len(rows) == 6
 
 
+def use_terminal(monkeypatch):
+    """Standard output is a terminal of 60 columns."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+
+
+@pytest.mark.promise(
+    "SDK and command line", "`penstock sql` fits the terminal, and an error points at its place in the query"
+)
+def test_a_result_wider_than_the_terminal_is_printed_as_records(cli, monkeypatch):
+    use_terminal(monkeypatch)
+    lines = cli("sql", "select * from notes order by offset limit 2").out.splitlines()
+    assert lines[0] == "row 1" and lines[8] == "row 2" and len(lines) == 16
+    assert lines[1:3] == ["  journal      j1", "  offset       0"]
+    assert lines[5:7] == ['  tags         ["t0"]', '  headers      {"k":"0"}']
+    assert max(map(len, lines)) <= 60
+    narrow = cli("sql", "select offset, text from notes order by offset limit 1").out.splitlines()
+    assert narrow == ["offset  text", "0       note 0"]
+    plan = cli("sql", "explain select * from notes").out.splitlines()
+    assert plan[0] == "row 1" and len(plan) > 6, "a text of several lines keeps them"
+
+
+def test_wide_prints_one_line_a_row_whatever_the_terminal(cli, monkeypatch):
+    use_terminal(monkeypatch)
+    lines = cli("sql", "select * from notes order by offset limit 2", "--wide").out.splitlines()
+    assert len(lines) == 3 and len(lines[1]) > 60 and lines[0].split()[:2] == ["journal", "offset"]
+
+
+def test_a_pipe_gets_one_line_a_row(cli):
+    query = "select *, repeat('x', 300) as long, '日本' as wide, 1 as last from notes order by offset limit 2"
+    lines = cli("sql", query).out.splitlines()
+    assert len(lines) == 3 and "x" * 300 in lines[1]
+    assert lines[0].endswith("wide  last") and lines[1].endswith("日本  1"), "a wide character takes two columns"
+    assert cli("sql", "select offset from notes where offset < 0").out == "offset\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "mark"),
+    [
+        ("select * frm notes", "  select * frm notes\n           ^\n"),
+        ("explain select * frm notes", "  explain select * frm notes\n                   ^\n"),
+        ("select\n\t*\n  , from notes x y", "    , from notes x y\n                   ^\n"),
+        ("selec 1", "  selec 1\n  ^\n"),
+    ],
+)
+def test_an_error_points_at_its_place_in_the_query(cli, query, mark):
+    seen = cli("sql", query, code=1)
+    assert seen.err.startswith(mark) and "error: InvalidRequest: expected" in seen.err
+    line, column = query[: query.index(mark.split("\n")[0].lstrip())].count("\n") + 1, len(mark.split("\n")[1]) - 2
+    assert f"(line {line}, column {column})" in seen.err
+
+
 def test_more_rows_than_the_limit_are_said_to_be_there(cli):
     seen = cli("sql", "select offset from notes", "--limit", "2", "--json")
     assert len(seen.out.splitlines()) == 2 and "--limit 0" in seen.err
