@@ -11,6 +11,11 @@ UV_VERSION := 0.13.7
 BIN        := .venv/bin
 STAMP      := .venv/.setup-done
 
+# What pip and npm print goes to a log; after a failure its end is shown.
+SETUP_LOG   := build/setup.log
+CONSOLE_LOG := build/console.log
+shown        = { tail -n 40 $(1) >&2; echo "the whole output: $(1)" >&2; false; }
+
 # The console is built where there is Node 20 or newer; everything else works without it.
 NODE            := $(shell node -p '+process.versions.node.split(".")[0] >= 20' 2>/dev/null)
 CONSOLE_PAGE    := src/penstock/console/index.html
@@ -32,22 +37,27 @@ $(STAMP): pyproject.toml requirements.lock
 	  echo "error: Penstock needs Python 3.11 or newer, and \`$(PYTHON)\` is missing or older" >&2; \
 	  echo "hint: name another one, as in \`make setup PYTHON=python3.12\`" >&2; exit 1; }
 	@echo "==> 1/3 making .venv with $$($(PYTHON) --version)"
-	@$(PYTHON) -m venv .venv || { \
+	@mkdir -p $(dir $(SETUP_LOG))
+	@$(PYTHON) -m venv .venv > $(SETUP_LOG) 2>&1 || $(call shown,$(SETUP_LOG)) || { \
 	  echo "error: could not make a virtual environment" >&2; \
 	  echo "hint: on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
 	@echo "==> 2/3 installing the locked dependencies (a minute or so with a cold cache)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile --require-hashes -r requirements.lock || { \
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile --require-hashes -r requirements.lock \
+	  >> $(SETUP_LOG) 2>&1 || $(call shown,$(SETUP_LOG)) || { \
 	  echo "error: could not install requirements.lock" >&2; \
 	  echo "hint: the first set-up needs a Python package index; check the network, the proxy and pip's settings, then run \`make setup\` again" >&2; exit 1; }
 	@echo "==> 3/3 installing penstock itself"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable . \
+	  >> $(SETUP_LOG) 2>&1 || $(call shown,$(SETUP_LOG))
 	@touch $(STAMP)
 	@echo "==> ready: $(BIN)/penstock"
 
 # Without a package registry the rest is of use all the same, so this says what is missing and lets the set-up go on.
 $(CONSOLE_PAGE): $(CONSOLE_SOURCES)
 	@echo "==> building the console with Node $$(node --version)"
-	@cd console && { npm ci --no-audit --no-fund --loglevel=error && npm run --silent build -- --logLevel warn && touch ../$@; } || { \
+	@mkdir -p $(dir $(CONSOLE_LOG))
+	@(cd console && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build -- --logLevel warn && \
+	  touch ../$@) > $(CONSOLE_LOG) 2>&1 || $(call shown,$(CONSOLE_LOG)) || { \
 	  echo "warning: could not build the console; the broker has no page at / until that works" >&2; \
 	  echo "hint: it needs an npm registry; check the network, the proxy and npm's settings, then run \`make setup\` again" >&2; }
 
