@@ -21,7 +21,6 @@ import penstock
 import penstock.testing
 from penstock.client.sync.twin import BlockingMethod
 from penstock.testing.server import token_of
-from tests.client.sync.test_queue import INSIDE
 from tests.paths import ROOT
 
 NAMES = [name for name in penstock.__all__ if name != "__version__"]
@@ -33,7 +32,7 @@ DOORS = {"connect", "connect_sync", "Space", "SyncSpace", "QueueCore", "StreamOf
     "TokenStream",
     "SyncTokenStream",
 }
-PLAIN = {"Arrival", "Capability", "Complete", "RawConnection", "ServerHello", "VerifierCounts"}
+PLAIN = {"Arrival", "Capability", "Complete", "ServerHello", "VerifierCounts"}
 """Names in signatures that users need not import: unions, mappings, and read-only values."""
 ENDLESS = {"LiveView", "Space", "Subscription", "Subscription.work", "SyncSubscription.work"}
 """Examples that wait for more, as programs do; without `async` there is no way to stop them."""
@@ -46,7 +45,7 @@ def methods(kind: type) -> Iterator[tuple[str, str | None]]:
     """The public methods and properties of a class, each with its docstring."""
     for name in dir(kind):
         found = inspect.getattr_static(kind, name)
-        if name.startswith("_") or name in FROM_PYTHON | INSIDE.get(kind, set()):
+        if name.startswith("_") or name in FROM_PYTHON:
             continue
         if isinstance(found, property):
             yield name, found.fget.__doc__
@@ -83,6 +82,27 @@ def test_every_public_name_and_method_is_documented(name):
     if inspect.isclass(value):
         bare = [method for method, text in methods(value) if not text]
         assert bare == [], f"{name} has methods without a docstring"
+
+
+@pytest.mark.promise("SDK and command line", "everything that opens is a context manager")
+def test_everything_that_closes_is_a_context_manager():
+    closing = [kind for kind in map(penstock.__getattr__, NAMES) if hasattr(kind, "close")]
+    assert len(closing) > 10
+    assert [kind for kind in closing if not {"__aexit__", "__exit__"} & set(dir(kind))] == []
+
+
+def test_no_public_method_is_for_our_own_use():
+    """Besides the declared names, an object shows an application only what a class documents."""
+    with penstock.testing.serve() as server, server.connect_sync("jen") as jen:
+        jen.send("jen", 1)
+        with jen.inbox() as inbox:
+            delivery = next(inbox)
+            for twin in (jen, inbox, delivery):
+                source = twin._source
+                declared = {name for name, _ in methods(type(source))}
+                shown = {name for name in dir(source) if not name.startswith("_")}
+                assert shown - declared <= {name for name in dir(twin) if not name.startswith("_")}, source
+            delivery.ack()
 
 
 def test_every_door_has_an_example():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
+import msgspec
+
 import penstock
 import penstock.testing
 
@@ -27,9 +29,29 @@ async def queue() -> None:
             async for batch in inbox.batches():
                 assert_type(batch, list[penstock.Delivery])
         await client.subscribe("jobs").work(handle, concurrency=4)
+        async with client.inbox(type=Job) as jobs:
+            assert_type(jobs, penstock.Subscription[Job])
+            async for job in jobs:
+                assert_type(job.payload.n, int)
+        [pulled] = await client.pull("jobs", type=Job)
+        assert_type(pulled.payload, Job)
+        await client.subscribe("jobs", type=Job).work(handle_job)
+        await client.subscribe("jobs", type=str).work(handle_job)  # type: ignore[arg-type]
+        assert_type(await client.stats("jobs"), penstock.Stats)
+        assert_type(await client.where("id"), list[penstock.Place])
+        assert_type(await client.peek("jobs"), list[penstock.PeekedRow])
+        assert_type((await client.explain("jobs")).reasons[0].code, str)
         async for change in client.live("inflight"):
             assert_type(change, penstock.Change)
     assert_type(await penstock.connect(), penstock.Client)
+
+
+class Job(msgspec.Struct):
+    n: int
+
+
+async def handle_job(delivery: penstock.Delivery[Job]) -> None:
+    assert_type(delivery.payload.n, int)
 
 
 async def handle(delivery: penstock.Delivery) -> None:
@@ -48,6 +70,9 @@ def queue_without_async() -> None:
         assert_type(client.subscribe("jobs", credit=5), penstock.SyncSubscription)
         assert_type(client.live("inflight"), penstock.SyncLiveView)
         assert_type(client.agent, str | None)
+        assert_type(client.stats("jobs").depth, int)
+        assert_type(client.drop("id").dropped, int)
+        client.inbox(type=Job).close()
         client.pull("jobs", most=3)  # type: ignore[call-arg]
         client.ask(7, "how many?")  # type: ignore[arg-type]
         with client.inbox() as inbox:

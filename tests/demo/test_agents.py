@@ -75,8 +75,8 @@ def test_jen_turns_a_plan_into_jobs_and_marks_the_last(server: MemoryServer) -> 
         ):
             found = [await anext(jobs) for _ in range(agents.JOBS)]
             assert [one.payload["step"] for one in found] == [1, 2, 3, 4, 5]
-            assert len({(one.head.corr, one.payload["topic"], one.sender, one.type) for one in found}) == 1
-            assert (found[0].sender, found[0].type) == ("jen", "job") and found[0].head.corr
+            assert len({(one.corr, one.payload["topic"], one.sender, one.type) for one in found}) == 1
+            assert (found[0].sender, found[0].type) == ("jen", "job") and found[0].corr
             envelopes = [msgspec.json.decode(one.body) for one in found]
             assert [one.get("tags") or [] for one in envelopes] == [[], [], [], [], ["last"]]
             assert all(len(one["refs"]) == 1 for one in envelopes), "each names the plan"

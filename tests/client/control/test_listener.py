@@ -38,17 +38,17 @@ class Listener(FrameListener):
             await self._unsubscribe()
         self._connection.detach(self)
 
-    def resume(self):
+    def _resume(self):
         self.events.append("resume")
-        self._subscribe(head("subscribe", stream="jobs", subId=self.sub_id, credit=1))
+        self._subscribe(head("subscribe", stream="jobs", subId=self._sub_id, credit=1))
 
-    def disconnected(self, reason):
+    def _disconnected(self, reason):
         self.events.append("disconnected")
 
-    def arrived(self, frame):
+    def _arrived(self, frame):
         self.events.append(frame.seq)
 
-    def failed(self, error):
+    def _failed(self, error):
         self.events.append(error.code)
         self._failure = error
         reject(self._opened, error)

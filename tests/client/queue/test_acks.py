@@ -103,7 +103,7 @@ def test_a_refused_array_is_asked_for_one_by_one():
             line.ok(await line.read("ack"))
             with pytest.raises(LeaseLost):
                 await acking
-            assert [d.state.value for d in deliveries] == ["settled", "lost", "settled"]
+            assert [d._state.value for d in deliveries] == ["settled", "lost", "settled"]
             await client.close()
 
     run(go())

@@ -381,7 +381,7 @@ class TestReading:
                 for number in range(10):
                     await seat.frame("stream-1", b"%d" % number)
                 await seat.say("chat", {"text": "end"})
-                await until(lambda: readers[0].is_full)
+                await until(lambda: readers[0]._is_full)
                 readers.clear()
                 assert (await mark.next()).kind == "chat"
 
@@ -437,7 +437,7 @@ class TestReading:
             last = -1
             for step in steps:
                 for _ in range(step or 0):
-                    feed.put(Frame("s", b"%d" % put))
+                    feed._put(Frame("s", b"%d" % put))
                     put += 1
                 if step is None and put - taken - feed.dropped:
                     frame = await feed.next()

@@ -30,8 +30,8 @@ def test_frames_and_envelopes_keep_their_common_order():
         feed = Feed(lambda item: True)
         sent = [frame(1), envelope("chat"), frame(2)]
         for item in sent:
-            feed.put(item)
-        feed.end()
+            feed._put(item)
+        feed._end()
         assert [item async for item in feed] == sent
 
     run(go)
@@ -75,7 +75,7 @@ def test_a_slow_reader_of_envelopes_gets_what_is_buffered_and_then_the_error(mon
     async def go():
         feed = Feed(lambda item: True)
         for number in range(3):
-            feed.put(envelope("chat", number))
+            feed._put(envelope("chat", number))
         assert [(await feed.next()).id, (await feed.next()).id] == ["0", "1"]
         with pytest.raises(PenstockError) as caught:
             await feed.next()
@@ -97,9 +97,9 @@ def test_a_feed_added_after_the_end_ends_with_the_same_error():
 def test_closing_drops_what_is_buffered():
     async def go():
         feed = Feed(lambda item: True)
-        feed.put(frame(1))
+        feed._put(frame(1))
         feed.close()
-        feed.put(frame(2))
+        feed._put(frame(2))
         assert await feed.next() is None
 
     run(go)

@@ -19,7 +19,6 @@ from penstock.client.address import Address, bad_token, reason_of, wrong_protoco
 from penstock.client.control.frames import DeliverFrame, Error, LiveFrame, Ok, ServerHello, decode_frame, head
 from penstock.client.control.listener import FrameListener
 from penstock.client.control.pending import PendingRequest, PendingRequests
-from penstock.client.control.raw_connection import RawConnection
 from penstock.client.control.transport import LineTransport, open_transport
 from penstock.core.errors import PenstockError, Refusal, Unauthorized
 
@@ -93,7 +92,7 @@ class ControlConnection:
         return future
 
     def mark(self, listener: FrameListener) -> None:
-        """Have `listener.emit()` called at the end of this loop turn."""
+        """Have `listener._emit()` called at the end of this loop turn."""
         self._marked[listener] = None
         self._flush_soon()
 
@@ -110,7 +109,7 @@ class ControlConnection:
     def _flush(self) -> None:
         if self._is_ready:
             for listener in list(self._marked):
-                listener.emit()
+                listener._emit()
         self._marked.clear()
         self._is_flush_due = False
         if self._out and self._transport is not None:
@@ -150,7 +149,7 @@ class ControlConnection:
             if isinstance(frame, DeliverFrame):
                 listener = self._listeners.get(frame.sub_id)
                 if listener is not None:
-                    listener.arrived(frame)
+                    listener._arrived(frame)
             elif isinstance(frame, Ok):
                 if not self._requests.answered(frame.req_id, frame.result) and frame.req_id == "hello":
                     self._greeted(frame.result)
@@ -159,11 +158,11 @@ class ControlConnection:
             elif isinstance(frame, LiveFrame):
                 listener = self._listeners.get(frame.sub_id)
                 if listener is not None:
-                    listener.changed(frame)
+                    listener._changed(frame)
             else:
                 listener = self._listeners.get(frame.sub_id)
                 if listener is not None:
-                    listener.expired(frame)
+                    listener._expired(frame)
 
     def _greeted(self, result: Raw) -> None:
         if self._greeting is not None and not self._greeting.done():
@@ -187,11 +186,11 @@ class ControlConnection:
     def _evicted(self, listener: FrameListener, error: PenstockError) -> None:
         """The server ended a subscription; subscribe again if the error is retryable."""
         if error.retryable:
-            listener.disconnected(error.refusal.message)
-            listener.resume()
+            listener._disconnected(error.refusal.message)
+            listener._resume()
         else:
             self.detach(listener)
-            listener.failed(error)
+            listener._failed(error)
 
     def transport_writable(self) -> None:
         self._requests.admit()
@@ -209,7 +208,7 @@ class ControlConnection:
         if not was_ready:
             return
         for listener in list(self._listeners.values()):
-            listener.disconnected(reason)
+            listener._disconnected(reason)
         if self._may_reconnect:
             self._requests.disconnected(error)
             self._reconnecting = self.loop.create_task(self._reconnect())
@@ -259,7 +258,7 @@ class ControlConnection:
         again = self._requests.waiting()
         self._is_ready = True
         for listener in list(self._listeners.values()):
-            listener.resume()
+            listener._resume()
         for pending in again:
             self._send(pending)
         self._requests.admit()
@@ -285,20 +284,16 @@ class ControlConnection:
                 self.reconnects += 1
                 return
 
-    async def uplink(self) -> RawConnection:
-        """Open another connection to the same server, with the same token, for raw Control v1 lines."""
-        return await RawConnection.open(self.address, self._token)
-
     def attach(self, listener: FrameListener) -> None:
         """Route deliveries to a subscription and open it, now or after the reconnect."""
         if self._failure is not None:
             raise self._failure
-        self._listeners[listener.sub_id] = listener
+        self._listeners[listener._sub_id] = listener
         if self._is_ready:
-            listener.resume()
+            listener._resume()
 
     def detach(self, listener: FrameListener) -> None:
-        self._listeners.pop(listener.sub_id, None)
+        self._listeners.pop(listener._sub_id, None)
         self._marked.pop(listener, None)
 
     def _end(self, error: PenstockError) -> None:
@@ -306,7 +301,7 @@ class ControlConnection:
         self._is_ready = False
         self._requests.fail_all(error)
         for listener in list(self._listeners.values()):
-            listener.failed(error)
+            listener._failed(error)
 
     async def close(self) -> None:
         """Send what is written, then close. Pending requests fail as `Unreachable`."""

@@ -201,7 +201,15 @@ def require(problem: Refusal | None) -> None:
         raise PenstockError(problem)
 
 
-_encode = msgspec.json.Encoder().encode
+def to_plain(value: Any) -> Any:
+    """The plain form of a value that msgspec cannot write; for its encoder."""
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise NotImplementedError
+    return dump(mode="json")
+
+
+_encode = msgspec.json.Encoder(enc_hook=to_plain).encode
 
 
 def encode(value: object, name: str = "") -> bytes:

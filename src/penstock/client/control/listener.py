@@ -19,7 +19,7 @@ class FrameListener:
     """Receives the frames of one `sub_id`: a subscription or a followed view."""
 
     def __init__(self, connection: ControlConnection, sub_id: str) -> None:
-        self.sub_id = sub_id
+        self._sub_id = sub_id
         self._connection = connection
         self._opened: asyncio.Future[None] | None = None
         self._failure: PenstockError | None = None
@@ -45,7 +45,7 @@ class FrameListener:
 
     async def _unsubscribe(self) -> None:
         try:
-            await self._connection.request(head("unsubscribe", subId=self.sub_id), is_repeatable=False)
+            await self._connection.request(head("unsubscribe", subId=self._sub_id), is_repeatable=False)
         except PenstockError:
             pass  # a lost connection ends the subscription too
 
@@ -65,29 +65,29 @@ class FrameListener:
         elif isinstance(error, PenstockError) and error.code != "Unreachable":
             # `Unreachable` is followed by another `resume`, or by `failed`.
             self._connection.detach(self)
-            self.failed(error)
+            self._failed(error)
 
     # -- for the connection
 
-    def arrived(self, frame: DeliverFrame) -> None:
+    def _arrived(self, frame: DeliverFrame) -> None:
         """A delivery."""
 
-    def expired(self, frame: ExpiredFrame) -> None:
+    def _expired(self, frame: ExpiredFrame) -> None:
         """A lease ended."""
 
-    def changed(self, frame: LiveFrame) -> None:
+    def _changed(self, frame: LiveFrame) -> None:
         """A view changed."""
 
-    def emit(self) -> None:
+    def _emit(self) -> None:
         """Send what was collected during this loop turn."""
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Subscribe again on a new transport."""
 
-    def disconnected(self, reason: str) -> None:
+    def _disconnected(self, reason: str) -> None:
         """The transport was lost, or the server ended the subscription."""
 
-    def failed(self, error: PenstockError) -> None:
+    def _failed(self, error: PenstockError) -> None:
         """The connection has ended for good."""
 
 

@@ -61,7 +61,7 @@ class Acks:
         groups, self._groups = self._groups, []
         for deliveries, future in groups:
             for delivery in deliveries:
-                delivery.lose(error)
+                delivery._lose(error)
             if not future.done():
                 future.set_result([error])
 
@@ -71,7 +71,7 @@ class Acks:
             await self._connection.request(body, is_repeatable=False)
         except PenstockError as error:
             return [self._refused(delivery, error)]
-        delivery.state = State.SETTLED
+        delivery._state = State.SETTLED
         return []
 
     def _send_groups(self, groups: list[Group], count: int) -> None:
@@ -98,7 +98,7 @@ class Acks:
                 if isinstance(error, PenstockError):
                     errors.append(self._refused(delivery, error))
                 else:
-                    delivery.state = State.SETTLED
+                    delivery._state = State.SETTLED
             if not future.done():
                 future.set_result(errors)
 
@@ -112,6 +112,6 @@ class Acks:
                     if error.code != "AlreadyAcked":
                         errors.append(self._refused(delivery, error))
                         continue
-                delivery.state = State.SETTLED
+                delivery._state = State.SETTLED
             if not future.done():
                 future.set_result(errors)

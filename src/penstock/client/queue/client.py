@@ -7,6 +7,7 @@ Envelopes given as bytes are sent unchanged.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,9 +29,9 @@ from penstock.client.control.frames import (
     now_text,
     require,
 )
-from penstock.client.control.raw_connection import RawConnection
-from penstock.client.queue.delivery import Delivery
+from penstock.client.queue.delivery import Delivery, P
 from penstock.client.queue.live_view import LiveView
+from penstock.client.queue.payloads import reader_of
 from penstock.client.queue.pulled_leases import PulledLeases
 from penstock.client.queue.queries import Queries
 from penstock.client.queue.renewals import Renewals
@@ -181,12 +182,14 @@ class Client(Queries):
         *,
         type: str = "question",  # noqa: A002
         timeout: float = 30.0,
-    ) -> Delivery:
+        reply_type: builtins.type[P] | None = None,
+    ) -> Delivery[P]:
         """Send a question, and wait for the answer that the recipient sends with `delivery.reply(…)`.
 
         The answer arrives in this client's own inbox and is acked; its `payload` is the reply. Another consumer of that inbox could
-        take the answer, so an agent that asks should be its only reader. Raises `Timeout` after `timeout` seconds without an
-        answer; the question stays in the recipient's inbox. Raises `HandlerFailed` as soon as the handler of the recipient's `work` raises.
+        take the answer, so an agent that asks should be its only reader. `reply_type` is the type of its payload. Raises `Timeout`
+        after `timeout` seconds without an answer; the question stays in the recipient's inbox. Raises `HandlerFailed` as soon as the
+        handler of the recipient's `work` raises.
 
         Example:
             async with penstock.connect(agent="sam") as client:
@@ -201,7 +204,8 @@ class Client(Queries):
             async with asyncio.timeout(timeout):
                 answer = await self._asks.expect(corr)
                 sent = await self.send(to, payload, type=type, corr=corr, headers={REPLY_WANTED: True})
-                return checked(to, await answer)
+                found = checked(to, (await answer)._read_as(None))
+                return found._read_as(None if reply_type is None else reader_of(reply_type))
         except TimeoutError:
             raise unanswered(to, timeout, sent) from None
         finally:
@@ -209,14 +213,23 @@ class Client(Queries):
 
     # -- receiving
 
-    def subscribe(self, stream: str, *, credit: int = 100, lease_ms: int | None = None, batch: int = 1) -> Subscription:
+    def subscribe(
+        self,
+        stream: str,
+        *,
+        credit: int = 100,
+        lease_ms: int | None = None,
+        batch: int = 1,
+        type: type[P] | None = None,  # noqa: A002
+    ) -> Subscription[P]:
         """Receive the deliveries of a stream: iterate with `async for`, or open it with `async with` first.
 
         `credit` is the most unsettled deliveries you want at a time; settling one requests another. `lease_ms` is the length of a
         lease; the client renews it. `batch` lets the server put several deliveries into one frame, which only changes the speed.
+        With a `type` (a struct, a dataclass, a pydantic model, …) each `payload` is a value of it.
         """
         is_own = self.agent is not None and stream == inbox_of(self.agent)
-        subscription = Subscription(
+        subscription = Subscription[P](
             self._connection,
             self._renewals,
             stream,
@@ -227,20 +240,27 @@ class Client(Queries):
             intercept=self._asks.intercept if is_own else None,
             replier=self._reply,
             on_close=self._asks.stopped if is_own else None,
+            reader=None if type is None else reader_of(type),
         )
         if is_own:
             self._asks.listening(subscription)
         return subscription
 
     def inbox(
-        self, agent: str | None = None, *, credit: int = 100, lease_ms: int | None = None, batch: int = 1
-    ) -> Subscription:
+        self,
+        agent: str | None = None,
+        *,
+        credit: int = 100,
+        lease_ms: int | None = None,
+        batch: int = 1,
+        type: type[P] | None = None,  # noqa: A002
+    ) -> Subscription[P]:
         """Subscribe to `agents/<agent>/inbox`; without an argument, to this client's own inbox."""
         name = agent or self.agent
         if name is None:
             raise no_agent()
         require(agent_problem(name))
-        return self.subscribe(inbox_of(name), credit=credit, lease_ms=lease_ms, batch=batch)
+        return self.subscribe(inbox_of(name), credit=credit, lease_ms=lease_ms, batch=batch, type=type)
 
     async def pull(
         self,
@@ -250,16 +270,18 @@ class Client(Queries):
         wait_ms: int = 0,
         lease_ms: int | None = None,
         renew: bool = True,
-    ) -> list[Delivery]:
+        type: type[P] | None = None,  # noqa: A002
+    ) -> list[Delivery[P]]:
         """Take up to `max` deliveries; wait up to `wait_ms` for the first one. Returns an empty list when none came.
 
         The leases survive the connection: settle them with the delivery, or later, from any client, with `settle`. With `renew` this
         client renews them until they are settled.
         """
+        reader = None if type is None else reader_of(type)
         body = head("pull", stream=stream, max=max, waitMs=wait_ms, leaseMs=lease_ms)
         if wait_ms <= 0:
             result = await self._connection.request(body, is_repeatable=False)
-            return self._pulled.take(result, lease_ms=lease_ms, renew=renew)
+            return self._pulled.take(result, lease_ms=lease_ms, renew=renew, reader=reader)
         # Answers keep the order of requests, so a waiting pull would delay every request behind it.
         connection = self._idle.pop() if self._idle else await self._open_another()
         try:
@@ -269,7 +291,7 @@ class Client(Queries):
             await connection.close()
             raise
         self._idle.append(connection)
-        return self._pulled.take(result, lease_ms=lease_ms, renew=renew)
+        return self._pulled.take(result, lease_ms=lease_ms, renew=renew, reader=reader)
 
     async def settle(
         self,
@@ -292,10 +314,6 @@ class Client(Queries):
     def live(self, view: str, *, addr: str | None = None, credit: int = 1_000) -> LiveView:
         """Follow a view: iterate over its changes with `async for`, or open it with `async with` first. At most `credit` changes are buffered."""
         return LiveView(self._connection, view, self._new_sub_id(), addr=addr, credit=credit)
-
-    async def uplink(self) -> RawConnection:
-        """Open another connection to the same server, with the same token, for raw Control v1 lines."""
-        return await self._connection.uplink()
 
     async def close(self) -> None:
         """Close the connection. Subscriptions end, and their unsettled deliveries return to their streams."""
@@ -331,7 +349,7 @@ class Client(Queries):
         raise AssertionError("the last attempt returns or raises")
 
     async def _reply(self, delivery: Delivery, payload: object, kind: str | None) -> Sent:
-        question = delivery.head
+        question = delivery._head
         if not question.sender:
             message = f"`{question.id}` has no `from` to reply to"
             raise PenstockError(Refusal("InvalidRequest", message, ref=question.id))

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from penstock.client.control.frames import Head, Sent
+from penstock.client.queue.payloads import PayloadReader
 from penstock.core.errors import LeaseLost, PenstockError, Refusal
+
+if TYPE_CHECKING:  # the default of a type variable is new in Python 3.13
+    import typing_extensions
+
+    P = typing_extensions.TypeVar("P", default=Any)
+else:
+    P = TypeVar("P")
 
 decode_head = msgspec.json.Decoder(Head).decode
 decode_envelope = msgspec.json.Decoder(dict[str, Any]).decode
@@ -28,14 +36,14 @@ class State(Enum):
 class Holder(Protocol):
     """Keeps the lease for the application: a subscription, or the client for pulled deliveries."""
 
-    async def settle(self, delivery: Delivery, op: str, **fields: object) -> None: ...
+    async def _settle(self, delivery: Delivery, op: str, **fields: object) -> None: ...
 
-    async def extend(self, delivery: Delivery, ms: int | None) -> int: ...
+    async def _extend(self, delivery: Delivery, ms: int | None) -> int: ...
 
-    def reply(self, delivery: Delivery, payload: object, type: str | None) -> Awaitable[Sent]: ...  # noqa: A002
+    def _reply(self, delivery: Delivery, payload: object, type: str | None) -> Awaitable[Sent]: ...  # noqa: A002
 
 
-class Delivery:
+class Delivery(Generic[P]):
     """A delivered envelope under a lease. Settle it with `ack`, `nack`, `release` or `term`.
 
     Until then the client renews the lease in the background. If the lease is lost nevertheless, settling raises `LeaseLost`;
@@ -49,18 +57,20 @@ class Delivery:
 
     __slots__ = (
         "_envelope",
-        "_head",
         "_holder",
         "_loss",
+        "_on_loss",
         "_raw",
+        "_reader",
+        "_renew_at",
+        "_state",
+        "_summary",
+        "_value",
         "attempt",
         "has_replied",
         "lease_expires_at_ms",
         "lease_id",
-        "on_loss",
-        "renew_at",
         "seq",
-        "state",
         "stream",
     )
 
@@ -74,10 +84,14 @@ class Delivery:
         lease_id: str,
         lease_expires_at_ms: int | None,
         renew_at: float,
+        reader: PayloadReader | None = None,
     ) -> None:
         self._holder = holder
         self._raw = raw
-        self._head: Head | None = None
+        self._reader = reader
+        self._value: P
+        """The payload as the reader made it; set on first access."""
+        self._summary: Head | None = None
         self._envelope: dict[str, Any] | None = None
         self._loss: LeaseLost | None = None
         self.stream = stream
@@ -85,37 +99,42 @@ class Delivery:
         self.attempt = attempt
         self.lease_id = lease_id
         self.lease_expires_at_ms = lease_expires_at_ms
-        self.renew_at = renew_at
+        self._renew_at = renew_at
         """When to renew, on the loop's clock."""
-        self.on_loss: Callable[[LeaseLost], None] | None = None
+        self._on_loss: Callable[[LeaseLost], None] | None = None
         """Called when the lease is lost; a running handler sets it."""
-        self.state = State.HELD
+        self._state = State.HELD
         self.has_replied = False
 
     def __repr__(self) -> str:
-        return f"<Delivery {self.stream} seq={self.seq} attempt={self.attempt} {self.state.value}>"
+        return f"<Delivery {self.stream} seq={self.seq} attempt={self.attempt} {self._state.value}>"
 
     @property
     def id(self) -> str:
         """The envelope's id."""
-        return self.head.id
+        return self._head.id
 
     @property
     def type(self) -> str:
         """The envelope's type."""
-        return self.head.type
+        return self._head.type
 
     @property
     def sender(self) -> str | None:
         """The envelope's `from`."""
-        return self.head.sender
+        return self._head.sender
 
     @property
-    def head(self) -> Head:
+    def corr(self) -> str | None:
+        """The envelope's correlation id."""
+        return self._head.corr
+
+    @property
+    def _head(self) -> Head:
         """The fields that the client itself needs."""
-        head = self._head
+        head = self._summary
         if head is None:
-            head = self._head = decode_head(self._raw)
+            head = self._summary = decode_head(self._raw)
         return head
 
     @property
@@ -131,65 +150,74 @@ class Delivery:
         return self._envelope
 
     @property
-    def payload(self) -> Any:
-        """The envelope's payload, decoded."""
-        return self.envelope["payload"]
+    def payload(self) -> P:
+        """The envelope's payload, as a value of the `type` that you asked for. Raises `InvalidRequest` if it does not fit."""
+        if self._reader is None:
+            return self.envelope["payload"]  # type: ignore[no-any-return]
+        if not hasattr(self, "_value"):
+            self._value = self._reader(self._raw)
+        return self._value
+
+    def _read_as(self, reader: PayloadReader | None) -> Delivery[Any]:
+        """Read the payload as another type than its subscription does."""
+        self._reader = reader
+        return self
 
     @property
     def is_settled(self) -> bool:
         """Whether the server has confirmed the settlement."""
-        return self.state is State.SETTLED
+        return self._state is State.SETTLED
 
     @property
     def is_lost(self) -> bool:
         """Whether the lease is known to be lost."""
-        return self.state is State.LOST
+        return self._state is State.LOST
 
     async def ack(self) -> None:
         """The work is done: remove the envelope from the stream. Returns when that is durable."""
-        await self._holder.settle(self, "ack")
+        await self._holder._settle(self, "ack")
 
     async def nack(self, *, delay_ms: int | None = None, reason: str | None = None, backoff: bool = False) -> None:
         """The work failed: deliver the envelope again, after `delay_ms` if given. Counts as a failed attempt.
 
         By default the first redeliveries follow at once; with `backoff` each one waits, as the `retry` of the stream says.
         """
-        await self._holder.settle(self, "nack", delayMs=delay_ms, reason=reason, backoff=backoff or None)
+        await self._holder._settle(self, "nack", delayMs=delay_ms, reason=reason, backoff=backoff or None)
 
     async def release(self) -> None:
         """Return the envelope unprocessed. Does not count as a failed attempt."""
-        await self._holder.settle(self, "release")
+        await self._holder._settle(self, "release")
 
     async def term(self, reason: str | None = None) -> None:
         """The work can never succeed: move the envelope to the dead letters."""
-        await self._holder.settle(self, "term", reason=reason)
+        await self._holder._settle(self, "term", reason=reason)
 
     async def extend(self, ms: int | None = None) -> int:
         """Extend the lease, counted from now. Returns its new end in milliseconds since 1970."""
         self.check()
-        return await self._holder.extend(self, ms)
+        return await self._holder._extend(self, ms)
 
     async def reply(self, payload: object, *, type: str | None = None) -> Sent:  # noqa: A002
         """Send an answer to the sender's inbox. This does not settle the delivery."""
-        sent = await self._holder.reply(self, payload, type)
+        sent = await self._holder._reply(self, payload, type)
         self.has_replied = True
         return sent
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost. Long work that never waits should call this; it sends nothing."""
-        if self.state is State.LOST:
+        if self._state is State.LOST:
             raise self._loss or LeaseLost(Refusal("LeaseExpired", "the lease is lost", ref=self.lease_id))
-        if self.state is not State.HELD:
+        if self._state is not State.HELD:
             raise PenstockError(Refusal("AlreadyAcked", f"seq {self.seq} of `{self.stream}` was settled before"))
 
-    def lose(self, error: LeaseLost) -> None:
-        """Mark the lease as lost. A pending settle raises the error; a running handler gets it through `on_loss`."""
-        if self.state is State.SETTLED:
+    def _lose(self, error: LeaseLost) -> None:
+        """Mark the lease as lost. A pending settle raises the error; a running handler gets it through `_on_loss`."""
+        if self._state is State.SETTLED:
             return
-        was_held, self.state = self.state is State.HELD, State.LOST
+        was_held, self._state = self._state is State.HELD, State.LOST
         self._loss = error
-        if was_held and self.on_loss is not None:
-            self.on_loss(error)
+        if was_held and self._on_loss is not None:
+            self._on_loss(error)
 
 
 def raise_first(errors: Sequence[PenstockError]) -> None:

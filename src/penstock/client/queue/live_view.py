@@ -109,14 +109,14 @@ class LiveView(FrameListener):
 
     # -- for the connection
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         # Buffered changes still use our credit, and the new server does not know them: grant only the rest.
         self._owed = 0
         credit = max(self.credit - sum(self._charged), 0)
-        body = head("live", view=self.view, subId=self.sub_id, credit=credit, since=self._received, addr=self.addr)
+        body = head("live", view=self.view, subId=self._sub_id, credit=credit, since=self._received, addr=self.addr)
         self._subscribe(body)
 
-    def changed(self, frame: LiveFrame) -> None:
+    def _changed(self, frame: LiveFrame) -> None:
         if frame.snapshot is not None:
             self._replace(frame.snapshot.rows, frame.snapshot.watermark)
         elif frame.delta is not None:
@@ -154,16 +154,16 @@ class LiveView(FrameListener):
     def _again(self) -> None:
         """A message is missing: request a new snapshot."""
         self._received = None
-        self._submit(head("unsubscribe", subId=self.sub_id))
-        self.resume()
+        self._submit(head("unsubscribe", subId=self._sub_id))
+        self._resume()
 
-    def emit(self) -> None:
+    def _emit(self) -> None:
         # Half a window keeps the server busy; granting earlier would only send more frames.
         if 2 * self._owed >= self.credit and not self._is_closed:
             grant, self._owed = self._owed, 0
-            self._submit(head("grant", n=grant, subId=self.sub_id))
+            self._submit(head("grant", n=grant, subId=self._sub_id))
 
-    def failed(self, error: PenstockError) -> None:
+    def _failed(self, error: PenstockError) -> None:
         self._failure = error
         reject(self._opened, error)
         reject(self._filled, error)

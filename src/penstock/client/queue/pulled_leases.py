@@ -15,6 +15,7 @@ from msgspec import Raw
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import PullResult, Sent, Settled, head
 from penstock.client.queue.delivery import Delivery, State
+from penstock.client.queue.payloads import PayloadReader
 from penstock.client.queue.renewals import Renewals, half_lease_s
 from penstock.core.errors import LeaseLost, PenstockError
 
@@ -30,17 +31,19 @@ class PulledLeases:
         renewals: Renewals,
         replier: Callable[[Delivery, object, str | None], Awaitable[Sent]],
     ) -> None:
-        self.reply = replier
+        self._reply = replier
         self._connection = connection
         self._renewals = renewals
         self._held: dict[str, Delivery] = {}
         self._lease_ms: dict[str, int | None] = {}
         renewals.watch(self)
 
-    def held(self) -> Iterable[Delivery]:
+    def _leases(self) -> Iterable[Delivery]:
         return self._held.values()
 
-    def take(self, result: Raw, *, lease_ms: int | None, renew: bool) -> list[Delivery]:
+    def take(
+        self, result: Raw, *, lease_ms: int | None, renew: bool, reader: PayloadReader | None = None
+    ) -> list[Delivery]:
         """Make deliveries from the answer of a pull; with `renew` their leases are renewed until settled."""
         now = self._connection.loop.time()
         deliveries = []
@@ -55,6 +58,7 @@ class PulledLeases:
                 row.lease_id,
                 row.lease_expires_at,
                 renew_at,
+                reader,
             )
             deliveries.append(delivery)
             if renew:
@@ -63,22 +67,22 @@ class PulledLeases:
                 self._renewals.arm(renew_at)
         return deliveries
 
-    async def settle(self, delivery: Delivery, op: str, **fields: object) -> None:
+    async def _settle(self, delivery: Delivery, op: str, **fields: object) -> None:
         delivery.check()
-        delivery.state = State.SETTLING
+        delivery._state = State.SETTLING
         body = self._frame(delivery, op, **fields)
         try:
             await self._connection.request(body, is_repeatable=True)
         except BaseException as error:
-            delivery.state = State.HELD
+            delivery._state = State.HELD
             # An `Interruption` is about the delivery of the calling handler, not about this one.
             if isinstance(error, PenstockError) and not isinstance(error, asyncio.CancelledError):
                 raise self._judge(delivery, error) from None
             raise
-        delivery.state = State.SETTLED
+        delivery._state = State.SETTLED
         self._forget(delivery)
 
-    async def extend(self, delivery: Delivery, ms: int | None) -> int:
+    async def _extend(self, delivery: Delivery, ms: int | None) -> int:
         try:
             result = await self._connection.request(self._extension(delivery, ms), is_repeatable=True)
         except PenstockError as error:
@@ -86,19 +90,19 @@ class PulledLeases:
         expires_at_ms = msgspec.json.decode(result, type=Settled).lease_expires_at or 0
         delivery.lease_expires_at_ms = expires_at_ms
         if delivery.lease_id in self._held:
-            delivery.renew_at = self._connection.loop.time() + half_lease_s(ms, expires_at_ms)
-            self._renewals.arm(delivery.renew_at)
+            delivery._renew_at = self._connection.loop.time() + half_lease_s(ms, expires_at_ms)
+            self._renewals.arm(delivery._renew_at)
         return expires_at_ms
 
-    def renew(self, delivery: Delivery) -> None:
+    def _renew(self, delivery: Delivery) -> None:
         lease_ms = self._lease_ms.get(delivery.lease_id)
         half_s = half_lease_s(lease_ms, delivery.lease_expires_at_ms)
-        delivery.renew_at = self._connection.loop.time() + half_s
+        delivery._renew_at = self._connection.loop.time() + half_s
         answer = self._connection.submit(self._extension(delivery, lease_ms), is_repeatable=True)
         answer.add_done_callback(lambda done: self._renewed(delivery, done))
 
-    def lost(self, delivery: Delivery, error: LeaseLost) -> None:
-        delivery.lose(error)
+    def _lost(self, delivery: Delivery, error: LeaseLost) -> None:
+        delivery._lose(error)
         self._forget(delivery)
 
     def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
@@ -112,14 +116,14 @@ class PulledLeases:
         error = None if answer.cancelled() else answer.exception()
         if error is None:
             delivery.lease_expires_at_ms = msgspec.json.decode(answer.result(), type=Settled).lease_expires_at
-        elif isinstance(error, PenstockError) and delivery.state is State.HELD:
+        elif isinstance(error, PenstockError) and delivery._state is State.HELD:
             self._judge(delivery, error)
             if not error.retryable:
                 self._forget(delivery)
 
     def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
         if isinstance(error, LeaseLost):
-            self.lost(delivery, error)
+            self._lost(delivery, error)
         return error
 
     def _forget(self, delivery: Delivery) -> None:

@@ -22,9 +22,9 @@ TICK_LEAST_S = 0.02
 class Keeper(Protocol):
     """A holder whose leases need renewal."""
 
-    def held(self) -> Iterable[Delivery]: ...
+    def _leases(self) -> Iterable[Delivery]: ...
 
-    def renew(self, delivery: Delivery) -> None: ...
+    def _renew(self, delivery: Delivery) -> None: ...
 
 
 class Renewals:
@@ -63,11 +63,11 @@ class Renewals:
         now = self._loop.time()
         earliest = float("inf")
         for keeper in list(self._keepers):
-            for delivery in list(keeper.held()):
-                if delivery.state is State.HELD:
-                    if delivery.renew_at <= now:
-                        keeper.renew(delivery)
-                    earliest = min(earliest, delivery.renew_at)
+            for delivery in list(keeper._leases()):
+                if delivery._state is State.HELD:
+                    if delivery._renew_at <= now:
+                        keeper._renew(delivery)
+                    earliest = min(earliest, delivery._renew_at)
         if earliest != float("inf"):
             self.arm(max(earliest, now + TICK_LEAST_S))
 

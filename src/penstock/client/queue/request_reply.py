@@ -41,7 +41,7 @@ class PendingQuestions:
         """Take a delivery that answers an open question: ack it and pass it to the asker."""
         if not self._answers:
             return False
-        corr = delivery.head.corr
+        corr = delivery._head.corr
         answer = self._answers.get(corr) if corr else None
         if answer is None or answer.done():
             return False
@@ -102,7 +102,7 @@ def checked(to: str, answer: Delivery) -> Delivery:
     code = (answer.envelope.get("headers") or {}).get(FAILED) if answer.type.endswith(".error") else None
     if isinstance(code, str):
         text = answer.payload.get("message") if isinstance(answer.payload, dict) else answer.payload
-        raise Error(code, detail=f"`{to}` failed: {text}", ref=answer.head.corr).exception()
+        raise Error(code, detail=f"`{to}` failed: {text}", ref=answer._head.corr).exception()
     return answer
 
 

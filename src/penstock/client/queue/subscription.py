@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Self
+from typing import Generic, Self
 
 import msgspec
 from msgspec import Raw
@@ -21,7 +21,8 @@ from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import DeliverFrame, ExpiredFrame, Sent, Settled, decode_bodies, head
 from penstock.client.control.listener import FrameListener, reject
 from penstock.client.queue.acks import ACKS_MAX, Acks, Errors
-from penstock.client.queue.delivery import Delivery, State, raise_first
+from penstock.client.queue.delivery import Delivery, P, State, raise_first
+from penstock.client.queue.payloads import PayloadReader
 from penstock.client.queue.renewals import Renewals, half_lease_s
 from penstock.client.queue.worker import Handler, check_concurrency, handle
 from penstock.core.errors import LeaseLost, PenstockError, Refusal
@@ -30,7 +31,7 @@ from penstock.core.limits import Limits
 CREDIT_MAX = Limits().credit_max
 
 
-class Subscription(FrameListener):
+class Subscription(FrameListener, Generic[P]):
     """The deliveries of one stream: `async for delivery in subscription`. Best inside `async with`, which releases the rest at its end.
 
     The client grants new credit as you settle, so at most `credit` deliveries are unsettled. After a lost connection the subscription
@@ -56,6 +57,7 @@ class Subscription(FrameListener):
         intercept: Callable[[Delivery], bool] | None = None,
         replier: Callable[[Delivery, object, str | None], Awaitable[Sent]],
         on_close: Callable[[Subscription], None] | None = None,
+        reader: PayloadReader | None = None,
     ) -> None:
         if not 1 <= credit <= CREDIT_MAX:
             raise PenstockError(Refusal("InvalidCredit", f"credit is 1 to {CREDIT_MAX}, not {credit}"))
@@ -64,10 +66,11 @@ class Subscription(FrameListener):
         self.credit = credit
         self.lease_ms = lease_ms
         self.batch = batch
-        self.reply = replier
+        self._reply = replier
         self._renewals = renewals
         self._intercept = intercept
         self._on_close = on_close
+        self._reader = reader
         self._outstanding = 0
         """Credit that the server has and has not used."""
         self._owed = 0
@@ -93,36 +96,36 @@ class Subscription(FrameListener):
         await asyncio.shield(self._opened)
         return self
 
-    def __aiter__(self) -> AsyncIterator[Delivery]:
+    def __aiter__(self) -> AsyncIterator[Delivery[P]]:
         return self
 
-    async def __anext__(self) -> Delivery:
+    async def __anext__(self) -> Delivery[P]:
         while True:
             if self._buffer:
                 delivery = self._buffer.popleft()
-                if delivery.state is State.HELD:
+                if delivery._state is State.HELD:
                     return delivery
                 continue
             if not await self._arrival():
                 raise StopAsyncIteration
 
-    async def next_batch(self, count_max: int = ACKS_MAX) -> list[Delivery]:
+    async def next_batch(self, count_max: int = ACKS_MAX) -> list[Delivery[P]]:
         """All buffered deliveries, up to `count_max`; waits for the first one. Empty when the subscription is closed."""
         while True:
-            taken: list[Delivery] = []
+            taken: list[Delivery[P]] = []
             while self._buffer and len(taken) < count_max:
                 delivery = self._buffer.popleft()
-                if delivery.state is State.HELD:
+                if delivery._state is State.HELD:
                     taken.append(delivery)
             if taken or not await self._arrival():
                 return taken
 
-    async def batches(self, count_max: int = ACKS_MAX) -> AsyncIterator[list[Delivery]]:
+    async def batches(self, count_max: int = ACKS_MAX) -> AsyncIterator[list[Delivery[P]]]:
         """Deliveries in lists of all that have arrived. Together with `ack` the fastest way to consume."""
         while batch := await self.next_batch(count_max):
             yield batch
 
-    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+    async def ack(self, deliveries: Sequence[Delivery[P]]) -> None:
         """Ack many at once. If some fail, raises the first error after all others are durable."""
         starts = range(0, len(deliveries), ACKS_MAX)
         futures = [self._ack_soon(deliveries[start : start + ACKS_MAX]) for start in starts]
@@ -131,7 +134,7 @@ class Subscription(FrameListener):
             errors += await future
         raise_first(errors)
 
-    async def work(self, handler: Handler, *, concurrency: int = 1) -> None:
+    async def work(self, handler: Handler[P], *, concurrency: int = 1) -> None:
         """Call `handler` for every delivery, up to `concurrency` of them at a time, until the subscription is closed.
 
         When a handler returns, its delivery is acked, unless the handler settled it. When it raises, the delivery is nacked, comes
@@ -166,7 +169,7 @@ class Subscription(FrameListener):
             return
         self._is_closed = True
         if self._is_live:
-            self.emit()
+            self._emit()
             await self._unsubscribe()
         self._drop(LeaseLost(Refusal("NotLeaseHolder", f"the subscription to `{self.stream}` was closed")))
         self._connection.detach(self)
@@ -196,7 +199,7 @@ class Subscription(FrameListener):
 
     # -- settling, for Delivery
 
-    async def settle(self, delivery: Delivery, op: str, **fields: object) -> None:
+    async def _settle(self, delivery: Delivery, op: str, **fields: object) -> None:
         if op == "ack":
             raise_first(await self._ack_soon((delivery,)))
             return
@@ -204,36 +207,36 @@ class Subscription(FrameListener):
         self._let_go(delivery)
         if "backoff" not in self._connection.hello.features:
             fields.pop("backoff", None)
-        body = head(op, id=delivery.id, subId=self.sub_id, leaseId=delivery.lease_id, **fields)
+        body = head(op, id=delivery.id, subId=self._sub_id, leaseId=delivery.lease_id, **fields)
         raise_first(await self._acks.settle(delivery, body))
 
-    async def extend(self, delivery: Delivery, ms: int | None) -> int:
+    async def _extend(self, delivery: Delivery, ms: int | None) -> int:
         try:
             result = await self._connection.request(self._extension(delivery, ms), is_repeatable=False)
         except PenstockError as error:
             raise self._judge(delivery, error) from None
         expires_at_ms = msgspec.json.decode(result, type=Settled).lease_expires_at or 0
         delivery.lease_expires_at_ms = expires_at_ms
-        delivery.renew_at = self._connection.loop.time() + half_lease_s(ms or self.lease_ms, expires_at_ms)
-        self._renewals.arm(delivery.renew_at)
+        delivery._renew_at = self._connection.loop.time() + half_lease_s(ms or self.lease_ms, expires_at_ms)
+        self._renewals.arm(delivery._renew_at)
         return expires_at_ms
 
-    def renew(self, delivery: Delivery) -> None:
+    def _renew(self, delivery: Delivery) -> None:
         half_s = half_lease_s(self.lease_ms, delivery.lease_expires_at_ms)
-        delivery.renew_at = self._connection.loop.time() + half_s
+        delivery._renew_at = self._connection.loop.time() + half_s
         answer = self._connection.submit(self._extension(delivery, self.lease_ms))
         answer.add_done_callback(lambda done: self._renewed(delivery, done))
 
-    def lost(self, delivery: Delivery, error: LeaseLost) -> None:
+    def _lost(self, delivery: Delivery, error: LeaseLost) -> None:
         if self._held.get(delivery.seq) is delivery:
             self._make_room(delivery)
-        delivery.lose(error)
+        delivery._lose(error)
 
-    def held(self) -> Iterable[Delivery]:
+    def _leases(self) -> Iterable[Delivery]:
         return self._held.values()
 
     def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
-        return head("extend", id=delivery.id, subId=self.sub_id, leaseId=delivery.lease_id, ms=ms)
+        return head("extend", id=delivery.id, subId=self._sub_id, leaseId=delivery.lease_id, ms=ms)
 
     def _renewed(self, delivery: Delivery, answer: asyncio.Future[Raw]) -> None:
         if answer.cancelled():
@@ -242,21 +245,21 @@ class Subscription(FrameListener):
         if error is None:
             settled = msgspec.json.decode(answer.result(), type=Settled)
             delivery.lease_expires_at_ms = settled.lease_expires_at
-        elif isinstance(error, PenstockError) and delivery.state is State.HELD:
+        elif isinstance(error, PenstockError) and delivery._state is State.HELD:
             self._judge(delivery, error)
             if not error.retryable:
                 # For example, the lease has its maximum length; repeating the request cannot help.
-                delivery.renew_at = float("inf")
+                delivery._renew_at = float("inf")
 
     def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
         """Apply the error of a settle or an extension to the delivery."""
         if isinstance(error, LeaseLost):
-            self.lost(delivery, error)
+            self._lost(delivery, error)
         return error
 
     def _let_go(self, delivery: Delivery) -> None:
         """The application has settled the delivery."""
-        delivery.state = State.SETTLING
+        delivery._state = State.SETTLING
         self._make_room(delivery)
 
     def _make_room(self, delivery: Delivery) -> None:
@@ -271,7 +274,7 @@ class Subscription(FrameListener):
         # The same as `_let_go`, inlined for many deliveries: this path is hot.
         held, held_before = self._held, len(self._held)
         for delivery in deliveries:
-            delivery.state = State.SETTLING
+            delivery._state = State.SETTLING
             held.pop(delivery.seq, None)
         self._owed += held_before - len(held)
         self._connection.mark(self)
@@ -279,28 +282,28 @@ class Subscription(FrameListener):
 
     def _refused(self, delivery: Delivery, error: PenstockError) -> PenstockError:
         """Apply the error of a settle to the delivery."""
-        if delivery.state is State.LOST or error.code == "Unreachable":
+        if delivery._state is State.LOST or error.code == "Unreachable":
             message = f"the connection was lost before seq {delivery.seq} of `{self.stream}` was settled"
             loss = LeaseLost(Refusal("LeaseExpired", message, ref=delivery.lease_id))
-            delivery.lose(loss)
+            delivery._lose(loss)
             return loss
         error = self._judge(delivery, error)
         if not isinstance(error, LeaseLost):
             # The lease still holds: the caller may retry, and the lease is renewed until then.
-            delivery.state = State.HELD
+            delivery._state = State.HELD
             self._held[delivery.seq] = delivery
         return error
 
     # -- for the connection
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         self._outstanding = self.credit
         self._owed = 0
         batch = self.batch if self.batch > 1 else None
-        fields = {"stream": self.stream, "subId": self.sub_id, "credit": self.credit, "leaseMs": self.lease_ms}
+        fields = {"stream": self.stream, "subId": self._sub_id, "credit": self.credit, "leaseMs": self.lease_ms}
         self._subscribe(head("subscribe", **fields, batch=batch, expired=True))
 
-    def arrived(self, frame: DeliverFrame) -> None:
+    def _arrived(self, frame: DeliverFrame) -> None:
         stream = frame.stream or self.stream
         expires_at_ms = frame.lease_expires_at
         renew_at = self._connection.loop.time() + half_lease_s(self.lease_ms, expires_at_ms)
@@ -314,10 +317,10 @@ class Subscription(FrameListener):
             attempts, lease_ids = [frame.attempt], [frame.lease_id]  # type: ignore[list-item]
         held, buffer, intercept = self._held, self._buffer, self._intercept
         for raw, seq, attempt, lease_id in zip(bodies, seqs, attempts, lease_ids, strict=False):
-            delivery = Delivery(self, raw, stream, seq, attempt, lease_id, expires_at_ms, renew_at)
+            delivery = Delivery(self, raw, stream, seq, attempt, lease_id, expires_at_ms, renew_at, self._reader)
             if attempt > 1 and seq in held:
                 message = f"seq {seq} of `{stream}` was delivered again: its lease had expired"
-                self.lost(held[seq], LeaseLost(Refusal("LeaseExpired", message, ref=lease_id)))
+                self._lost(held[seq], LeaseLost(Refusal("LeaseExpired", message, ref=lease_id)))
             held[seq] = delivery
             if intercept is None or not intercept(delivery):
                 buffer.append(delivery)
@@ -327,25 +330,25 @@ class Subscription(FrameListener):
             self._connection.mark(self)
         self._wake(len(seqs))
 
-    def expired(self, frame: ExpiredFrame) -> None:
+    def _expired(self, frame: ExpiredFrame) -> None:
         for delivery in list(self._held.values()):
             if delivery.lease_id == frame.lease_id:
                 message = f"the lease on `{frame.id}` expired before it was settled"
-                self.lost(delivery, LeaseLost(Refusal("LeaseExpired", message, ref=frame.id)))
+                self._lost(delivery, LeaseLost(Refusal("LeaseExpired", message, ref=frame.id)))
 
-    def emit(self) -> None:
+    def _emit(self) -> None:
         self._acks.send()
         # Half a window keeps the server busy; granting earlier would only send more frames.
         if self._owed and 2 * self._outstanding < self.credit and not self._is_closed:
             grant, self._owed = self._owed, 0
             self._outstanding += grant
-            self._submit(head("grant", n=grant, subId=self.sub_id))
+            self._submit(head("grant", n=grant, subId=self._sub_id))
 
-    def disconnected(self, reason: str) -> None:
+    def _disconnected(self, reason: str) -> None:
         message = f"the connection that held the lease was lost: {reason}"
         self._drop(LeaseLost(Refusal("LeaseExpired", message)))
 
-    def failed(self, error: PenstockError) -> None:
+    def _failed(self, error: PenstockError) -> None:
         self._failure = error
         self._drop(LeaseLost(Refusal("LeaseExpired", error.refusal.message)))
         reject(self._opened, error)
@@ -354,7 +357,7 @@ class Subscription(FrameListener):
     def _drop(self, error: LeaseLost) -> None:
         """Mark every unsettled delivery as lost."""
         for delivery in self._held.values():
-            delivery.lose(error)
+            delivery._lose(error)
         self._held.clear()
         self._buffer.clear()
         self._acks.lose(error)

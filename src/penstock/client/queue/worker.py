@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 from penstock.client.control.frames import HandlerFailure
-from penstock.client.queue.delivery import Delivery, State
+from penstock.client.queue.delivery import Delivery, P, State
 from penstock.client.queue.request_reply import REPLY_WANTED
 from penstock.core.errors import LeaseLost, PenstockError, Refusal
 
-Handler = Callable[[Delivery], Awaitable[object]]
+Handler = Callable[[Delivery[P]], Awaitable[object]]
 
 CONCURRENCY_MAX = 10_000
 """The most concurrent handlers; each is a task."""
@@ -46,7 +46,7 @@ class Watched:
     def __await__(self) -> Generator[Any, None, None]:
         work, delivery = self._work, self._delivery
         self._task = asyncio.current_task()
-        delivery.on_loss = self._lost
+        delivery._on_loss = self._lost
         raised: BaseException | None = None
         try:
             while True:
@@ -63,7 +63,7 @@ class Watched:
                 except BaseException as error:
                     raised = self._meant(error)
         finally:
-            delivery.on_loss = None
+            delivery._on_loss = None
             if self._loss is not None and self._task is not None:
                 self._task.uncancel()  # the handler ended before the cancellation reached it
 
@@ -91,7 +91,7 @@ async def handle(delivery: Delivery, handler: Handler) -> None:
 
     try:
         await Watched(delivery, work())
-        if delivery.state is State.HELD:
+        if delivery._state is State.HELD:
             await delivery.ack()
     except asyncio.CancelledError as error:
         if isinstance(error, LeaseLost):
@@ -116,7 +116,7 @@ async def _failed(delivery: Delivery, error: BaseException) -> None:
         _LOG.warning("%r was lost; it will be delivered again", delivery)
         return
     _LOG.exception("the handler of %r failed", delivery)
-    if delivery.state is not State.HELD:
+    if delivery._state is not State.HELD:
         return
     reason = f"{type(error).__name__}: {error}".removesuffix(": ")[:REASON_MAX]
     headers = delivery.envelope.get("headers") or {}

@@ -335,20 +335,20 @@ class Space:
 
     # -- for the connection
 
-    def arrived(self, arrival: Arrival) -> None:
+    def _arrived(self, arrival: Arrival) -> None:
         if isinstance(arrival, SpaceEnvelope):
             self._roster.take(arrival)
             if not self._exchanges.take(arrival) and arrival.kind == "system/error" and arrival.is_from_gateway:
                 self._note_error(SpaceError(object_of(arrival.payload)))
         self._feeds.put(arrival)
 
-    async def room(self) -> None:
+    async def _room(self) -> None:
         await self._feeds.room()
 
-    def lost(self, error: PenstockError) -> None:
+    def _lost(self, error: PenstockError) -> None:
         self._exchanges.fail(error)
 
-    def ended(self, error: PenstockError) -> None:
+    def _ended(self, error: PenstockError) -> None:
         self._feeds.end(error)
 
     def _note_error(self, error: SpaceError) -> None:
@@ -357,10 +357,10 @@ class Space:
         if error.error == "unauthorized_stream_write":
             stream = self._streams.get(text_of(error.payload.get("stream_id")))
             if stream is not None:
-                stream.refused(error)
+                stream._refused(error)
         elif error.code == "RateLimited":  # the error does not name the stream
             for stream in list(self._streams.values()):
-                stream.refused(error)
+                stream._refused(error)
 
 
 def _names(value: str | Sequence[str]) -> Sequence[str]:

@@ -30,15 +30,15 @@ Join = Callable[[], Awaitable[tuple[SpaceTransport, SpaceEnvelope]]]
 class ArrivalListener(Protocol):
     """Receives arrivals and losses."""
 
-    def arrived(self, arrival: Arrival) -> None: ...
+    def _arrived(self, arrival: Arrival) -> None: ...
 
-    async def room(self) -> None:
+    async def _room(self) -> None:
         """Wait until more may be read."""
 
-    def lost(self, error: PenstockError) -> None:
+    def _lost(self, error: PenstockError) -> None:
         """The transport was lost: pending envelopes get no answer."""
 
-    def ended(self, error: PenstockError) -> None:
+    def _ended(self, error: PenstockError) -> None:
         """The connection has ended for good."""
 
 
@@ -104,7 +104,7 @@ class ParticipantConnection:
 
     def _arrive(self, transport: SpaceTransport, welcome: SpaceEnvelope) -> None:
         self._transport = transport
-        self._listener.arrived(welcome)
+        self._listener._arrived(welcome)
         self._is_decided.set()
 
     def _depart(self, error: PenstockError) -> None:
@@ -113,13 +113,13 @@ class ParticipantConnection:
             self._is_decided.clear()
         else:
             self._is_decided.set()
-        self._listener.lost(error)
+        self._listener._lost(error)
 
     def _end(self, error: PenstockError) -> None:
         if self._failure is None:
             self._failure = error
             self._depart(error)
-            self._listener.ended(error)
+            self._listener._ended(error)
 
     async def _live(self, transport: SpaceTransport) -> None:
         """Read until the transport is lost, reconnect, repeat."""
@@ -134,8 +134,8 @@ class ParticipantConnection:
 
     async def _read(self, transport: SpaceTransport) -> None:
         while (arrival := await transport.receive()) is not None:
-            self._listener.arrived(arrival)
-            await self._listener.room()
+            self._listener._arrived(arrival)
+            await self._listener._room()
 
     def _transport_lost(self, transport: SpaceTransport) -> None:
         if transport.is_taken_over:

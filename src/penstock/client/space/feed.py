@@ -70,7 +70,7 @@ class Feed(Generic[T]):
         self._envelopes.clear()
         self._frames.clear()
         self._envelope_bytes = self._frame_bytes = 0
-        self.end()
+        self._end()
         self._has_room()
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -91,11 +91,11 @@ class Feed(Generic[T]):
     # -- for the space
 
     @property
-    def is_full(self) -> bool:
+    def _is_full(self) -> bool:
         """Whether the socket must not be read for now."""
         return self._overflow == "wait" and not self._is_over and self._is_over_bound()
 
-    def put(self, item: Arrival) -> None:
+    def _put(self, item: Arrival) -> None:
         """Buffer an arrival if this feed accepts it."""
         if self._is_over or not self._accepts(item):
             return
@@ -109,13 +109,13 @@ class Feed(Generic[T]):
             len(self._envelopes) >= ENVELOPES_MAX or self._envelope_bytes + item.size > HELD_BYTES_MAX
         ):
             message = f"{len(self._envelopes)} envelopes of this feed are unread; it accepts no more"
-            self.end(PenstockError(Refusal("SlowConsumer", message, hint="read faster, or subscribe to fewer kinds")))
+            self._end(PenstockError(Refusal("SlowConsumer", message, hint="read faster, or subscribe to fewer kinds")))
         else:
             self._envelopes.append((self._serial, item))
             self._envelope_bytes += item.size
         self._wake.set()
 
-    def end(self, error: PenstockError | None = None) -> None:
+    def _end(self, error: PenstockError | None = None) -> None:
         """End the feed; buffered items can still be read."""
         if not self._is_over:
             self._is_over = True
@@ -127,10 +127,10 @@ class Feed(Generic[T]):
             _, envelope = self._envelopes.popleft()
             self._envelope_bytes -= envelope.size
             return envelope
-        was_full = self.is_full
+        was_full = self._is_full
         _, frame = self._frames.popleft()
         self._frame_bytes -= len(frame.data)
-        if was_full and not self.is_full:
+        if was_full and not self._is_full:
             self._has_room()
         return frame
 
@@ -163,17 +163,17 @@ class Feeds:
         feed: Feed[Any] = Feed(accepts, overflow=overflow, room=self._has_room.set, dropped=self._count)
         weakref.finalize(feed, self._has_room.set)  # a collected feed must not block the others
         if self._is_over:
-            feed.end(self._failure)
+            feed._end(self._failure)
         self._feeds.add(feed)
         return feed
 
     def put(self, arrival: Arrival) -> None:
         for feed in list(self._feeds):
-            feed.put(arrival)
+            feed._put(arrival)
 
     async def room(self) -> None:
         """Wait while a feed with the policy `wait` is full."""
-        while any(feed.is_full for feed in self._feeds):
+        while any(feed._is_full for feed in self._feeds):
             self._has_room.clear()
             await self._has_room.wait()
 
@@ -182,7 +182,7 @@ class Feeds:
         if not self._is_over:
             self._is_over, self._failure = True, error
         for feed in list(self._feeds):
-            feed.end(error)
+            feed._end(error)
         self._has_room.set()
 
     def _count(self, count: int) -> None:

@@ -6,7 +6,7 @@ else about the stream is in the roster of the space.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.client.space.messages import SpaceEnvelope, SpaceError, object_of, text_of, texts_of
 from penstock.core.errors import PenstockError, Refusal
@@ -19,9 +19,8 @@ class SpaceStream:
     """A stream to write to; `Space.open_stream` makes one, and `Space.stream` finds one that another participant opened.
 
     Example:
-        stream = await space.open_stream("collector", content_type="application/json")
-        await stream.write('{"celsius": 21.5}')
-        await stream.close()
+        async with await space.open_stream("collector", content_type="application/json") as stream:
+            await stream.write('{"celsius": 21.5}')
     """
 
     def __init__(self, room: Space, stream_id: str) -> None:
@@ -70,6 +69,12 @@ class SpaceStream:
             payload = {"stream_id": self.id} | ({"reason": reason} if reason else {})
             await self._room.send("stream/close", payload)
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
     async def grant_write(self, participant: str, reason: str | None = None) -> None:
         """Let another participant write. Only the owner may."""
         await self._ask("stream/grant-write", participant_id=participant, reason=reason)
@@ -92,7 +97,7 @@ class SpaceStream:
 
     # -- for the space
 
-    def refused(self, error: SpaceError) -> None:
+    def _refused(self, error: SpaceError) -> None:
         """The gateway rejected a frame."""
         self._refusal = error
 

@@ -33,12 +33,12 @@ class SyncDelivery(Twin[Delivery]):
     Until then the client extends its lease in the background.
     """
 
-    ack = blocking(Delivery.ack)
-    nack = blocking(Delivery.nack)
-    release = blocking(Delivery.release)
-    term = blocking(Delivery.term)
-    extend = blocking(Delivery.extend)
-    reply = blocking(Delivery.reply)
+    ack = blocking(Delivery[Any].ack)
+    nack = blocking(Delivery[Any].nack)
+    release = blocking(Delivery[Any].release)
+    term = blocking(Delivery[Any].term)
+    extend = blocking(Delivery[Any].extend)
+    reply = blocking(Delivery[Any].reply)
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost. Long work that never waits should call this; it sends nothing."""
@@ -46,6 +46,7 @@ class SyncDelivery(Twin[Delivery]):
 
     id = mirrored[Delivery, str](lambda delivery: delivery.id)
     type = mirrored[Delivery, str](lambda delivery: delivery.type)
+    corr = mirrored[Delivery, str | None](lambda delivery: delivery.corr)
     sender = mirrored[Delivery, str | None](lambda delivery: delivery.sender)
     stream = mirrored[Delivery, str](lambda delivery: delivery.stream)
     seq = mirrored[Delivery, int](lambda delivery: delivery.seq)
@@ -70,7 +71,7 @@ def _deliveries(sources: list[Delivery], thread: LoopThread) -> list[SyncDeliver
 class SyncSubscription(Opening, Twin[Subscription]):
     """Deliveries of one stream: `for delivery in subscription`, best inside `with`, which releases unsettled deliveries at its end."""
 
-    close = blocking(Subscription.close)
+    close = blocking(Subscription[Any].close)
     next_batch = blocking(Subscription.next_batch, _deliveries)
 
     stream = mirrored[Subscription, str](lambda subscription: subscription.stream)

@@ -40,7 +40,7 @@ class SyncFeed(Closing, IteratedTwin[Feed[T], T], Generic[T]):
         self._thread.call(self._source.close)
 
 
-class SyncSpaceStream(Twin[SpaceStream]):
+class SyncSpaceStream(Closing, Twin[SpaceStream]):
     """A stream of a space, for a participant that may write to it."""
 
     write = blocking(SpaceStream.write)

@@ -19,6 +19,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
+"""A twin of a client is also a twin of what the client extends."""
 T = TypeVar("T")
 W = TypeVar("W")
 Source = TypeVar("Source", bound=AsyncIterator[Any])
@@ -93,10 +95,10 @@ class Opening(Closing):
         return self.open()
 
 
-class Twin(Generic[S]):
+class Twin(Generic[S_co]):
     """A blocking object in front of an asynchronous one."""
 
-    def __init__(self, source: S, thread: LoopThread) -> None:
+    def __init__(self, source: S_co, thread: LoopThread) -> None:
         self._source = source
         self._thread = thread
 
