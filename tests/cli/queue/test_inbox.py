@@ -16,9 +16,11 @@ from tests.server_process import environment
 @pytest.mark.promise("SDK and command line", "`send`, `inbox` and `done` work")
 def test_send_inbox_done(cli, stream):
     name = stream.replace("/", "-")
-    assert "has never connected" in ok(cli("send", name, "hello", "--as", "sam"))
+    done = cli("send", name, "hello", "--as", "sam", "--id", f"{name}-1")
+    assert ok(done) == f"accepted {name}-1 in agents/{name}/inbox as seq 1\n", "a line for the state"
+    assert "has never connected" in done.stderr
     sent = json.loads(ok(cli("send", name, '{"n": 1}', "--type", "note", "--json")))
-    assert sent["to"] == f"agents/{name}/inbox"
+    assert (sent["to"], sent["state"]) == (f"agents/{name}/inbox", "accepted")
     shown = ok(cli("inbox", "--as", name))
     assert "hello" in shown and "from sam" in shown and f"penstock done {sent['id']} --lease" in shown
     assert "done" in ok(cli("done", sent["id"], "--as", name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, agent_name, flag, payload_of, run
@@ -29,7 +30,7 @@ def send(
 ) -> None:
     """Send a message to an agent's inbox, or to a stream if TO has a slash.
 
-    PAYLOAD is JSON, or plain text.
+    PAYLOAD is JSON, or plain text. The output is one line, which begins with the state of the message and its id.
 
     For example:
 
@@ -39,13 +40,11 @@ def send(
 
     fields: dict[str, Any] = {"type": type_, "id": id_, "corr": corr, "delay_ms": delay_ms, "schema": schema}
     sent: Sent = run(common, lambda client: client.send(to, payload_of(payload), **fields), agent=as_)
-    if common.as_json:
-        print_json(sent)
-        return
-    print_line(f"sent {sent.id} to {sent.to} as seq {sent.seq}")
+    line = f"accepted {sent.id} in {sent.to} as seq {sent.seq}"
+    print_result({**msgspec.to_builtins(sent), "state": "accepted"}, line, as_json=common.as_json)
     if sent.recipient is not None and not sent.recipient.present:
         known = "was connected before" if sent.recipient.known else "has never connected"
-        print_line(f"no consumer is connected; the recipient {known}, and the message stays queued")
+        print_note(f"no consumer is connected; the recipient {known}, and the message stays queued")
 
 
 WAIT_MS = 30_000
