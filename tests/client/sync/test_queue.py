@@ -77,7 +77,8 @@ def public(kind):
 )
 @pytest.mark.parametrize(("source", "twin"), PAIRS)
 def test_both_have_the_same_names(source, twin):
-    assert public(twin) == public(source) | INSTANCE[source]
+    inside = {"uplink"} if source is Client else set()  # for programs that are asynchronous themselves
+    assert public(twin) == (public(source) | INSTANCE[source]) - inside
 
 
 @pytest.mark.promise(

@@ -19,6 +19,7 @@ from penstock.client.address import Address, bad_token, reason_of, wrong_protoco
 from penstock.client.control.frames import DeliverFrame, Error, LiveFrame, Ok, ServerHello, decode_frame, head
 from penstock.client.control.listener import FrameListener
 from penstock.client.control.pending import PendingRequest, PendingRequests
+from penstock.client.control.raw_connection import RawConnection
 from penstock.client.control.transport import LineTransport, open_transport
 from penstock.core.errors import PenstockError, Refusal, Unauthorized
 
@@ -283,6 +284,10 @@ class ControlConnection:
             else:
                 self.reconnects += 1
                 return
+
+    async def uplink(self) -> RawConnection:
+        """Open another connection to the same server, with the same token, for raw Control v1 lines."""
+        return await RawConnection.open(self.address, self._token)
 
     def attach(self, listener: FrameListener) -> None:
         """Route deliveries to a subscription and open it, now or after the reconnect."""

@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from penstock.client.address import Address
+from penstock.client.address import Address, wrong_protocol
 from penstock.client.control.frames import Error, Ok, decode_frame, head
 from penstock.client.control.transport import LINE_MAX, WRITE_HIGH, LineTransport, open_transport
 from penstock.core.errors import PenstockError, Refusal
@@ -80,7 +80,7 @@ class RawConnection:
         try:
             frame = decode_frame(answer)
         except msgspec.DecodeError:
-            raise _lost(self.address, "the server does not speak Control v1") from None
+            raise PenstockError(wrong_protocol(self.address.url)) from None
         if isinstance(frame, Error):
             raise frame.exception()
         if not isinstance(frame, Ok):
@@ -128,6 +128,12 @@ class RawConnection:
         marker = f"last-{secrets.token_hex(8)}".encode()
         self._last = b'{"type":"ok","reqId":"%b"' % marker
         await self.write(b'{"type":"ping","reqId":"%b"}\n' % marker)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Send what was written, then close; drop the connection if the server does not read it in time."""

@@ -11,7 +11,7 @@ import builtins
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import msgspec
 from msgspec import Raw
@@ -22,13 +22,13 @@ from penstock.client.control.frames import (
     Receipt,
     Sent,
     ServerHello,
-    Settled,
     SingleReceipt,
     encode,
     head,
     now_text,
     require,
 )
+from penstock.client.control.raw_connection import RawConnection
 from penstock.client.queue.delivery import Delivery, P
 from penstock.client.queue.live_view import LiveView
 from penstock.client.queue.payloads import reader_of
@@ -42,7 +42,6 @@ from penstock.core.names import address_problem, agent_problem, stream_problem
 
 Envelope = Mapping[str, Any] | bytes
 """An envelope as a mapping, whose missing `id`, `ts` and `from` are filled in, or as JSON bytes."""
-SettleOp = Literal["ack", "nack", "release", "term", "extend"]
 
 PREFIXES_MAX = 1024
 """Cached beginnings of enqueue frames, one for each address."""
@@ -293,27 +292,15 @@ class Client(Queries):
         self._idle.append(connection)
         return self._pulled.take(result, lease_ms=lease_ms, renew=renew, reader=reader)
 
-    async def settle(
-        self,
-        id: str,  # noqa: A002
-        op: SettleOp = "ack",
-        *,
-        lease_id: str | None = None,
-        stream: str | None = None,
-        delay_ms: int | None = None,
-        reason: str | None = None,
-        ms: int | None = None,
-    ) -> Settled:
-        """Settle a pulled delivery by its id, together with its lease or its stream. Raises `LeaseLost` when the lease has ended."""
-        fields = {"leaseId": lease_id, "stream": stream, "delayMs": delay_ms, "reason": reason, "ms": ms}
-        body = head("settle", id=id, op=op, **fields)
-        return msgspec.json.decode(await self._repeatable(body), type=Settled)
-
     # -- views
 
     def live(self, view: str, *, addr: str | None = None, credit: int = 1_000) -> LiveView:
         """Follow a view: iterate over its changes with `async for`, or open it with `async with` first. At most `credit` changes are buffered."""
         return LiveView(self._connection, view, self._new_sub_id(), addr=addr, credit=credit)
+
+    async def uplink(self) -> RawConnection:
+        """Open another connection to the same server, with the same token, for raw Control v1 lines."""
+        return await self._connection.uplink()
 
     async def close(self) -> None:
         """Close the connection. Subscriptions end, and their unsettled deliveries return to their streams."""

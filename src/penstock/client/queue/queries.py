@@ -1,4 +1,4 @@
-"""Operations of a client that look at streams and envelopes, and that move or drop what waits."""
+"""Operations of a client that are one request each: look at streams and envelopes, settle by id, move or drop what waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Raw
 
-from penstock.client.control.frames import head
+from penstock.client.control.frames import Settled, head
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.tenants import is_dead
 from penstock.dialects.courier.wire.answers import (
@@ -26,12 +26,13 @@ from penstock.dialects.courier.wire.answers import (
 
 _ONCE = ("redrive", "purge", "drop")
 """Operations that are not repeated after a lost connection: they may have been done."""
+SettleOp = Literal["ack", "nack", "release", "term", "extend"]
 PeekState = Literal["ready", "inflight", "delayed", "dead"]
 R = TypeVar("R")
 
 
 class Queries(ABC):
-    """The operations of a client that take no leases."""
+    """The operations of a client that are one request each."""
 
     @abstractmethod
     async def _answer(self, body: bytes, *, is_repeatable: bool) -> Raw:
@@ -67,6 +68,21 @@ class Queries(ABC):
     async def explain(self, stream: str) -> Explained:
         """Why a stream delivers, or why it does not."""
         return await self._ask(Explained, "explain", stream=stream)
+
+    async def settle(
+        self,
+        id: str,  # noqa: A002
+        op: SettleOp = "ack",
+        *,
+        lease_id: str | None = None,
+        stream: str | None = None,
+        delay_ms: int | None = None,
+        reason: str | None = None,
+        ms: int | None = None,
+    ) -> Settled:
+        """Settle a pulled delivery by its id, together with its lease or its stream. Raises `LeaseLost` when the lease has ended."""
+        fields = {"leaseId": lease_id, "stream": stream, "delayMs": delay_ms, "reason": reason, "ms": ms}
+        return await self._ask(Settled, "settle", id=id, op=op, **fields)
 
     async def redrive(
         self,
