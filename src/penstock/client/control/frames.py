@@ -205,7 +205,7 @@ def to_plain(value: Any) -> Any:
     """The plain form of a value that msgspec cannot write; for its encoder."""
     dump = getattr(value, "model_dump", None)
     if dump is None:
-        raise NotImplementedError
+        raise TypeError(f"a value of the type `{type(value).__name__}` has no JSON")
     return dump(mode="json")
 
 
