@@ -121,12 +121,3 @@ def test_members_are_still_found_by_their_names_in_json_with_a_warning():
         assert stats["rateIn"] == 7
     with pytest.raises(KeyError):
         stats["nope"]
-
-
-def test_the_old_methods_still_work_with_a_warning(server, stream):
-    with penstock.connect_sync(server.control) as client:
-        client.enqueue(stream, {"id": stream, "type": "t", "payload": 1})
-        with pytest.warns(DeprecationWarning, match="streams"):
-            assert stream in {row.id for row in client.metrics()}
-        with pytest.warns(DeprecationWarning, match="in place of `query`"):
-            assert client.query("stats", stream=stream)["depth"] == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
@@ -122,16 +121,6 @@ class Queries(ABC):
     async def validate(self, envelope: Mapping[str, Any]) -> dict[str, Any]:
         """Check an envelope against the schema that it names, without sending it: `{ok, finding, message, problems}`."""
         return await self._ask(dict[str, Any], "schema.validate", env=envelope)
-
-    async def metrics(self) -> list[StreamMetrics]:
-        """The old name of `streams`; the next version removes it."""
-        warnings.warn("`metrics()` is now `streams()`", DeprecationWarning, stacklevel=2)
-        return await self.streams()
-
-    async def query(self, kind: str, /, **fields: object) -> dict[str, Any]:
-        """Call a reading operation by its name. Every operation has a method now; the next version removes this one."""
-        warnings.warn("use the method of the operation in place of `query`", DeprecationWarning, stacklevel=2)
-        return await self._ask(dict[str, Any], kind, **fields)
 
     async def _ask(self, answer: type[R], kind: str, /, **fields: object) -> R:
         result = await self._answer(head(kind, **fields), is_repeatable=kind not in _ONCE)
