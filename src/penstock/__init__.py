@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.client.sync.tokens import *
     from penstock.client.tokens import *
     from penstock.core.errors import Forbidden as Forbidden
+    from penstock.core.errors import HandlerFailed as HandlerFailed
     from penstock.core.errors import IdConflict as IdConflict
     from penstock.core.errors import InvalidRequest as InvalidRequest
     from penstock.core.errors import LeaseLost as LeaseLost
@@ -50,7 +51,7 @@ _EXPORTS = {
         "local_relay new_signing_key"
     ),
     "penstock.core.errors": (
-        "Forbidden IdConflict InvalidRequest LeaseLost NotFound PenstockError RateLimited StreamFull Timeout "
+        "Forbidden HandlerFailed IdConflict InvalidRequest LeaseLost NotFound PenstockError RateLimited StreamFull Timeout "
         "Unauthorized Unavailable Unreachable"
     ),
     "penstock.core.queue.policy": "Policy Retry",

@@ -75,7 +75,7 @@ def test_the_exception_carries_the_refusal() -> None:
         ("StreamFull", "StreamFull"), ("LeaseExpired", "LeaseLost"), ("NotLeaseHolder", "LeaseLost"),
         ("UnknownStream", "NotFound"), ("UnknownEnvelope", "NotFound"), ("IdConflict", "IdConflict"),
         ("InvalidEnvelope", "InvalidRequest"), ("QuotaExceeded", "RateLimited"), ("Draining", "Unavailable"),
-        ("Internal", "PenstockError"),
+        ("HandlerFailed", "HandlerFailed"), ("Internal", "PenstockError"),
     ],
 )  # fmt: skip
 def test_an_error_is_made_as_the_class_of_its_code(code: str, kind: str) -> None:

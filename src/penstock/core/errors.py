@@ -260,5 +260,9 @@ class Timeout(PenstockError, codes="Timeout"):
     """There was no answer in time."""
 
 
+class HandlerFailed(PenstockError, codes="HandlerFailed"):
+    """The handler of the agent that you asked raised an exception."""
+
+
 class Unreachable(PenstockError, codes="Unreachable"):
     """There is no connection to the server."""

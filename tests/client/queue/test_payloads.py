@@ -39,7 +39,7 @@ class Model:
 
     def model_dump(self, *, mode: str) -> dict[str, Any]:
         assert mode == "json"
-        return {"n": self.n}
+        return {"n": self.n, "note": None}
 
 
 def envelope(payload: bytes) -> Raw:

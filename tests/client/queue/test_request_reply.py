@@ -97,7 +97,7 @@ def test_a_handler_that_raises_answers_its_asker_at_once(server, stream):
             while len(await asker.peek(mailbox, state="delayed")) < 2:
                 pass  # each round asks the server
             [dead] = await asker.peek(mailbox, state="dead")
-            assert dead["env"]["headers"]["x-courier"]["lastError"] == "ValueError: no such number"
+            assert dead.envelope["headers"]["x-courier"]["lastError"] == "ValueError: no such number"
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
 

@@ -350,7 +350,7 @@ def test_an_envelope_whose_handler_fails_comes_back_after_a_back_off(server, str
             work = asyncio.create_task(client.subscribe(stream).work(fail))
             while not (rows := await client.peek(stream, state="delayed")):
                 pass  # each round asks the server
-            assert (rows[0]["attempt"], rows[0]["lastError"]) == (1, "ValueError: boom")
+            assert (rows[0].attempt, rows[0].last_error) == (1, "ValueError: boom")
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
 

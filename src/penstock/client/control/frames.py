@@ -216,7 +216,7 @@ def encode(value: object, name: str = "") -> bytes:
     """A value of the application as JSON. Refuses NaN and infinities, which the encoder would send as null."""
     data = _encode(value)
     if b"null" in data:
-        require(nonfinite_problem(value, name))
+        require(nonfinite_problem(msgspec.to_builtins(value, enc_hook=to_plain), name))
     return data
 
 
