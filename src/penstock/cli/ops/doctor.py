@@ -364,9 +364,9 @@ def _server(common: Common, file: Path, running: ServerEndpoints | None) -> Iter
             shown = await client.snapshot("latestPerAgent", addr="agents/doctor/inbox")
             middle_s = (before_s + time.time()) / 2
             ahead_s = datetime.fromisoformat(shown["asOf"]).timestamp() - middle_s
-            hot = [str(one["id"]) for one in await client.metrics() if one["stats"].get("hot")][:FINDINGS_SHOWN]
-            reasons = [(stream, reason) for stream in hot for reason in (await client.explain(stream))["reasons"]]
-            why = [f"{stream}: {one['message']}" for stream, one in reasons if one["code"] == "redelivery.hot"]
+            hot = [one.id for one in await client.streams() if one.stats.hot][:FINDINGS_SHOWN]
+            reasons = [(stream, reason) for stream in hot for reason in (await client.explain(stream)).reasons]
+            why = [f"{stream}: {one.message}" for stream, one in reasons if one.code == "redelivery.hot"]
             return f"{client.url}: {client.server.server}", ahead_s, why
 
     try:
