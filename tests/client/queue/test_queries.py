@@ -115,7 +115,9 @@ def test_without_a_token_a_purge_says_which_token_it_needs(server, stream):
 
 def test_members_are_still_found_by_their_names_in_json_with_a_warning():
     stats = msgspec.convert(
-        dict.fromkeys((field.encode_name for field in msgspec.structs.fields(Stats)), 7) | {"lastTs": None}, Stats
+        dict.fromkeys((field.encode_name for field in msgspec.structs.fields(Stats)), 7)
+        | {"lastTs": None, "agents": []},
+        Stats,
     )
     with pytest.warns(DeprecationWarning, match=r"use `\.rate_in`"):
         assert stats["rateIn"] == 7
