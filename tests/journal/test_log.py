@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.records import Fact
 from penstock.core.rows import Row
-from penstock.journal.log import MARGIN_BYTES, RESERVE, RESERVE_BYTES, Log, Sync
+from penstock.journal.log import FULL_BYTES, MARGIN_BYTES, RESERVE, RESERVE_BYTES, Log, Sync
 from penstock.journal.open_and_repair import Opened
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.journal.segments import DamageError
@@ -435,3 +435,16 @@ def test_groups_share_a_frame_and_get_their_own_offsets() -> None:
     before = disk.steps
     log.commit([[put("d")], [put("e")]], START_US)
     assert disk.steps - before == 2, "one append and one sync for both"
+
+
+def test_a_check_sees_a_full_disk_and_its_recovery_without_a_commit() -> None:
+    disk = LyingDisk(1)
+    opened, _, _ = rebuilt(disk)
+    log = opened.log()
+    for free, is_refusing in ((FULL_BYTES, False), (FULL_BYTES - 1, True), (MARGIN_BYTES - 1, True)):
+        disk.free = lambda free=free: free  # type: ignore[method-assign, misc]
+        log.check()
+        assert (log.trouble is not None, log.space) == (is_refusing, (free, RESERVE_BYTES))
+    disk.free = lambda: MARGIN_BYTES  # type: ignore[method-assign]
+    log.check()
+    assert log.trouble is None

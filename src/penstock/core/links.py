@@ -94,6 +94,13 @@ class Link:
         """The agent: the one that its token names, else the one it says it is, else the name of its token."""
         return self.principal.agent or self.agent or self.principal.name
 
+    def claim(self, agent: str | None) -> Refusal | None:
+        """The peer says which agent it is; returns why it may not. None changes nothing."""
+        refusal = None if agent is None else agent_refusal(self.principal, agent)
+        if refusal is None:
+            self.agent = agent or self.agent
+        return refusal
+
     def name(self, kind: str = "link") -> str:
         """Who it is and where, for people."""
         return f"{self.who} ({kind} {self.no}{self.peer and f', {self.peer}'})"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.ipc.pipeline import FILLED_TABLES
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES
 from penstock.spark.pipeline import steps
 from tests.spark.journal_builder import (
@@ -99,3 +100,7 @@ def test_a_mark_keeps_the_function_and_says_how_rows_are_written(tmp_path: Path)
         ("renamed", "merge", ("journal", "who")),
         ("latest", "merge", ("journal", "offset")),
     ]
+
+
+def test_the_progress_of_a_pipeline_that_is_down_counts_every_built_in_table() -> None:
+    assert set(FILLED_TABLES) == {step.table.name for step in steps.built_in()} | {"agents", "alerts"}

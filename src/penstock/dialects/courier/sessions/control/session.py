@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.effects import Copy
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, Link, agent_refusal
+from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.dialects.courier.operations import payload_schemas
@@ -288,12 +288,9 @@ class ControlSession:
         elif self.token_needed:
             self._fail(req_id, Refusal("Unauthorized", "a token is needed"), close=1008)
             return
-        if frame.agent is not None:
-            foreign = agent_refusal(self.link.principal, frame.agent)
-            if foreign is not None:
-                self._fail(req_id, foreign, close=1008)
-                return
-            self.link.agent = frame.agent
+        if (foreign := self.link.claim(frame.agent)) is not None:
+            self._fail(req_id, foreign, close=1008)
+            return
         health = self._runtime.health(now)
         result = {
             "version": "v1",
