@@ -94,7 +94,7 @@ const GROWTHS: readonly Growth[] = [
   },
 ];
 
-export function conditionsOf(minute: ReadonlyMap<string, number>, health: Health | undefined): Condition[] {
+export function conditionsOf(scrape: Scrape, minute: ReadonlyMap<string, number>, health: Health | undefined): Condition[] {
   const found: Condition[] = [];
   for (const [name, { state, since, reason = state, action }] of Object.entries(health?.parts ?? {})) {
     if (state !== "failed" && state !== "degraded") continue;

@@ -19,7 +19,7 @@ function health(parts: Record<string, Partial<Part>>): Health {
 
 test("a healthy server has no conditions", () => {
   const minute = new Map([["penstock_q_in_total", 1_000], ["penstock_q_dead_total", 0]]);
-  assert.deepEqual(conditionsOf(minute, health({ pipeline: { state: "starting" }, lake: { state: "off" } })), []);
+  assert.deepEqual(conditionsOf(parseExposition(WELL), minute, health({ pipeline: { state: "starting" }, lake: { state: "off" } })), []);
 });
 
 test("parts that fail and growing error counters are reported, critical first, each with a hint", () => {
@@ -28,7 +28,7 @@ test("parts that fail and growing error counters are reported, critical first, e
     lake: { state: "degraded", reason: "the table is torn" },
     pipeline: { state: "failed", reason: "OutOfMemoryError", action: "read the log" },
   });
-  const found = conditionsOf(minute, parts);
+  const found = conditionsOf(parseExposition(WELL), minute, parts);
   assert.deepEqual(
     found.map(({ key }) => key),
     ["pipeline", "penstock_records_refused_total", "lake", "penstock_q_dead_total"],

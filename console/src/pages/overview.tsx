@@ -58,7 +58,7 @@ interface Alert {
 }
 
 function Attention({ latest, health }: { latest: Reading; health: Health | undefined }) {
-  const conditions = conditionsOf(latest.minute, health);
+  const conditions = conditionsOf(latest.scrape, latest.minute, health);
   // A server without a pipeline has no alerts and responds with 404, which is not an error.
   const { data } = useResource("/v1/alerts", (stop) => fetchJson<{ alerts: readonly Alert[] }>("/v1/alerts", { signal: stop }), 5_000);
   const firing = (data.value?.alerts ?? []).filter(({ state }) => state === "firing");
