@@ -12,6 +12,7 @@ import pytest
 from penstock.core.limits import Limits
 from penstock.core.rows import Row
 from penstock.dialects.mew.accept import ACTS
+from penstock.dialects.mew.envelopes import read_object
 from penstock.dialects.mew.settings import ParticipantSettings
 from tests.dialects.mew.driving import (
     OPERATOR_TOKEN,
@@ -462,3 +463,118 @@ def test_no_shape_of_an_envelope_costs_much_more_than_plain_json(name: str) -> N
         driver.run()
 
     assert cpu_s(lambda: send(shapes(300_000)[name]), 2) < 12 * cpu_s(lambda: send(plain(300_000)), 2)
+
+
+# Large envelopes
+
+
+def turns(client: Client, data: bytes) -> list[float]:
+    """The CPU time of each turn that a message takes, with that in which it arrives."""
+    client.driver.scheduler._soon.append(lambda: client.put(data))
+    times = []
+    while client.driver.scheduler._soon:
+        began = time.thread_time()
+        client.driver.scheduler._soon.popleft()()
+        times.append(time.thread_time() - began)
+    return times
+
+
+def large(payload: bytes, id_: str = "large") -> bytes:
+    return b'{"kind":"x","id":"%b","payload":{"text":"t","v":%b}}' % (id_.encode(), payload)
+
+
+def test_a_large_envelope_is_checked_in_steps_and_what_follows_waits_in_order() -> None:
+    driver = GatewayDriver()
+    p1, p2 = driver.joined("p1", "p2")
+    driver.open_stream(p1)
+    p2.received()
+    p1.put(
+        large(plain(100_000), "first"),
+        b"#stream-1#frame",
+        envelope("chat", {"text": "small"}),
+        b"#stream-1#" + b"x" * 70_000,
+        large(b"[1e999]" + b" " * 70_000),
+        large(plain(100_000), "last"),
+        b"#stream-1#end",
+    )
+    assert driver.rows("envelope")[-1].id != "first", "one step only"
+    driver.run()
+    heard = p2.received()
+    assert [each if isinstance(each, bytes) else each["id"] for each in heard if isinstance(each, bytes)] == [
+        b"#stream-1#frame",
+        b"#stream-1#" + b"x" * 70_000,
+        b"#stream-1#end",
+    ]
+    order = [bytes(each[:15]) if isinstance(each, bytes) else each["kind"] for each in heard]
+    assert order == ["x", b"#stream-1#frame", "chat", b"#stream-1#xxxxx", "x", b"#stream-1#end"]
+    assert error([each for each in p1.received() if isinstance(each, dict)])["code"] == "PROCESSING_ERROR"
+
+
+def test_while_a_large_envelope_is_checked_its_sender_is_not_read() -> None:
+    driver = GatewayDriver()
+    (p1,) = driver.joined("p1")
+    p1.put(large(plain(100_000)))
+    driver.scheduler._soon.popleft()()
+    driver.scheduler._soon.popleft()()
+    assert p1.connection.held
+    driver.run()
+    assert not p1.connection.held and kinds(p1.heard()) == ["x"]
+
+
+def test_a_large_envelope_may_come_first_or_right_behind_a_join() -> None:
+    driver = GatewayDriver()
+    (p1,) = driver.joined("p1")
+    driver.journal.is_by_hand = True
+    p1.put(envelope("chat", {"text": "one"}))
+    driver.run()
+    client = driver.client(token=token("p2"), space="demo", participant="p2")
+    other = driver.client()
+    client.put(large(plain(100_000)), envelope("chat", {"text": "small"}))
+    other.put(join("p3"), large(plain(100_000)), envelope("chat", {"text": "small"}))
+    driver.run()
+    driver.journal.is_by_hand = False
+    while driver.journal.waiting:
+        driver.journal.commit()
+        driver.run()
+    for each, name in ((client, "p2"), (other, "p3")):
+        assert [heard["kind"] for heard in each.heard() if heard["from"] == name] == ["x", "chat"]
+
+
+def test_a_sender_that_leaves_or_is_ended_leaves_nothing_to_check() -> None:
+    driver = GatewayDriver()
+    p1, p2, p3 = driver.joined("p1", "p2", "p3")
+    p2.put(large(plain(100_000)), large(plain(100_000)))
+    p3.put(large(plain(100_000)), large(plain(100_000)))
+    p2.connection.lost()
+    p1.put(envelope("space/kick", {"participant_id": "p3"}))
+    driver.run()
+    assert not p3.is_open and "x" not in kinds(p1.heard())
+
+
+def test_a_bug_in_a_step_ends_only_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = GatewayDriver()
+    p1, p2 = driver.joined("p1", "p2")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("penstock.dialects.mew.session.read_envelope", fail)
+    p1.put(large(plain(100_000)), large(plain(100_000)))
+    driver.scheduler.run()
+    assert len(driver.failures) == 1 and "a bug" in driver.failures[0]
+    driver.failures.clear()
+    monkeypatch.undo()
+    assert p1.wire.closed == (1011, "Internal")
+    p2.heard()
+    assert kinds(p2.send(large(plain(100_000)))) == ["x"]
+
+
+@pytest.mark.promise(
+    "Benchmarks and robustness", "no turn holds the loop for all checks of a large envelope of a space"
+)
+@pytest.mark.parametrize("name", ["numbers", "midway", "padded", "escapes", "digits in a string"])
+def test_no_turn_does_all_the_checks_of_a_large_envelope(name: str) -> None:
+    data = large(shapes(1_000_000)[name])
+    (p1,) = GatewayDriver().joined("p1")
+    longest = min(max(turns(p1, data)) for _ in range(3))
+    assert longest < 0.8 * cpu_s(lambda: read_object(data, Limits()))

@@ -122,8 +122,8 @@ def test_every_outcome_is_logged_with_its_duration(watched: Callable[..., Watche
     for id_ in "bcd":
         one.say(type_="enqueue", to="jobs", env=envelope(id_))
     from penstock.core.scopes import OPERATOR
+    from penstock.core.steps import Steps
     from penstock.dialects.courier.operations.redrive_and_purge import StreamRequest, purge_steps
-    from penstock.dialects.courier.wire.request_checks import Steps
 
     now = one.broker.now
     Steps(purge_steps(one.broker.machine, now, OPERATOR, StreamRequest("jobs"))).all(now)

@@ -18,7 +18,8 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
 from penstock.core.relay.topic import RelayCounts
 from penstock.core.scopes import OPERATOR
-from penstock.dialects.courier.operations.queries import STREAMS_A_TURN, Survey
+from penstock.core.steps import Survey
+from penstock.dialects.courier.operations.queries import STREAMS_A_TURN
 from penstock.dialects.streamservice.relay_memory import RelayMemory
 from penstock.ipc.pipeline import PipelineStatus, QueryStatus
 from penstock.server.config.sections import RelaySection

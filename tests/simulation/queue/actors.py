@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
+from penstock.core.steps import Steps
 from penstock.dialects.courier.operations import queries
 from penstock.dialects.courier.operations.outcomes import Result
 from penstock.dialects.courier.operations.redrive_and_purge import StreamRequest, purge_steps
-from penstock.dialects.courier.wire.request_checks import Steps
 from penstock.testing.clients import Frame, LineClient
 
 if TYPE_CHECKING:

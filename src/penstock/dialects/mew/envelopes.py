@@ -7,14 +7,16 @@ JSON allows numbers that no program can hold, and some that are slow to parse.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import msgspec
 
 from penstock.core import json_checks
 from penstock.core.clock import Now, rfc3339
-from penstock.core.json_checks import cost_problem, depth_problem, outside_strings, range_problem
+from penstock.core.json_checks import cost_steps, depth_problem, outside_strings, range_steps
 from penstock.core.limits import Limits
+from penstock.core.steps import Steps
 from penstock.dialects.mew.gateway_messages import PROTOCOL, PROTOCOLS, MewRefusal
 
 SLACK = 64 * 1024
@@ -103,8 +105,17 @@ class Envelope(msgspec.Struct):
         return _encode(head | fields)
 
 
-def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefusal:
-    """A JSON object with undecoded members, without spaces between them. One that is too large is split, and checked no further."""
+Fields = dict[str, msgspec.Raw]
+"""The undecoded members of a JSON object."""
+
+
+def read_object(data: bytes, limits: Limits) -> Fields | MewRefusal:
+    """A JSON object, checked at once."""
+    return Steps(read_steps(data, limits)).all()
+
+
+def read_steps(data: bytes, limits: Limits) -> Generator[None, None, Fields | MewRefusal]:
+    """A JSON object without spaces between its members, checked in steps. One that is too large is split, and checked no further."""
     is_refused = len(data) > limits.space_envelope_max + SLACK
     try:
         if not data.isascii():
@@ -113,13 +124,21 @@ def read_object(data: bytes, limits: Limits) -> dict[str, msgspec.Raw] | MewRefu
             return _fields.decode(data)
         if any(space in data for space in _SPACES):
             data = msgspec.json.format(data, indent=-1)
+            yield
         if data.count(b'"') - data.count(b'\\"') > 2 * STRINGS_MAX:
             return MewRefusal.processing(f"the message has more than {STRINGS_MAX} strings")
-        problem = cost_problem(data) or depth_problem(data, limits.depth_max)
+        yield
+        problem = yield from cost_steps(data)
+        if problem is None:
+            yield
+            problem = depth_problem(data, limits.depth_max)
         if problem is not None:
             return MewRefusal.processing(problem.message)
+        yield
         fields = _fields.decode(data)
-        problem = range_problem(data)
+        yield
+        problem = yield from range_steps(data)
+        yield
         return fields if problem is None else MewRefusal.processing(problem.message)
     except msgspec.ValidationError:
         return MewRefusal.validation("Message must be an object")

@@ -1,12 +1,12 @@
 """The session of one WebSocket: the join in all its forms, then envelopes and frames, strictly in order.
 
 The bearer token and the space of the upgrade request fill in what the join leaves out; a client that sends no join at all joins by its bearer
-token. Messages that arrive while a join waits are kept and handled after it. Cost of a frame: `publish`, one lookup and one write per receiver.
+token. Messages that arrive while a join waits, or while a large message is checked in steps, are handled after it. Cost of a frame: `publish`, one lookup and one write per receiver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Generator, Sized
 from hashlib import sha256
 from typing import Protocol
 
@@ -16,12 +16,13 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
-from penstock.core.links import Link
+from penstock.core.links import Link, Session
+from penstock.core.steps import STEP_BYTES, InputQueue, Survey
 from penstock.dialects.mew import accept, frames, join
-from penstock.dialects.mew.envelopes import members_of, read_envelope, read_object, text_of
+from penstock.dialects.mew.envelopes import Fields, members_of, read_envelope, read_object, read_steps, text_of
 from penstock.dialects.mew.gateway_messages import GATEWAY, PROTOCOLS, GatewayMessages, MewRefusal
 from penstock.dialects.mew.machine import SpaceMachine
-from penstock.dialects.mew.participants import Participant, weight
+from penstock.dialects.mew.participants import Participant
 
 IDS = ("participantId", "participant_id", "participant")
 """The names of the id in a join."""
@@ -46,8 +47,11 @@ class SpaceHost(Protocol):
     def judged(self, session: MewSession) -> None:
         """A session has joined, or was refused."""
 
-    def replay(self, session: MewSession, held: list[bytes]) -> None:
-        """Handle the messages that arrived while the join waited; an exception must end only this session."""
+    def schedule_turn(self) -> None:
+        """Hand over what waits at the end of this turn."""
+
+    def survey(self, survey: Survey, done: Callable[[], None], session: Session) -> None:
+        """Do it a step a turn, then call `done`; an exception must end only this session."""
 
 
 class _Backlog(msgspec.Struct, eq=False):
@@ -56,10 +60,9 @@ class _Backlog(msgspec.Struct, eq=False):
     _session: MewSession
 
     def __len__(self) -> int:
-        participant = self._session.participant
-        held = sum(map(weight, self._session.held))
-        blocked = self._session.host.limits.answers_max + 1 if self._session.is_blocked else 0
-        return held + blocked + (0 if participant is None else participant.waiting)
+        session = self._session
+        blocked = session.host.limits.answers_max + 1 if session.is_blocked or session.is_full else 0
+        return blocked + (0 if session.participant is None else session.participant.waiting)
 
 
 class MewSession:
@@ -75,9 +78,10 @@ class MewSession:
         self.outbox = Outbox(self, limits.space_outbox_max, limits.space_telemetry_max, limits.space_wait_max)
         self.space: SpaceMachine | None = None
         self.participant: Participant | None = None
-        self.held: list[bytes] = []
-        """Messages that arrived while the join waits."""
-        self.is_joining = False
+        self._queue = InputQueue(host.survey, self, self, self._check, self._take)
+        """Messages that wait for the join, or for the checks of a large one."""
+        self.is_full = False
+        """Whether messages wait in the queue."""
         self.is_blocked = False
         """Whether it writes to a stream with a reader that is too far behind."""
         self.is_alive = True
@@ -98,7 +102,7 @@ class MewSession:
     def publish(self, data: bytes) -> bool:
         """Forward a frame at once; False if it must take the slow path."""
         participant = self.participant
-        if participant is None or participant.waiting or len(data) > self.frame_max:
+        if participant is None or participant.waiting or self.is_full or len(data) > self.frame_max:
             return False
         self.count = count = self.count + 1
         end = data.find(b"#", 1) if count <= self.rate_max else -1
@@ -119,38 +123,58 @@ class MewSession:
         """A message of the peer."""
         if self.closing is not None:
             return
-        if self.is_joining:
-            self.held.append(data)
-            return
+        if self._queue or self._queue.is_paused or (len(data) > STEP_BYTES and data[:1] != b"#"):
+            self._queue.add([data])
+        elif not self._message(now, data, None):
+            self._queue.hold_back([data])
+
+    def _check(self, data: bytes) -> Generator[None, None, Fields | MewRefusal]:
+        return read_steps(data, self.host.limits)
+
+    def _take(self, now: Now, messages: list[bytes], found: Fields | MewRefusal | None) -> None:
+        """Handle messages that have waited; `found` is what the checks of a large one found."""
+        for number, data in enumerate(messages):
+            if self.closing is not None:
+                break
+            if not self._message(now, data, found):
+                self._queue.hold_back(messages[number:])
+                break
+        self.host.schedule_turn()
+
+    def _message(self, now: Now, data: bytes, found: Fields | MewRefusal | None) -> bool:
+        """Handle a message; False if it must wait for a join."""
+        if self._queue.is_paused:
+            return False
         limits = self.host.limits
         self.count += 1
         if self.participant is None and not self.is_known and len(data) > limits.join_bytes_max:
             message = f"join first: until then a message has at most {limits.join_bytes_max} bytes"
             self.end(now, MewRefusal("too_large", message, status=413), 1009)
-            return
+            return True
         if len(data) > self.frame_max and data[:1] == b"#":
             message = f"a frame has {len(data)} bytes and `limits.space_frame_max` allows {limits.space_frame_max}"
             self.end(now, MewRefusal("too_large", message, status=413), 1009)
-            return
+            return True
         if self.count > limits.space_rate:
             if self.count == limits.space_rate + 1 or data[:1] != b"#":
                 message = f"more than `limits.space_rate` messages in a second, which is {limits.space_rate}"
                 self._fail(now, MewRefusal("rate_limited", message, status=429))
             if self.space is not None:
                 self.space.refused += 1
-            return
+            return True
         end = data.find(b"#", 1) if data[:1] == b"#" else -1
-        fields = {} if end > 0 else read_object(data, limits)
+        fields = {} if end > 0 else read_object(data, limits) if found is None else found
         if isinstance(fields, MewRefusal):
             self._fail(now, fields)
         elif _is_join(fields):
             self._join(now, fields, data)
-        elif self.participant is None and self._join_by_token(now) and self.is_joining:
-            self.held.append(data)
+        elif self.participant is None and self._join_by_token(now) and self._queue.is_paused:
+            return False
         elif end > 0:
             self._frame(now, data, end)
         else:
             self._envelope(now, fields)
+        return True
 
     def _frame(self, now: Now, data: bytes, end: int) -> None:
         if self.participant is not None and self.space is not None:
@@ -203,7 +227,7 @@ class MewSession:
 
     def overdue(self, now: Now) -> None:
         """The time limit for the join has passed."""
-        if self.participant is not None or self.is_joining or self.closing is not None:
+        if self.participant is not None or self._queue.is_paused or self.closing is not None:
             return
         if not self._join_by_token(now) and self.closing is None:
             waited = self.host.limits.join_ms // 1000
@@ -226,14 +250,14 @@ class MewSession:
             return
         self.left(now, "joined again")
         participant = Participant(*known, self.outbox)
-        self.is_joining = True
+        self._queue.is_paused = True
         self.identified()
         space.after(now, lambda now: self._enter(now, space, participant, cause))
 
     def _enter(self, now: Now, space: SpaceMachine, participant: Participant, cause: str | None) -> None:
-        self.is_joining = False
+        self._queue.is_paused = False
         if self.closing is not None or not self.link.open:
-            self.held.clear()
+            self._queue.clear()
             return
         # It may have been kicked since it was admitted.
         fault = join.still_welcome(space, participant) or join.enter(space, now, participant)
@@ -243,9 +267,7 @@ class MewSession:
             return
         self.space, self.participant = space, participant
         self.host.judged(self)
-        held, self.held = self.held, []
-        if held:
-            self.host.replay(self, held)
+        self._queue.resume()
 
     # Ending
 
@@ -268,14 +290,14 @@ class MewSession:
             self.left(now, fault.error)
             self.outbox.put(self.host.text(self.host.messages.error(now, fault, to)))
             self.out.extend(self.outbox.take())
-            self.held.clear()
+            self._queue.clear()
             self.is_blocked = False
             self.closing = (code, fault.error)
 
     def drain(self, refusal: Refusal) -> None:
         if self.closing is None:
             self.out.extend(self.outbox.take())
-            self.held.clear()
+            self._queue.clear()
             self.is_blocked = False
             self.closing = (refusal.kind.close or 1008, refusal.code)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
-from penstock.dialects.mew.envelopes import read_envelope, read_object
+from penstock.dialects.mew.envelopes import read_envelope
 from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
 from penstock.dialects.mew.participants import Participant
@@ -190,8 +190,8 @@ async def _accept(spaces: Spaces, by: Principal, name: str, data: bytes) -> dict
     space = spaces.spaces.get(name)
     if space is None:
         return _unknown(name)
+    fields = await spaces.read(data)
     now = spaces.runtime.scheduler.now()
-    fields = read_object(data, spaces.limits)
     if isinstance(fields, MewRefusal):
         return _refusal(fields)
     envelope = read_envelope(fields, spaces.limits, now, fresh_id=spaces.messages.fresh(OPERATOR), strict=True)

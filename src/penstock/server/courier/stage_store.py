@@ -20,10 +20,10 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.queue import stage
 from penstock.core.queue.stage import SMALLER, Draft, Taken
+from penstock.core.steps import STEP_BYTES, Steps
 from penstock.dialects.courier.operations.enqueue import at
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.wire import staged_envelopes
-from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps
 from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit, StagedFrame, space_problem
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import in_steps

@@ -9,7 +9,7 @@ by name: the scheduler, the wires and the journal are given to it, so the simula
 from __future__ import annotations
 
 from collections.abc import Callable
-from traceback import format_exc
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +24,7 @@ from penstock.core.queue.hot import HINT, describe
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.operations.queries import Survey
+from penstock.core.steps import Survey
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.engine.connections import Connection, Scheduler, Timer, TurnListener, Wire
 from penstock.server.engine.minute_ticker import MinuteTicker
@@ -156,10 +156,13 @@ class Runtime:
         try:
             connection.session.receive(self.scheduler.now(), data)
         except Exception as error:
-            # A bug of the server. Close this peer only; the log has the trace.
-            connection.session.closing = (1011, "Internal")
-            self._log("session.failed", link=connection.link.no, error=format_exc(), what=str(error))
+            self._fail(connection.session, error)
         self.touch(connection)
+
+    def _fail(self, session: Session, error: Exception) -> None:
+        """A bug of the server. Close this peer only; the log has the trace."""
+        session.closing = (1011, "Internal")
+        self._log("session.failed", link=session.link.no, error="".join(format_exception(error)), what=str(error))
 
     def lost(self, connection: Connection, why: tuple[int, str] = PEER_CLOSED) -> None:
         """A connection is lost or was closed, for this reason unless its session gave one."""
@@ -282,10 +285,16 @@ class Runtime:
     def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
         """Run a survey one step a turn, after those before it, then call `done` and write what it left for the session."""
 
-        def finish() -> None:
+        def finish(error: Exception | None) -> None:
+            if session is None:
+                done()
+                if error is not None:
+                    raise error
+                return
+            if error is not None:
+                self._fail(session, error)
             done()
-            if session is not None:
-                self.touch_session(session)
+            self.touch_session(session)
 
         self._surveys.add(survey, finish)
 

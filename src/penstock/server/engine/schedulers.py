@@ -12,8 +12,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from penstock.core.clock import Now
-from penstock.dialects.courier.operations.queries import Survey
-from penstock.dialects.courier.wire.request_checks import Steps, T
+from penstock.core.steps import Steps, Survey, T
 from penstock.server.engine.connections import Scheduler
 
 
@@ -118,10 +117,10 @@ class SurveyQueue:
         self._scheduler = scheduler
         self._apply = apply
         """Carries out what a step asked for, before anything else happens."""
-        self._waiting: deque[tuple[Survey, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[Survey, Callable[[Exception | None], None]]] = deque()
 
-    def add(self, survey: Survey, done: Callable[[], None]) -> None:
-        """Run a survey, then call `done`."""
+    def add(self, survey: Survey, done: Callable[[Exception | None], None]) -> None:
+        """Run a survey, then call `done`, with the exception if it failed."""
         self._waiting.append((survey, done))
         if len(self._waiting) == 1:
             self._step()
@@ -129,19 +128,20 @@ class SurveyQueue:
     def _step(self) -> None:
         survey, done = self._waiting[0]
         now = self._scheduler.now()
-        is_over = True
+        error = None
         try:
             is_over = survey.step(now)
             self._apply(now)
-        finally:  # a survey that fails must not stop the others
-            if is_over:
-                self._waiting.popleft()
-            else:
-                self._waiting.rotate(-1)
-            if self._waiting:
-                self._scheduler.soon(self._step)
+        except Exception as failure:  # it must not stop the others
+            is_over, error = True, failure
         if is_over:
-            done()
+            self._waiting.popleft()
+        else:
+            self._waiting.rotate(-1)
+        if self._waiting:
+            self._scheduler.soon(self._step)
+        if is_over:
+            done(error)
 
 
 RunSurvey = Callable[[Survey, Callable[[], None]], None]

@@ -14,8 +14,9 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import UNAUTHENTICATED, Principal
+from penstock.core.steps import STEP_BYTES
 from penstock.dialects.courier.operations.outcomes import Late, Result
-from penstock.dialects.courier.wire.request_checks import STEP_BYTES, check_request
+from penstock.dialects.courier.wire.request_checks import check_request
 from penstock.server.admin.journal import permit
 from penstock.server.admin.reload import REVOKED
 from penstock.server.auth.tokens import bearer, subprotocol

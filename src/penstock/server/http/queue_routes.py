@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.core.steps import Steps
 from penstock.dialects.courier.operations.enqueue import enqueue_steps
 from penstock.dialects.courier.operations.outcomes import Body, Outcome
 from penstock.dialects.courier.sessions.pull import PullSession, check_pull
-from penstock.dialects.courier.wire.request_checks import Steps
 from penstock.dialects.courier.wire.staged_envelopes import BatchSource, source_of
 from penstock.server.engine.connections import Connection, NoWire
 from penstock.server.engine.schedulers import in_steps

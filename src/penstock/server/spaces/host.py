@@ -14,8 +14,9 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
+from penstock.core.steps import STEP_BYTES
 from penstock.dialects.mew import accept, frames, join
-from penstock.dialects.mew.envelopes import Envelope
+from penstock.dialects.mew.envelopes import Envelope, Fields, read_object, read_steps
 from penstock.dialects.mew.gateway_messages import GatewayMessages, MewRefusal
 from penstock.dialects.mew.join import SLOW
 from penstock.dialects.mew.machine import SpaceMachine
@@ -25,6 +26,7 @@ from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.engine.connections import Timer
 from penstock.server.engine.runtime import Runtime
+from penstock.server.engine.schedulers import in_steps
 from penstock.server.spaces.connection import Sink, SpaceConnection
 from penstock.server.spaces.stream_waits import StreamWaits
 from penstock.transports.transport import PING, TEXT, frame, frame_head
@@ -49,6 +51,7 @@ class Spaces:
         log: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
         self.runtime = runtime
+        self.survey = runtime.survey
         self.memory = memory
         self.messages = GatewayMessages(runtime.machine.entropy)
         self.spaces: dict[str, SpaceMachine] = {}
@@ -110,13 +113,6 @@ class Spaces:
             session.link.agent = who.id
             self.log("space.joined", link=session.link.no, space=name, participant=who.id, known=who.party)
         self.runtime.touch_session(session)
-
-    def replay(self, session: MewSession, held: list[bytes]) -> None:
-        """Handle the messages that a session received while it waited to join."""
-        connection = self.runtime.connection(session)
-        if connection is not None:
-            for data in held:
-                self.runtime.received(connection, data)
 
     # Connections
 
@@ -292,6 +288,12 @@ class Spaces:
         self.schedule_turn()
 
     # Requests, sinks and streams
+
+    async def read(self, data: bytes) -> Fields | MewRefusal:
+        """The members of an envelope of an HTTP request; a large one is checked in steps."""
+        if len(data) <= STEP_BYTES:
+            return read_object(data, self.limits)
+        return await in_steps(self.survey, read_steps(data, self.limits))
 
     async def accept(
         self, now: Now, space: SpaceMachine, sender: Participant, envelope: Envelope

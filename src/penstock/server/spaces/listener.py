@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.clock import Now, rfc3339
+from penstock.core.clock import rfc3339
 from penstock.core.errors import Refusal
 from penstock.core.scopes import UNAUTHENTICATED
 from penstock.dialects.mew import join
-from penstock.dialects.mew.envelopes import read_envelope, read_object
+from penstock.dialects.mew.envelopes import read_envelope
 from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.participants import Participant
@@ -123,10 +123,10 @@ class SpaceEndpoint:
         body = await exchange.read()
         if not asked.id:
             return _participants(asked.space)
-        now = self._spaces.runtime.scheduler.now()
         if asked.method == "GET":
+            now = self._spaces.runtime.scheduler.now()
             return self._pollers.poll(now, asked.space, asked.id, asked.party)
-        return await self._take(now, asked, body)
+        return await self._take(asked, body)
 
     def _asked(self, exchange: Exchange, query: dict[str, str], space: SpaceMachine) -> Asked | Reply:
         parts = exchange.path.split("/")[2:]
@@ -166,9 +166,10 @@ class SpaceEndpoint:
                 return None
         return _unauthorized()
 
-    async def _take(self, now: Now, asked: Asked, body: bytes) -> Reply:
+    async def _take(self, asked: Asked, body: bytes) -> Reply:
         spaces, space = self._spaces, asked.space
-        fields = read_object(body, spaces.limits)
+        fields = await spaces.read(body)
+        now = spaces.runtime.scheduler.now()
         if isinstance(fields, MewRefusal):
             if fields.error == "validation_error":
                 return json_reply(400, {"error": "Request body must be a JSON object"})

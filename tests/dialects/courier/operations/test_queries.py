@@ -11,8 +11,9 @@ from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
+from penstock.core.steps import Survey
 from penstock.dialects.courier.operations import queries
-from penstock.dialects.courier.operations.queries import STREAMS_A_TURN, MetricsSurvey, Survey, WhereSurvey
+from penstock.dialects.courier.operations.queries import STREAMS_A_TURN, MetricsSurvey, WhereSurvey
 from penstock.server.engine.machines import make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import HandScheduler

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
+from penstock.core.steps import Steps
 from penstock.dialects.courier.operations.outcomes import Outcome
 from penstock.dialects.courier.operations.redrive_and_purge import (
     PURGE_STEP,
@@ -18,7 +19,6 @@ from penstock.dialects.courier.operations.redrive_and_purge import (
     redrive,
     redrive_steps,
 )
-from penstock.dialects.courier.wire.request_checks import Steps
 from tests.dialects.courier.operations.operation_results import code, only, value
 from tests.dialects.courier.talking import Broker, envelope, filled
 

@@ -9,7 +9,8 @@ import pytest
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
-from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps, check_request
+from penstock.core.steps import STEP_BYTES, Steps
+from penstock.dialects.courier.wire.request_checks import check_request
 from tests.hostile_json import cpu_s, plain, shapes
 
 LIMITS = Limits()

@@ -15,9 +15,9 @@ from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
+from penstock.core.steps import STEP_BYTES, Steps
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.wire import envelopes
-from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps
 
 ENVELOPE_WEIGHT = 128
 """Bytes that an envelope counts for in addition to its own: a small one costs more than its size."""

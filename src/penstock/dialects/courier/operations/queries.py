@@ -10,7 +10,6 @@ meanwhile may be missing. With few streams one step is enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -129,13 +128,6 @@ STREAMS_A_TURN = 200
 """Streams that one turn reads: a few milliseconds of work."""
 
 _encode = msgspec.json.encode
-
-
-class Survey(Protocol):
-    """Work that is done in steps."""
-
-    def step(self, now: Now) -> bool:
-        """Do the next part. True when nothing is left."""
 
 
 class MetricsSurvey:

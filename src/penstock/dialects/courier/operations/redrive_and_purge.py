@@ -13,9 +13,9 @@ from penstock.core.names import stream_problem
 from penstock.core.queue.dead_letters import doom
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
+from penstock.core.steps import Steps
 from penstock.core.tenants import dead_name, home_name
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, as_known, check_access, forbidden
-from penstock.dialects.courier.wire.request_checks import Steps
 
 PURGE_STEP = 5_000
 """Envelopes that a purge drops in one turn: about 10 ms."""

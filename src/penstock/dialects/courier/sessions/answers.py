@@ -21,7 +21,7 @@ from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 
 if TYPE_CHECKING:
-    from penstock.dialects.courier.operations.queries import Survey
+    from penstock.core.steps import Survey
     from penstock.dialects.courier.sessions.view_feed import Watching
 
 Render = Callable[[Refusal | None], bytes]

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.core.clock import rfc3339
 from penstock.core.errors import Refusal
-from penstock.core.json_checks import cost_problem, decode_any, depth_problem, outside_strings
+from penstock.core.json_checks import cost_steps, decode_any, depth_problem, outside_strings
 from penstock.core.limits import Limits
 from penstock.core.queue.ready_order import LEVELS, NORMAL
 from penstock.core.queue.state import Cause
@@ -81,7 +81,7 @@ def json_problem(data: bytes) -> Refusal | None:
 
 def json_steps(data: bytes) -> Generator[None, None, Refusal | None]:
     """The checks of `json_problem` and those of its cost, one after the other."""
-    problem = cost_problem(data)
+    problem = yield from cost_steps(data)
     if problem is not None:
         return problem
     yield

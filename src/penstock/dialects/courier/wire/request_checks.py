@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import cache
-from typing import Generic, TypeVar
 
 import msgspec
 
-from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.json_checks import cost_problem, depth_problem
 from penstock.core.limits import Limits
+from penstock.core.steps import STEP_BYTES
 from penstock.dialects.courier.wire.envelopes import json_problem, json_steps, too_large
 
-STEP_BYTES = 64 * 1024
-"""Bytes that are checked in one step, and of the largest request that is checked at once: 1 ms of plain JSON, 8 ms of the worst."""
 PART_MIN = 64 * 1024
 """Bytes from which on a member is checked on its own."""
-
-T = TypeVar("T")
 
 
 class _Outline(msgspec.Struct):
@@ -93,27 +88,3 @@ def check_request(data: bytes, limits: Limits) -> Generator[None, None, Refusal 
             checked = 0
             yield
     return problem
-
-
-class Steps(Generic[T]):
-    """A generator as work that is done a step a turn."""
-
-    def __init__(self, work: Generator[None, None, T]) -> None:
-        self._work = work
-        self.result: T
-        """Set when all steps are done."""
-
-    def step(self, now: Now) -> bool:
-        """Do one step; True when all are done."""
-        try:
-            next(self._work)
-        except StopIteration as end:
-            self.result = end.value
-            return True
-        return False
-
-    def all(self, now: Now) -> T:
-        """Do all steps at once."""
-        while not self.step(now):
-            pass
-        return self.result

@@ -17,6 +17,7 @@ from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
+from penstock.core.steps import STEP_BYTES, InputQueue, Steps
 from penstock.dialects.courier.operations import payload_schemas
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue_steps, send
 from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access
@@ -24,7 +25,6 @@ from penstock.dialects.courier.operations.redrive_and_purge import drop, purge_s
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control import frames
-from penstock.dialects.courier.sessions.control.line_queue import LineQueue
 from penstock.dialects.courier.sessions.control.reads import ReadFrame, Reads
 from penstock.dialects.courier.sessions.control.runs import Runs, deny, error_line, ok_line
 from penstock.dialects.courier.sessions.control.subscriptions import Subscriptions
@@ -33,7 +33,7 @@ from penstock.dialects.courier.sessions.message_session import FloodLimiter, Str
 from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.wire.delivery_frames import delivery_lines, tap_lines
 from penstock.dialects.courier.wire.envelopes import json_problem
-from penstock.dialects.courier.wire.request_checks import STEP_BYTES, Steps
+from penstock.dialects.courier.wire.request_checks import check_request
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto", "backoff"]
 FEATURES += ["views", "live", "triggers", "tap", "partition"]
@@ -71,7 +71,9 @@ class ControlSession:
         self._subs = Subscriptions(runtime)
         self._strikes = StrikeCounter(runtime.machine.limits)
         self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
-        self._queue = LineQueue(runtime, self.answers, self._take)
+        self._queue = InputQueue(
+            runtime.survey, self, self.answers, lambda line: check_request(line, self._machine.limits), self._take
+        )
         self._runs = Runs(runtime, self.answers)
         self._reads = Reads(runtime, self.answers)
         self._followers = Followers(runtime, self)

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.core.limits import Limits
 from penstock.core.records import Record
+from penstock.core.steps import CHUNK_MAX
 from penstock.dialects.courier.operations.redrive_and_purge import REDRIVE_STEP
-from penstock.dialects.courier.sessions.control.line_queue import CHUNK_MAX
 from tests.dialects.courier.talking import Broker, Peer, codes, envelope, line
 from tests.hostile_json import plain, shapes
 
