@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from penstock.core.rows import Row
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, FANOUT_MINUTES, FRAMES
 from penstock.spark.lake_tables import conversations
-from penstock.spark.lake_tables.envelope_body import parse_mew
-from penstock.spark.lake_tables.envelopes import agents, envelope_rows, envelopes
+from penstock.spark.lake_tables.envelopes import agents, envelope_rows, envelopes, parse_mew
 from penstock.spark.lake_tables.expressions import OWN_SENDER, without_own
 from penstock.spark.lake_tables.minutes import (
     GRACE_US,

@@ -18,9 +18,8 @@ from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.minutes import deliveries
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import JournalBatch, journal_frame
-from penstock.spark.pipeline.ingest import Ingest, LostRowsError, accept, check_kept
+from penstock.spark.pipeline.ingest import Ingest, LostRowsError, accept, check_kept, rebuild_table
 from penstock.spark.pipeline.queries import CHECKPOINTS
-from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.watch import AlertWatch
 from tests.spark.journal_builder import (
     COPIES,

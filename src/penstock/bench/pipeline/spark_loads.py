@@ -32,7 +32,7 @@ class SparkJob(LoadJob, kw_only=True):
 
 def growth(job: SparkJob) -> LoadReport:
     """Fill every table by itself, with the pipeline's own settings, from journals of several sizes, smallest first."""
-    from penstock.spark.pipeline.rebuild import tables_only
+    from penstock.spark.pipeline.ingest import tables_only
 
     warm = min(WARM_ROWS, *job.rows)
     announce(note=f"warming up with {warm:,} rows")

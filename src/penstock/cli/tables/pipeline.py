@@ -280,7 +280,7 @@ def rebuild(
 
       penstock pipeline rebuild queue_minutes
     """
-    from penstock.spark.pipeline.rebuild import rebuild_table
+    from penstock.spark.pipeline.ingest import rebuild_table
 
     with open_tables(place.data, config) as ingest, progress_bars() as show:
         ends = {name: rebuild_table(ingest, name, accept_loss=accept_loss, on_progress=show) for name in tables}

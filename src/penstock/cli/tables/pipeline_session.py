@@ -123,7 +123,7 @@ def refuse_running(data: Path) -> None:
 def open_tables(data: Path, config: Path | None) -> Iterator[Ingest]:
     """A session that can fill tables, without a streaming query."""
     require_spark()
-    from penstock.spark.pipeline.rebuild import tables_only
+    from penstock.spark.pipeline.ingest import tables_only
 
     settings = load_settings(config)
     with as_pipeline_errors(), tables_only(data, settings) as ingest:
