@@ -25,6 +25,8 @@ import penstock
 HERE = Path(__file__).absolute().parent
 PENSTOCK = (sys.executable, "-m", "penstock")
 PROGRESS_S = 3.0
+REST_S = 1.5
+"""The means of several windows arrive together, in any order: wait for the rest of them."""
 STOP_S = 30.0
 FAILURES_MAX = 2
 """The server restarts Spark after a failure; after this many the example gives up."""
@@ -102,13 +104,13 @@ async def follow(folder: Path, found: Windows) -> None:
         await asyncio.sleep(PROGRESS_S)
 
 
-async def receive(url: str, found: Windows, windows: int) -> None:
-    """Be the dashboard until some windows have the mean of every sensor."""
+async def receive(url: str, found: Windows, windows: int, is_enough: asyncio.Event) -> None:
+    """Be the dashboard; it has enough when some windows have the mean of every sensor."""
     async with penstock.Space(url, space="demo", participant="dashboard", token=dashboard.TOKEN) as space:
         async for mean in dashboard.averages(space):
             found.setdefault(mean["from"], {})[mean["sensor"]] = f"{mean['celsius']:.2f} °C of {mean['readings']}"
-            if len(complete(found)) == windows:
-                return
+            if len(complete(found)) >= windows:
+                is_enough.set()
 
 
 def complete(found: Windows) -> list[tuple[str, dict[str, str]]]:
@@ -119,9 +121,10 @@ def complete(found: Windows) -> list[tuple[str, dict[str, str]]]:
 async def run(windows: int, timeout_s: float, folder: Path) -> None:
     """Run everything until the dashboard has its means, something fails, or the time is over."""
     found: Windows = {}
+    is_enough = asyncio.Event()
     async with server(folder) as url:
         print(f"the server is at {url}; Spark takes 10 to 60 seconds to start", flush=True)
-        parts = [receive(url, found, windows), follow(folder, found)]
+        parts = [is_enough.wait(), receive(url, found, windows, is_enough), follow(folder, found)]
         parts += [sensors.measure(url, name, sensors.weather(name)) for name in sensors.SENSORS]
         tasks = [asyncio.create_task(part) for part in parts]
         try:
@@ -130,18 +133,19 @@ async def run(windows: int, timeout_s: float, folder: Path) -> None:
                 task.result()  # raises why a part ended early
             if not ended:
                 raise ExampleError(f"no means after {timeout_s:.0f} seconds\n{SLOW}{log_of_pipeline(folder)}")
-            show(found, (await ask(folder, "space", "ls", "--space", "demo"))["spaces"][0])
+            await asyncio.sleep(REST_S)
+            show(complete(found)[-windows:], (await ask(folder, "space", "ls", "--space", "demo"))["spaces"][0])
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def show(found: Windows, space: dict) -> None:
+def show(windows: list[tuple[str, dict[str, str]]], space: dict) -> None:
     """Print the means in order of time, who received which stream, and what targets saved."""
     print("\nmeans of two seconds, as the dashboard received them:")
     print("from      " + "".join(f"{name:<17}" for name in sensors.SENSORS).rstrip())
-    for start, means in complete(found):
+    for start, means in windows:
         print(f"{start[11:19]}  " + "".join(f"{means[name]:<17}" for name in sensors.SENSORS).rstrip())
     print("\nstream from  to         frames  deliveries  without a target")
     for stream in sorted(space["streams"], key=lambda stream: stream["owner"]):
