@@ -129,12 +129,13 @@ class Reader:
             command,
             cwd=self._folder,
             env=self._env,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             timeout=PATIENCE_S,
             check=False,
         )
-        assert done.returncode == 0, f"{code}\n{done.stdout}{done.stderr}\n{self.said()}"
+        assert done.returncode == 0, f"{code}\n{done.stdout}\n{self.said()}"
         return done.stdout
 
     def said(self) -> str:

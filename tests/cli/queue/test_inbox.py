@@ -23,6 +23,7 @@ def test_send_inbox_done(cli, stream):
     assert (sent["to"], sent["state"]) == (f"agents/{name}/inbox", "accepted")
     shown = ok(cli("inbox", "--as", name))
     assert "hello" in shown and "from sam" in shown and f"penstock done {sent['id']} --lease" in shown
+    assert f" {name} (pull " in ok(cli("where", sent["id"])), "the agent holds it, not the operator"
     assert "done" in ok(cli("done", sent["id"], "--as", name))
     again = cli("done", sent["id"], "--as", name)
     assert again.returncode == 1 and again.stderr.startswith("error: AlreadyAcked:")

@@ -88,7 +88,7 @@ def inbox(
         if not deliveries and not common.as_json:
             print_note(f"nothing in {stream}")
 
-    run(common, work)
+    run(common, work, agent=agent_name(as_))
 
 
 def _print_delivery(delivery: Delivery, *, settled: bool, as_json: bool) -> None:
