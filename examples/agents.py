@@ -62,7 +62,7 @@ async def jen(client: penstock.Client) -> None:
                 number += 1
                 job = {"step": step, "of": JOBS, "topic": topic, "number": number}
                 tags = ["last"] if step == JOBS else []
-                await client.send(STREAM, job, type="job", corr=plan.head.corr, refs=[plan.id], tags=tags)
+                await client.send(STREAM, job, type="job", corr=plan.corr, refs=[plan.id], tags=tags)
             await asyncio.sleep(random.uniform(0.5, 1.5) * ROUND_S)
 
 
