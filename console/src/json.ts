@@ -50,6 +50,15 @@ export function pretty(value: unknown): string {
   }
 }
 
+/** Characters of a preview. */
+const PREVIEW_MAX = 240;
+
+/** A value as one short line. */
+export function preview(value: unknown): string {
+  const text = typeof value === "string" ? value : written(value);
+  return text.slice(0, PREVIEW_MAX).replace(/\s+/g, " ");
+}
+
 export type Parsed = { readonly value: unknown; readonly error?: undefined } | { readonly error: string };
 
 /** The parsed input, or an error with its position. */

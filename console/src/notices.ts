@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 
-import type { Failure } from "./request.ts";
+import { asFailure, type Failure } from "./request.ts";
 
 export interface Notice {
   readonly key: number;
@@ -25,6 +25,15 @@ export function notify(text: string): void {
 
 export function notifyFailure(failure: Failure): void {
   add(failure.message, failure.hint, "bad");
+}
+
+/** Do something that a user asked for, and show why it failed. */
+export async function report(act: () => Promise<void>): Promise<void> {
+  try {
+    await act();
+  } catch (error) {
+    notifyFailure(asFailure(error));
+  }
 }
 
 export function dismiss(key: number): void {

@@ -1,6 +1,6 @@
 // Journal rows as `/v1/tail` returns them, and the bounded list that holds them.
 
-import { parseExact, written } from "./json.ts";
+import { parseExact, preview } from "./json.ts";
 import { span } from "./format.ts";
 
 export interface Row {
@@ -158,11 +158,11 @@ export function timings(row: Row): string | undefined {
 function payload(body: string): string {
   try {
     const { payload: sent } = parseExact(body) as { payload?: unknown };
-    if (sent !== undefined) return written(sent).slice(0, 240);
+    if (sent !== undefined) return preview(sent);
   } catch {
     // Truncated or not JSON: use the raw text.
   }
   const found = /"payload"\s*:\s*/.exec(body);
   const text = found === null ? body : body.slice(found.index + found[0].length);
-  return text.slice(0, 240).replace(/\s+/g, " ");
+  return preview(text);
 }

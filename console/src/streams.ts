@@ -1,5 +1,6 @@
 // Queue streams as `/v1/metrics`, `/v1/peek` and `/v1/streams/…/explain` return them.
 
+import { plural } from "./format.ts";
 import { fetchJson, fetchExact, withQuery } from "./request.ts";
 import { type Resource, useResource } from "./resource.ts";
 
@@ -33,6 +34,7 @@ export interface Envelope {
   readonly type?: string;
   readonly corr?: string;
   readonly payload?: unknown;
+  readonly refs?: readonly string[] | null;
   readonly headers?: {
     /** What the server adds to a dead letter. */
     readonly "x-courier"?: { readonly reason?: string; readonly lastError?: string; readonly attempts?: number };
@@ -97,10 +99,25 @@ export function usePeek(stream: string, state: PeekState): Resource<readonly Pee
   return useResource(path, async (stop) => (await fetchExact<{ rows: readonly Peeked[] }>(path, { signal: stop })).rows);
 }
 
+export interface Redriven {
+  readonly moved: number;
+  readonly kept: number;
+}
+
+/** The result of a redrive as text. */
+export function redriven({ moved, kept }: Redriven): string {
+  return `${plural(moved, "dead letter")} redriven.${kept > 0 ? ` ${plural(kept, "dead letter")} kept: the stream did not accept ${kept === 1 ? "it" : "them"}.` : ""}`;
+}
+
 const DEAD = /^(t\/[^/]+\/)?dlq\//;
 
 export function isDeadLetters(stream: string): boolean {
   return DEAD.test(stream);
+}
+
+/** The stream whose dead letters a stream holds; any other stream is its own. */
+export function homeNameOf(stream: string): string {
+  return stream.replace(DEAD, "$1");
 }
 
 /** The dead-letter stream of a stream; a dead-letter stream is its own. */

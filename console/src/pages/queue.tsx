@@ -3,7 +3,7 @@
 import { useMemo, useState } from "preact/hooks";
 
 import { History } from "../history.ts";
-import { notifyFailure, notify } from "../notices.ts";
+import { notify, report } from "../notices.ts";
 import { Button } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
@@ -13,8 +13,8 @@ import { Consumers, DeliveryStatus, Leases } from "../parts/flow.tsx";
 import { Plot } from "../parts/plot.tsx";
 import { SendDialog } from "../parts/send.tsx";
 import { href } from "../router.ts";
-import { fetchJson, asFailure } from "../request.ts";
-import { deadNameOf, isDeadLetters, type StreamFigures, useStreams } from "../streams.ts";
+import { fetchJson } from "../request.ts";
+import { deadNameOf, isDeadLetters, type Redriven, redriven, type StreamFigures, useStreams } from "../streams.ts";
 import { about, bytes, count, plural, rate, span } from "../format.ts";
 
 export function QueuePage({ stream }: { stream: string }) {
@@ -43,7 +43,7 @@ export function QueuePage({ stream }: { stream: string }) {
             <Consumers stream={stream} />
           </div>
           <Leases stream={stream} />
-          <Contents stream={stream} />
+          <Contents stream={stream} onChange={refresh} />
           <Curves figures={figures} />
         </>
       )}
@@ -104,8 +104,7 @@ function Verbs({ stream, streams, dead, waiting, refresh }: VerbsProps) {
   const redrive = async (): Promise<void> => {
     await report(async () => {
       const body = { stream: deadNameOf(stream), max: Math.min(100_000, Math.max(1, dead)) };
-      const { moved, kept } = await fetchJson<{ moved: number; kept: number }>("/v1/redrive", { method: "POST", body });
-      notify(`${plural(moved, "dead letter")} redriven.${kept > 0 ? ` ${count(kept)} kept: their streams did not accept them.` : ""}`);
+      notify(redriven(await fetchJson<Redriven>("/v1/redrive", { method: "POST", body })));
     });
     close();
   };
@@ -145,14 +144,6 @@ function Verbs({ stream, streams, dead, waiting, refresh }: VerbsProps) {
       )}
     </>
   );
-}
-
-async function report(act: () => Promise<void>): Promise<void> {
-  try {
-    await act();
-  } catch (error) {
-    notifyFailure(asFailure(error));
-  }
 }
 
 function waitingIn(figures: StreamFigures | undefined): number {

@@ -2,16 +2,17 @@
 
 import { useState } from "preact/hooks";
 
-import { written } from "../json.ts";
+import { preview, written } from "../json.ts";
 import { updateQuery, href, route } from "../router.ts";
 import { PEEK_MAX, type Peeked, type PeekState, usePeek } from "../streams.ts";
 import { ago, count, moment } from "../format.ts";
 import { CopyButton } from "./button.tsx";
 import { Code } from "./code.tsx";
 import { Dialog } from "./dialog.tsx";
-import { Tabs } from "./field.tsx";
+import { Filter, Tabs, Tick } from "./field.tsx";
 import { Icon } from "./icon.tsx";
 import { Empty, Panel, Refused } from "./panel.tsx";
+import { Repairs } from "./repairs.tsx";
 import { type Column, Table } from "./table.tsx";
 
 const STATES = [["ready", "Ready"], ["delayed", "Delayed"], ["dead", "Dead"]] as const;
@@ -25,24 +26,52 @@ const NOTHING: Readonly<Record<Shown, string>> = {
 const COLUMNS: readonly Column<Peeked>[] = [
   { key: "type", title: "Type", cell: ({ env }) => env.type, sort: ({ env }) => env.type },
   { key: "from", title: "From", cell: ({ env }) => env.from ?? "–", sort: ({ env }) => env.from },
+  { key: "payload", title: "Payload", cell: ({ env }) => <span class="preview mono">{preview(env.payload)}</span> },
   { key: "age", title: "Sent", cell: ({ env }) => (env.ts === undefined ? "–" : <span title={moment(env.ts)}>{ago(env.ts)}</span>), sort: ({ env }) => env.ts },
   { key: "attempt", title: "Attempts", isNumber: true, cell: (row) => count(attemptsOf(row)), sort: attemptsOf },
-  { key: "note", title: "Note", cell: noteOf },
+  { key: "note", title: "Error or due time", cell: noteOf },
 ];
 
-export function Contents({ stream }: { stream: string }) {
+/** `onChange` is called when envelopes were dropped, redriven or resent. */
+export function Contents({ stream, onChange }: { stream: string; onChange: () => void }) {
   const asked = route.value.query["state"];
   const state: Shown = STATES.find(([known]) => known === asked)?.[0] ?? "ready";
-  const { data, failure } = usePeek(stream, state as PeekState);
+  const { data, failure, refresh } = usePeek(stream, state as PeekState);
   const [opened, open] = useState<Peeked | undefined>(undefined);
-  const rows = data.value ?? [];
-  const columns = [{ key: "id", title: "Envelope", cell: (row: Peeked) => <EnvelopeLink row={row} onOpen={open} /> }, ...COLUMNS];
+  const [chosen, choose] = useState<ReadonlySet<string>>(new Set());
+  const filter = route.value.query["contents"] ?? "";
+  const all = data.value ?? [];
+  const rows = all.filter((row) => written([row.env, row.lastError]).toLowerCase().includes(filter.toLowerCase()));
+  const picked = rows.filter(({ env }) => chosen.has(env.id));
+  const pick = (ids: readonly string[], isPicked: boolean): void =>
+    choose(new Set([...chosen].filter((id) => !ids.includes(id)).concat(isPicked ? ids : [])));
+  const done = (): void => {
+    choose(new Set());
+    open(undefined);
+    refresh();
+    onChange();
+  };
+  const columns: readonly Column<Peeked>[] = [
+    {
+      key: "pick",
+      title: <Tick label="Select all" isOn={rows.length > 0 && picked.length === rows.length} onTurn={(isOn) => pick(rows.map(({ env }) => env.id), isOn)} />,
+      cell: ({ env }) => <Tick label={`Select ${env.id}`} isOn={chosen.has(env.id)} onTurn={(isOn) => pick([env.id], isOn)} />,
+    },
+    { key: "id", title: "Envelope", cell: (row) => <EnvelopeLink row={row} onOpen={open} /> },
+    ...COLUMNS,
+  ];
   return (
     <Panel
       title="Contents"
       isFlush
-      note={rows.length >= PEEK_MAX ? `the first ${PEEK_MAX}` : undefined}
-      actions={<Tabs label="State" value={state} options={STATES} onChange={(next) => updateQuery({ state: next })} />}
+      note={all.length >= PEEK_MAX ? `the first ${PEEK_MAX}` : undefined}
+      actions={
+        <>
+          {picked.length > 0 && <Repairs rows={picked} onDone={done} />}
+          <Filter label="Filter envelopes" value={filter} placeholder="Filter by any text" onInput={(contents) => updateQuery({ contents })} />
+          <Tabs label="State" value={state} options={STATES} onChange={(next) => updateQuery({ state: next })} />
+        </>
+      }
     >
       <Refused failure={failure.value} />
       <Table
@@ -50,9 +79,9 @@ export function Contents({ stream }: { stream: string }) {
         columns={columns}
         rows={rows}
         keyOf={({ seq }) => seq}
-        empty={<Empty title={data.value === undefined ? "Loading…" : NOTHING[state]} />}
+        empty={<Empty title={data.value === undefined ? "Loading…" : all.length > 0 ? "No envelope matches the filter" : NOTHING[state]} />}
       />
-      {opened !== undefined && <EnvelopeDetails row={opened} onClose={() => open(undefined)} />}
+      {opened !== undefined && <EnvelopeDetails row={opened} onClose={() => open(undefined)} onRepaired={done} />}
     </Panel>
   );
 }
@@ -79,8 +108,15 @@ export function EnvelopeLink({ row, onOpen }: { row: Peeked; onOpen: (row: Peeke
   );
 }
 
+interface DetailsProps {
+  readonly row: Peeked;
+  readonly onClose: () => void;
+  /** Offers to redrive, edit and drop the envelope; called afterwards. */
+  readonly onRepaired?: () => void;
+}
+
 /** The details of an envelope. They stay open when the envelope leaves the table. */
-export function EnvelopeDetails({ row, onClose }: { row: Peeked; onClose: () => void }) {
+export function EnvelopeDetails({ row, onClose, onRepaired }: DetailsProps) {
   const { env } = row;
   return (
     <Dialog title={env.type ?? env.id} side onClose={onClose} actions={<CopyButton text={written(env)} label="Copy envelope" />}>
@@ -93,6 +129,7 @@ export function EnvelopeDetails({ row, onClose }: { row: Peeked; onClose: () => 
           <a class="button" href={href(["tail"], { id: env.id })}>
             Show in live tail
           </a>
+          {onRepaired !== undefined && <Repairs rows={[row]} onDone={onRepaired} />}
         </p>
         <p class="note">
           {row.state} in {row.stream}, sequence number {count(row.seq)}

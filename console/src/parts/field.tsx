@@ -79,6 +79,11 @@ export function Choice<T extends string>({ label, value, options, onChange }: Ch
   );
 }
 
+/** A check box whose label only screen readers see. */
+export function Tick({ label, isOn, onTurn }: { label: string; isOn: boolean; onTurn: (isOn: boolean) => void }) {
+  return <input type="checkbox" aria-label={label} checked={isOn} onChange={(event) => onTurn(event.currentTarget.checked)} />;
+}
+
 interface FilterProps {
   readonly label: string;
   readonly value: string;

@@ -7,7 +7,7 @@ import { type Key, type Order, sorted } from "../order.ts";
 
 export interface Column<T> {
   readonly key: string;
-  readonly title: string;
+  readonly title: ComponentChildren;
   readonly cell: (row: T) => ComponentChildren;
   /** The sort key; without it the column cannot be sorted. */
   readonly sort?: (row: T) => Key;

@@ -1,0 +1,121 @@
+// Repairs of envelopes that wait in a stream or in its dead letters: redrive, edit and resend, drop.
+
+import { useState } from "preact/hooks";
+
+import { parseTyped, written } from "../json.ts";
+import { notify, report } from "../notices.ts";
+import { asFailure, type Failure, fetchJson } from "../request.ts";
+import { type Envelope, homeNameOf, isDeadLetters, type Peeked, type Redriven, redriven } from "../streams.ts";
+import { plural } from "../format.ts";
+import { Button } from "./button.tsx";
+import { Confirm, Dialog } from "./dialog.tsx";
+import { Field } from "./field.tsx";
+import { Refused } from "./panel.tsx";
+
+interface RepairsProps {
+  /** Envelopes of one stream, at least one. */
+  readonly rows: readonly Peeked[];
+  readonly onDone: () => void;
+}
+
+/** Buttons for these envelopes. The server redrives or drops all of them or none. */
+export function Repairs({ rows, onDone }: RepairsProps) {
+  const [shown, show] = useState<"edit" | "drop" | undefined>(undefined);
+  const [first] = rows;
+  if (first === undefined) return null;
+  const { stream } = first;
+  const body = { stream, ids: rows.map(({ env }) => env.id) };
+  const many = rows.length > 1 ? ` ${rows.length}` : "";
+  const redrive = (): Promise<void> =>
+    report(async () => {
+      notify(redriven(await fetchJson<Redriven>("/v1/redrive", { method: "POST", body })));
+      onDone();
+    });
+  const drop = async (): Promise<void> => {
+    await report(async () => {
+      const { dropped } = await fetchJson<{ dropped: number }>("/v1/drop", { method: "POST", body });
+      notify(`${plural(dropped, "envelope")} dropped from ${stream}.`);
+      onDone();
+    });
+    show(undefined);
+  };
+  return (
+    <>
+      {isDeadLetters(stream) && <Button onPress={() => void redrive()}>Redrive{many}</Button>}
+      {rows.length === 1 && <Button onPress={() => show("edit")}>Edit and resend</Button>}
+      <Button kind="danger" onPress={() => show("drop")}>
+        Drop{many}
+      </Button>
+      {shown === "edit" && <EditDialog row={first} onDone={onDone} onClose={() => show(undefined)} />}
+      {shown === "drop" && (
+        <Confirm title={`Drop ${plural(rows.length, "envelope")}`} word={stream} verb="Drop" onConfirm={drop} onClose={() => show(undefined)}>
+          <p>
+            Drop {rows.length === 1 ? <code>{first.env.id}</code> : plural(rows.length, "envelope")} from {stream}. You cannot undo this.
+          </p>
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+/** Sends an edited copy under a new id, then drops the original. In this order no failure loses the envelope. */
+function EditDialog({ row, onDone, onClose }: { row: Peeked; onDone: () => void; onClose: () => void }) {
+  const { env, stream } = row;
+  const [id] = useState(() => `${env.id.slice(0, ID_MAX - 9)}-${crypto.getRandomValues(new Uint32Array(1))[0]?.toString(16)}`);
+  const [to, setTo] = useState(homeNameOf(stream));
+  const [kind, setKind] = useState(env.type ?? "");
+  const [payload, setPayload] = useState(written(env.payload, 2));
+  const [failure, fail] = useState<Failure | undefined>(undefined);
+  const [isBusy, setBusy] = useState(false);
+  const typed = parseTyped(payload);
+  const canSend = to.trim() !== "" && kind.trim() !== "" && typed.error === undefined && !isBusy;
+  const resend = async (): Promise<void> => {
+    if (typed.error !== undefined) return;
+    setBusy(true);
+    try {
+      const envelope = { ...withoutCause(env), id, ts: new Date().toISOString(), to: to.trim(), type: kind.trim(), payload: typed.value, refs: [...(env.refs ?? []), env.id] };
+      await fetchJson("/v1/enqueue", { method: "POST", body: { to: to.trim(), envelope } });
+      notify(`Sent ${id} to ${to.trim()}.`);
+      await report(async () => void (await fetchJson("/v1/drop", { method: "POST", body: { stream, ids: [env.id] } })));
+      onDone();
+    } catch (error) {
+      fail(asFailure(error));
+      setBusy(false);
+    }
+  };
+  return (
+    <Dialog title={`Edit and resend ${env.id}`} onClose={onClose}>
+      <form
+        class="stack"
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (canSend) void resend();
+        }}
+      >
+        <Field label="To" value={to} onInput={setTo} isRequired hint="The stream that receives the edited envelope." />
+        <Field label="Type" value={kind} onInput={setKind} isRequired />
+        <Field label="Payload" value={payload} onInput={setPayload} lines={10} error={typed.error} hint="Any JSON value." />
+        <p class="note">
+          The copy gets a new id and refers to this envelope. Once the server accepts the copy, this envelope is dropped from {stream}.
+        </p>
+        <Refused failure={failure} />
+        <div class="actions end">
+          <Button onPress={onClose}>Cancel</Button>
+          <Button type="submit" kind="main" icon="send" isDisabled={!canSend}>
+            Resend
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+/** Characters of an id. */
+const ID_MAX = 256;
+
+/** An envelope without the header that says why it is a dead letter, which only the server may set. */
+function withoutCause(env: Envelope): Envelope {
+  const headers = Object.entries(env.headers ?? {}).filter(([name]) => name !== "x-courier");
+  const { headers: _, ...rest } = env;
+  return headers.length > 0 ? { ...rest, headers: Object.fromEntries(headers) } : rest;
+}

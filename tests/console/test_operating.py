@@ -1,0 +1,132 @@
+"""The pages that an operator repairs a server with, in a real browser. Every action is submitted, and the server is asked what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.console.conftest import PATIENCE_MS, Visit
+from tests.integration.serving import Http, envelope, ids
+from tests.server_process import ServerProcess
+
+Visiting = Callable[..., Visit]
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path_factory.mktemp("operating"))
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Http:
+    return Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
+
+
+def notified(page: Page, text: str) -> None:
+    expect(page.get_by_role("log", name="Notifications")).to_contain_text(text)
+
+
+def confirm(page: Page, verb: str, name: str) -> None:
+    """Confirm an action that destroys: its button is disabled until the name is typed."""
+    dialog = page.get_by_role("dialog").last
+    button = dialog.get_by_role("button", name=verb, exact=True)
+    expect(button).to_be_disabled()
+    dialog.get_by_role("textbox").fill(name)
+    button.click()
+
+
+# Dead letters and waiting envelopes
+
+
+def bury(http: Http, stream: str, *ids_: str) -> None:
+    """Fill the dead letters of a stream."""
+    for id_ in ids_:
+        body = envelope(id_, {"order": id_, "amount": "12,5"})
+        assert http.post("/v1/enqueue", {"to": stream, "envelope": body}).status == 200
+        (lease,) = http.pull(stream)
+        assert http.settle(id_, "term", leaseId=lease["leaseId"], reason="not a number").status == 200
+
+
+def dead(http: Http, stream: str) -> list[str]:
+    return [row["env"]["id"] for row in http.get("/v1/peek", stream=stream, state="dead").json["rows"]]
+
+
+def row_of(page: Page, text: str) -> Locator:
+    return page.get_by_role("table", name="Envelopes").get_by_role("row").filter(has_text=text)
+
+
+@pytest.mark.promise(
+    "Console",
+    "dead letters and waiting envelopes show payload and error; they are filtered, redriven, edited and resent, or dropped",
+)
+def test_dead_letters_are_redriven_and_dropped_by_selection(
+    server: ServerProcess, visit: Visiting, http: Http
+) -> None:
+    bury(http, "orders", "o-1", "o-2", "o-3", "o-4")
+    page = visit(server).sign_in("#/queues/orders?state=dead")
+    expect(row_of(page, "o-1")).to_contain_text('{"order":"o-1","amount":"12,5"}')
+    expect(row_of(page, "o-1")).to_contain_text("not a number")
+    page.get_by_label("Filter envelopes").fill("o-2")
+    expect(row_of(page, "o-1")).to_have_count(0)
+    page.get_by_label("Filter envelopes").fill("")
+    for id_ in ("o-1", "o-3"):
+        page.get_by_role("checkbox", name=f"Select {id_}").check()
+    page.get_by_role("button", name="Redrive 2").click()
+    notified(page, "2 dead letters redriven")
+    assert dead(http, "orders") == ["o-2", "o-4"]
+    assert ids(http.pull("orders", max=10)) == ["o-1", "o-3"]
+    page.get_by_role("checkbox", name="Select all").check()
+    page.get_by_role("button", name="Drop 2").click()
+    confirm(page, "Drop", "dlq/orders")
+    notified(page, "2 envelopes dropped from dlq/orders")
+    assert dead(http, "orders") == []
+
+
+@pytest.mark.promise(
+    "Console",
+    "dead letters and waiting envelopes show payload and error; they are filtered, redriven, edited and resent, or dropped",
+)
+def test_a_dead_letter_is_edited_and_resent(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    bury(http, "invoices", "i-1")
+    page = visit(server).sign_in("#/queues/invoices?state=dead")
+    page.get_by_role("button", name="i-1").click()
+    page.get_by_role("button", name="Edit and resend").click()
+    dialog = page.get_by_role("dialog").last
+    dialog.get_by_label("Payload").fill('{"order": "i-1", "amount": 12.5')
+    expect(dialog.get_by_role("button", name="Resend", exact=True)).to_be_disabled()
+    dialog.get_by_label("Payload").fill('{"order": "i-1", "amount": 12.5}')
+    dialog.get_by_role("button", name="Resend", exact=True).click()
+    notified(page, "to invoices")
+    expect(page.get_by_text("No dead letters")).to_be_visible()
+    (lease,) = http.pull("invoices")
+    sent = lease["deliver"]
+    assert sent["payload"] == {"order": "i-1", "amount": 12.5}
+    assert sent["refs"] == ["i-1"] and sent["id"] != "i-1" and "x-courier" not in (sent.get("headers") or {})
+    assert dead(http, "invoices") == []
+
+
+@pytest.mark.promise(
+    "Console",
+    "dead letters and waiting envelopes show payload and error; they are filtered, redriven, edited and resent, or dropped",
+)
+def test_a_waiting_envelope_is_edited_or_dropped(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    http.enqueue("waiting", "w-1", "w-2")
+    page = visit(server).sign_in("#/queues/waiting")
+    page.get_by_role("checkbox", name="Select w-1").check()
+    expect(page.get_by_role("button", name="Redrive")).to_have_count(0)
+    page.get_by_role("button", name="Drop").click()
+    confirm(page, "Drop", "waiting")
+    notified(page, "1 envelope dropped from waiting")
+    page.get_by_role("checkbox", name="Select w-2").check()
+    page.get_by_role("button", name="Edit and resend").click()
+    page.get_by_label("Payload").fill('"corrected"')
+    page.get_by_role("button", name="Resend", exact=True).click()
+    notified(page, "to waiting")
+    expect(row_of(page, "corrected")).to_have_count(1)
+    assert [row["env"]["payload"] for row in http.get("/v1/peek", stream="waiting").json["rows"]] == ["corrected"]
