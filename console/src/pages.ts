@@ -2,6 +2,7 @@
 
 import type { ComponentType } from "preact";
 
+import { ConnectionsPage } from "./pages/connections.tsx";
 import { OverviewPage } from "./pages/overview.tsx";
 import { PipelinePage } from "./pages/pipeline.tsx";
 import { QueuesPage } from "./pages/queues.tsx";
@@ -30,4 +31,5 @@ export const pages: readonly PageEntry[] = [
   { path: "spaces", title: "Spaces", short: "Spaces", letter: "s", icon: "spaces", Page: SpacesPage },
   { path: "tokens", title: "Token streams", short: "Tokens", letter: "k", icon: "streams", Page: TokensPage },
   { path: "pipeline", title: "Pipeline", short: "Pipeline", letter: "p", icon: "pipeline", Page: PipelinePage },
+  { path: "connections", title: "Connections", short: "Peers", letter: "c", icon: "connections", Page: ConnectionsPage },
 ];

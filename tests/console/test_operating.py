@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+import penstock
 from tests.console.conftest import PATIENCE_MS, Visit
 from tests.integration.serving import Http, envelope, ids
 from tests.server_process import ServerProcess
@@ -65,9 +66,7 @@ def row_of(page: Page, text: str) -> Locator:
     "Console",
     "dead letters and waiting envelopes show payload and error; they are filtered, redriven, edited and resent, or dropped",
 )
-def test_dead_letters_are_redriven_and_dropped_by_selection(
-    server: ServerProcess, visit: Visiting, http: Http
-) -> None:
+def test_dead_letters_are_redriven_and_dropped_by_selection(server: ServerProcess, visit: Visiting, http: Http) -> None:
     bury(http, "orders", "o-1", "o-2", "o-3", "o-4")
     page = visit(server).sign_in("#/queues/orders?state=dead")
     expect(row_of(page, "o-1")).to_contain_text('{"order":"o-1","amount":"12,5"}')
@@ -130,3 +129,23 @@ def test_a_waiting_envelope_is_edited_or_dropped(server: ServerProcess, visit: V
     notified(page, "to waiting")
     expect(row_of(page, "corrected")).to_have_count(1)
     assert [row["env"]["payload"] for row in http.get("/v1/peek", stream="waiting").json["rows"]] == ["corrected"]
+
+
+# Connections
+
+
+@pytest.mark.promise("Console", "connections show who, from where, how far behind; closing one returns its leases")
+def test_a_connection_is_seen_and_closed(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    http.enqueue("worked", "one", "two", "three")
+    with penstock.connect_sync(server.http, agent="slow-sam") as client, client.subscribe("worked", credit=1) as jobs:
+        next(iter(jobs))
+        page = visit(server).sign_in("#/connections?filter=slow-sam")
+        row = page.get_by_role("table", name="Connections").get_by_role("row").filter(has_text="slow-sam")
+        for text in ("127.0.0.1", "control", "worked"):
+            expect(row).to_contain_text(text)
+        assert row.get_by_role("cell").nth(7).inner_text() == "2", "the lag"
+        row.get_by_role("button", name="Close").click()
+        link = http.get("/v1/connections", text="slow-sam").json["connections"][0]["link"]
+        confirm(page, "Close connection", "slow-sam")
+        notified(page, f"Connection {link} of slow-sam closed")
+        assert link not in [row["link"] for row in http.get("/v1/connections").json["connections"]]

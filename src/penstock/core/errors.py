@@ -51,6 +51,7 @@ _ROWS = (
     ("UnknownToken", 404, None, False, "there is no token of this name", "`penstock token ls`, or `GET /v1/tokens`, lists them"),
     ("UnknownEnvelope", 404, None, False, "no envelope with this id is known here",
      "ids are remembered for `streams.dedupWindowMs` after they are settled"),
+    ("UnknownConnection", 404, None, False, "there is no such connection", "`GET /v1/connections` lists them; it may have closed"),
     ("UnknownPart", 404, None, False, "a part to be committed is not staged here",
      "the server was restarted since it was staged, or it waited longer than `limits.stage_ms`: run the batch again"),
     ("UnknownRoute", 404, None, False, "there is no such route", "see /openapi.json for every route"),
@@ -109,6 +110,7 @@ _ROWS = (
     ("HandlerFailed", 502, None, False, "the handler of the agent that was asked raised an exception",
      "the message is the agent's own; its log has the traceback"),
     ("Draining", 503, 1001, True, "the server is shutting down", "reconnect in a moment"),
+    ("ConnectionClosed", 503, 1001, True, "the operator closed the connection", "reconnect in a moment"),
     ("JournalUnavailable", 503, None, True, "the journal cannot take new records",
      "free disk space or repair the disk; Penstock continues by itself"),
     ("Timeout", 504, None, True, "no answer in time", "retry, or wait longer"),
@@ -228,8 +230,10 @@ class Forbidden(PenstockError, codes="Forbidden"):
     """Your token does not have the scope for this."""
 
 
-class NotFound(PenstockError, codes="UnknownStream UnknownView UnknownTrigger UnknownEnvelope UnknownParticipant"):
-    """There is no such stream, view, trigger, envelope or participant."""
+class NotFound(
+    PenstockError, codes="UnknownStream UnknownView UnknownTrigger UnknownEnvelope UnknownParticipant UnknownConnection"
+):
+    """There is no such stream, view, trigger, envelope, participant or connection."""
 
 
 class IdConflict(PenstockError, codes="IdConflict"):
@@ -252,7 +256,7 @@ class RateLimited(PenstockError, codes="RateLimited QuotaExceeded SlowConsumer")
     """You send or open more than a limit allows. Retry later."""
 
 
-class Unavailable(PenstockError, codes="Draining JournalUnavailable"):
+class Unavailable(PenstockError, codes="Draining ConnectionClosed JournalUnavailable"):
     """The server accepts nothing new at the moment. Retry later."""
 
 

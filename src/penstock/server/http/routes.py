@@ -28,7 +28,7 @@ from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.triggers.admin import TryRequest
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.staged_envelopes import StageCommit
-from penstock.server.admin import journal, lake, relay, reload, spaces, sql, sql_process, tail, tokens
+from penstock.server.admin import connections, journal, lake, relay, reload, spaces, sql, sql_process, tail, tokens
 from penstock.server.auth.minted_tokens import TokenRequest
 from penstock.server.engine.schedulers import in_steps
 from penstock.server.files.addresses import payer_address
@@ -140,6 +140,11 @@ ROUTES = (
           body=spaces.KickRequest, answer=spaces.KickedReply, is_admin=True),
     Route("GET", "/v1/relay/topics", "relay_topics", "Token streams by the hashes of their topics, busiest first (admin)",
           lambda s, r: relay.list_topics(s.relay), answer=relay.RelayTopicsReply, is_admin=True),
+    Route("GET", "/v1/connections", "connections", "Who is connected: from where, rate, lag, slow readers (admin)",
+          lambda s, r: connections.list_connections(s.runtime, r.now, r.query),
+          query=connections.ConnectionsQuery, answer=connections.ConnectionsReply, is_admin=True),
+    Route("DELETE", "/v1/connections/{link}", "connection_close", "Close a connection; its leases return to their streams (admin)",
+          lambda s, r: connections.close(s.runtime, r.principal, r.values[0]), answer=connections.ClosedReply, is_admin=True),
     Route("GET", "/v1/tokens", "tokens", "Every token, without the token itself (admin)",
           lambda s, r: s.token_admin.listing(), answer=tokens.TokensReply, is_admin=True),
     Route("POST", "/v1/tokens", "token_mint", "Mint a token at run time; the answer has it, once (admin)",
