@@ -2,6 +2,7 @@
 
 import type { ComponentType } from "preact";
 
+import { AccessPage } from "./pages/access.tsx";
 import { ConnectionsPage } from "./pages/connections.tsx";
 import { OverviewPage } from "./pages/overview.tsx";
 import { PipelinePage } from "./pages/pipeline.tsx";
@@ -32,4 +33,5 @@ export const pages: readonly PageEntry[] = [
   { path: "tokens", title: "Token streams", short: "Tokens", letter: "k", icon: "streams", Page: TokensPage },
   { path: "pipeline", title: "Pipeline", short: "Pipeline", letter: "p", icon: "pipeline", Page: PipelinePage },
   { path: "connections", title: "Connections", short: "Peers", letter: "c", icon: "connections", Page: ConnectionsPage },
+  { path: "access", title: "Access tokens", short: "Access", letter: "a", icon: "access", Page: AccessPage },
 ];

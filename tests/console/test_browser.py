@@ -36,7 +36,17 @@ spaces:
       bystander: {tokens: [bystander-token], capabilities: [{kind: chat}]}
 """
 PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "has_touch": True}
-PAGES = ("#/", "#/tail", "#/queues", "#/queues/looked%2Fat", "#/spaces", "#/tokens", "#/pipeline", "#/connections")
+PAGES = (
+    "#/",
+    "#/tail",
+    "#/queues",
+    "#/queues/looked%2Fat",
+    "#/spaces",
+    "#/tokens",
+    "#/pipeline",
+    "#/connections",
+    "#/access",
+)
 Visiting = Callable[..., Visit]
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -113,6 +123,7 @@ def test_every_page_is_reached_by_the_keyboard(server: ServerProcess, visit: Vis
         ("k", "Token streams"),
         ("p", "Pipeline"),
         ("c", "Connections"),
+        ("a", "Access tokens"),
         ("o", "Overview"),
     ):
         page.keyboard.press("g")
@@ -475,7 +486,7 @@ def test_a_phone_needs_no_sideways_scrolling(server: ServerProcess, visit: Visit
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     page.get_by_role("navigation").get_by_role("link").last.click()  # the navigation is reachable
-    heading(page, "Connections")
+    heading(page, "Access tokens")
 
 
 def brightness(page: Page) -> float:

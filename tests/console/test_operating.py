@@ -149,3 +149,35 @@ def test_a_connection_is_seen_and_closed(server: ServerProcess, visit: Visiting,
         confirm(page, "Close connection", "slow-sam")
         notified(page, f"Connection {link} of slow-sam closed")
         assert link not in [row["link"] for row in http.get("/v1/connections").json["connections"]]
+
+
+# Tokens
+
+
+@pytest.mark.promise("Console", "tokens are minted, shown once, listed with their last use, and revoked by name")
+def test_a_token_is_minted_used_and_revoked(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    page = visit(server).sign_in("#/access")
+    page.get_by_role("button", name="Mint token").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("ends access without a token")
+    dialog.get_by_label("Name").fill("ci")
+    dialog.get_by_label("Scopes").fill("nonsense")
+    dialog.get_by_role("button", name="Mint", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("scope")
+    dialog.get_by_label("Scopes").fill("streams:*:read, streams:jobs/*:enqueue")
+    dialog.get_by_label("Expires").select_option("7 days")
+    dialog.get_by_role("button", name="Mint", exact=True).click()
+    token = page.locator("[data-token]").inner_text().strip()
+    page.get_by_role("button", name="Done").click()
+    row = page.get_by_role("table", name="Tokens").get_by_role("row").filter(has_text="ci")
+    expect(row).to_contain_text("streams:jobs/*:enqueue")
+    expect(row).to_contain_text("not since the start")
+    assert Http(server.http, token).get("/v1/metrics").status == 200
+    expect(row).to_contain_text("ago")
+    (listed,) = http.get("/v1/tokens").json["tokens"]
+    assert listed["scopes"] == ["streams:*:read", "streams:jobs/*:enqueue"] and listed["expires_at"] is not None
+    row.get_by_role("button", name="Revoke").click()
+    confirm(page, "Revoke", "ci")
+    notified(page, "Token ci revoked")
+    assert http.get("/v1/tokens").json["tokens"] == []
+    assert Http(server.http, token).get("/v1/metrics").status == 401

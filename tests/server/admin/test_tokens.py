@@ -78,3 +78,22 @@ def test_no_token_is_minted_where_anonymous_peers_are_allowed() -> None:
         assert status == 400 and "allowAnonymous" in body["error"]["hint"]
 
     drive(work, Config(auth=AuthSection(allow_anonymous=True)))
+
+
+def test_a_row_says_when_its_token_was_last_used() -> None:
+    async def used(driver: HttpDriver) -> dict[str, str | None]:
+        _, listed = await driver.ask("GET", "/v1/tokens", token=OPERATOR_TOKEN)
+        return {row["name"]: row["last_used_at"] for row in listed["tokens"]}
+
+    async def work(driver: HttpDriver) -> None:
+        _, made = await mint(driver)
+        assert await used(driver) == {"sam": None, "ci": None}
+        await driver.ask("GET", "/v1/metrics", token=made["token"])
+        assert await driver.code("GET", "/v1/metrics", token="secret-of-sim") == "Unauthorized"
+        first = await used(driver)
+        assert first["sam"] is None and first["ci"] is not None
+        await driver.ask("DELETE", "/v1/tokens/ci", token=OPERATOR_TOKEN)
+        await driver.ask("GET", "/v1/metrics", token="secret-of-sam")
+        assert (await used(driver)).keys() == {"sam"} and (await used(driver))["sam"] is not None
+
+    drive(work, CONFIG)

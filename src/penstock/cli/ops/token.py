@@ -154,8 +154,8 @@ def _print_tokens(found: dict[str, Any]) -> None:
         print_line("no tokens: every client on this machine may use the queue without one")
         return
     rows = [{**row, "scopes": ", ".join(row["scopes"])} for row in found["tokens"]]
-    keys = ("name", "agent", "tenant", "scopes", "origin", "created_at", "expires_at")
-    print_table((*keys[:-2], "made", "expires"), [[row.get(key) for key in keys] for row in rows])
+    keys = ("name", "agent", "tenant", "scopes", "origin", "created_at", "expires_at", "last_used_at")
+    print_table((*keys[:-3], "made", "expires", "last used"), [[row.get(key) for key in keys] for row in rows])
 
 
 @token.command

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from penstock.core.clock import rfc3339
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 from penstock.server.admin.journal import Count, Time
@@ -30,6 +31,9 @@ class TokenRow(msgspec.Struct):
     origin: Literal["config", "minted"]
     created_at: Time | None
     expires_at: datetime | None = None
+    last_used_at: Annotated[
+        Time | None, msgspec.Meta(description="The last sign-in or request since the server started")
+    ] = None
 
 
 class TokensReply(msgspec.Struct):
@@ -75,6 +79,9 @@ class TokenAdmin(msgspec.Struct, eq=False):
             for number, token in enumerate(self.store.configured, 1)
         ]  # fmt: skip
         rows += map(token_row, self.minted)
+        for row, token in zip(rows, (*self.store.configured, *self.minted.tokens), strict=True):
+            used_s = self.store.last_used_s(token.token)
+            row.last_used_at = None if used_s is None else rfc3339(int(used_s * 1_000_000))
         return TokensReply(rows, required=self.store.required, kept=self.minted.is_kept)
 
     def mint(self, principal: Principal, body: TokenRequest) -> MintedReply | Refusal:

@@ -51,6 +51,8 @@ class TokenStore:
         self._expiries: dict[bytes, float] = {}
         """Those that are still to come."""
         self._holders: dict[bytes, tuple[bytes, Principal]] = {}
+        self._used: dict[bytes, float] = {}
+        """When each token was shown last, in seconds since 1970."""
         self.unknown = 0
         """Times that a token was shown that is not known."""
         self._minted: tuple[TokenSection, ...] = ()
@@ -87,6 +89,7 @@ class TokenStore:
             )
             holders[digest] = (digest, principal)
         self._holders = holders
+        self._used = {digest: used_s for digest, used_s in self._used.items() if digest in holders}
         self.required = bool(tokens)
         self._expiries = dict(self._all_expiries)
         self.expire()
@@ -127,9 +130,14 @@ class TokenStore:
         digest = sha256(token.encode("utf-8", "surrogateescape")).digest()
         known, principal = self._holders.get(digest, (b"", None))
         if hmac.compare_digest(known, digest):
+            self._used[digest] = self._wall_s()
             return principal
         self.unknown += 1
         return None
+
+    def last_used_s(self, token: str) -> float | None:
+        """When a token, written as in the config, was shown last since the server started."""
+        return self._used.get(bytes.fromhex(digest_of(token)))
 
     def __repr__(self) -> str:
         names = ", ".join(principal.name for _, principal in self._holders.values())
