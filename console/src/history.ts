@@ -1,5 +1,5 @@
-// The data of the plots: one row per second for the last ten minutes, one per ten seconds for the two hours before. An unknown value is a
-// gap, not zero.
+// The data of the plots. An unknown value is a gap, not zero. The server keeps the history of its own metrics; the page keeps that of one
+// stream while it is open: one row per second for the last ten minutes, one per ten seconds for the two hours before.
 
 export const FINE_MAX = 600;
 export const FOLD = 10;
@@ -11,6 +11,24 @@ export interface Track {
   /** Seconds since 1970, ascending. */
   readonly times: readonly number[];
   readonly columns: readonly (readonly Figure[])[];
+}
+
+/** What `/v1/history` returns: counters are rates per second. */
+export interface ServerHistory {
+  readonly times: readonly number[];
+  readonly columns: Readonly<Record<string, readonly Figure[]>>;
+}
+
+/** Envelopes that wait for a consumer: the depth without dead letters, which wait for a person. */
+export const READY = "ready";
+
+/** A function that returns the track of some metrics. */
+export function tracksOf(history: ServerHistory | undefined): (metrics: readonly string[]) => Track {
+  const { times, columns } = history ?? { times: [], columns: {} };
+  const depth = columns["penstock_q_depth"] ?? [];
+  const dead = columns["penstock_dead_letters"] ?? [];
+  const all: ServerHistory["columns"] = { ...columns, [READY]: depth.map((many, row) => (many === null ? null : many - (dead[row] ?? 0))) };
+  return (metrics) => ({ times, columns: metrics.map((name) => all[name] ?? times.map(() => null)) });
 }
 
 interface Row {

@@ -1,13 +1,14 @@
-// The server's metrics: latest values, rates and history. They are polled on every page while signed in, so the plots have history when
-// you open them.
+// The server's metrics: latest values and rates. They are polled on every page while signed in, so that rates are known when you open
+// Overview.
 
 import { effect, signal } from "@preact/signals";
+import { useMemo } from "preact/hooks";
 
 import { parseExposition, type Scrape, sumOf, valueOf } from "./exposition.ts";
-import { History } from "./history.ts";
+import { type ServerHistory, type Track, tracksOf } from "./history.ts";
 import { Rates } from "./rates.ts";
-import { fetchText } from "./request.ts";
-import { Poller } from "./resource.ts";
+import { type Failure, fetchJson, fetchText, withQuery } from "./request.ts";
+import { Poller, useResource } from "./resource.ts";
 import { session } from "./session.ts";
 
 export interface Reading {
@@ -21,7 +22,6 @@ export interface Reading {
 }
 
 export const reading = signal<Reading | undefined>(undefined);
-export const history = new History();
 
 // Only sums over all streams, even if the config exports each stream.
 const poller = new Poller((stop) => fetchText("/metrics?streams=0", { signal: stop }), 1_000);
@@ -33,26 +33,15 @@ export function readyOf(scrape: Scrape): number | undefined {
   return depth === undefined ? undefined : depth - (valueOf(scrape, "penstock_dead_letters") ?? 0);
 }
 
-/** The values of the plots, by column name. */
-function columns({ scrape, rates }: Reading): Record<string, number | undefined> {
-  const quantile = (text: string): number | undefined => valueOf(scrape, "penstock_q_lat_ms", { quantile: text });
-  return {
-    in: rates.get("penstock_q_in_total"),
-    out: rates.get("penstock_q_out_total"),
-    acked: rates.get("penstock_q_ack_total"),
-    depth: readyOf(scrape),
-    inflight: valueOf(scrape, "penstock_q_if"),
-    delayed: valueOf(scrape, "penstock_q_delayed"),
-    p50: quantile("0.5"),
-    p95: quantile("0.95"),
-    p99: quantile("0.99"),
-    envelopes: rates.get("penstock_space_envelopes_total"),
-    frames: rates.get("penstock_space_frames_total"),
-    deliveries: rates.get("penstock_space_deliveries_total"),
-    relayed: rates.get("penstock_relay_messages_total"),
-    forwarded: rates.get("penstock_relay_forwarded_total"),
-    lag: valueOf(scrape, "penstock_pipeline_lag_rows"),
-  };
+/** The time between two samples of the server. */
+const SAMPLE_MS = 5_000;
+
+/** The server's own history of the last seconds, as a function that returns the track of some metrics. */
+export function useHistory(seconds: number): { readonly tracks: (metrics: readonly string[]) => Track; readonly failure: Failure | undefined } {
+  const path = withQuery("/v1/history", { seconds });
+  const { data, failure } = useResource(path, (stop) => fetchJson<ServerHistory>(path, { signal: stop }), SAMPLE_MS);
+  const tracks = useMemo(() => tracksOf(data.value), [data.value]);
+  return { tracks, failure: failure.value };
 }
 
 export function watchTelemetry(): void {
@@ -75,8 +64,6 @@ export function watchTelemetry(): void {
     const counters = [...scrape.keys()].filter((name) => name.endsWith("_total"));
     const counts = new Map(counters.map((name) => [name, sumOf(scrape, name) ?? 0]));
     const minute = new Map([...minutes.take(at, counts)].map(([name, rate]) => [name, Math.round(rate * minutes.seconds)]));
-    const latest = { at, scrape, rates: rates.take(at, counts), minute };
-    history.push(at, columns(latest));
-    reading.value = latest;
+    reading.value = { at, scrape, rates: rates.take(at, counts), minute };
   });
 }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { COARSE_MAX, FINE_MAX, FOLD, History } from "../src/history.ts";
+import { COARSE_MAX, FINE_MAX, FOLD, History, READY, tracksOf } from "../src/history.ts";
 import { growth, Rates } from "../src/rates.ts";
 
 test("ten minutes are kept per second, older rows per ten seconds, up to the limit", () => {
@@ -54,4 +54,10 @@ test("a new counter has a rate after it was read over the whole window", () => {
   const rates = new Rates(5);
   rates.take(0, new Map());
   assert.equal(rates.take(1, new Map([["n", 500]])).get("n"), undefined);
+});
+
+test("a track of the server's history has gaps where the server has none, and ready is without dead letters", () => {
+  const tracks = tracksOf({ times: [5, 10], columns: { penstock_q_depth: [7, null], penstock_dead_letters: [2, 2], penstock_q_if: [1, 0] } });
+  assert.deepEqual(tracks([READY, "penstock_q_if", "penstock_relay_messages_total"]), { times: [5, 10], columns: [[5, null], [1, 0], [null, null]] });
+  assert.deepEqual(tracksOf(undefined)([READY]), { times: [], columns: [[]] });
 });

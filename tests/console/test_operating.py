@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import penstock
 from tests.console.conftest import PATIENCE_MS, Visit
-from tests.integration.serving import Http, envelope, ids
+from tests.integration.serving import Http, envelope, ids, until
 from tests.server_process import ServerProcess
 
 Visiting = Callable[..., Visit]
@@ -181,3 +182,28 @@ def test_a_token_is_minted_used_and_revoked(server: ServerProcess, visit: Visiti
     notified(page, "Token ci revoked")
     assert http.get("/v1/tokens").json["tokens"] == []
     assert Http(server.http, token).get("/v1/metrics").status == 401
+
+
+# History
+
+
+@pytest.mark.promise("Console", "plots come from the server's own history of a day, also after a reload of the page")
+def test_plots_show_what_happened_before_the_page_was_opened(
+    server: ServerProcess, visit: Visiting, http: Http
+) -> None:
+    http.enqueue("kept/in/history", *(f"h-{number}" for number in range(4_000)))
+
+    def samples() -> list[float]:
+        return [value or 0 for value in http.get("/v1/history").json["columns"]["penstock_q_depth"]]
+
+    until(lambda: len(samples()) >= 2 and samples()[-1] >= 4_000, "a sample of the depth")
+    page = visit(server).sign_in()
+    opened = page.evaluate("new Date().toTimeString().slice(0, 8)")
+    for button in ("1 h", "24 h"):
+        page.get_by_role("button", name=button, exact=True).click()
+        panel = page.get_by_role("region", name="Queue depth")
+        panel.get_by_text("Show as table").first.click()
+        table = panel.get_by_role("group", name="Queue depth as a table")
+        expect(table).to_contain_text(re.compile(r"4,0\d\d"))
+        assert table.get_by_role("rowheader").last.inner_text() < opened
+        panel.get_by_text("Show as table").first.click()

@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 
 import { type Condition, conditionsOf, type Service, servicesOf, type Health } from "../conditions.ts";
 import { sumOf, valueOf } from "../exposition.ts";
+import { READY } from "../history.ts";
 import { Command } from "../parts/button.tsx";
 import { Tabs } from "../parts/field.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
@@ -14,10 +15,10 @@ import { href } from "../router.ts";
 import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
 import { session } from "../session.ts";
-import { history, metricsFailure, type Reading, reading, readyOf } from "../telemetry.ts";
+import { metricsFailure, type Reading, reading, readyOf, useHistory } from "../telemetry.ts";
 import { about, ago, count, rate, span } from "../format.ts";
 
-const RANGES = [["120", "2 min"], ["600", "10 min"], ["7200", "2 h"]] as const;
+const RANGES = [["600", "10 min"], ["3600", "1 h"], ["86400", "24 h"]] as const;
 
 export function OverviewPage() {
   const [range, setRange] = useState<(typeof RANGES)[number][0]>("600");
@@ -174,28 +175,49 @@ function FirstSteps() {
   );
 }
 
-function Curves({ latest, seconds }: { latest: Reading; seconds: number }) {
-  const { scrape } = latest;
-  const track = (...names: string[]) => history.track(names, seconds);
+/** The server's own history, so that the plots are full when the page opens. */
+function Curves({ latest: { scrape }, seconds }: { latest: Reading; seconds: number }) {
+  const { tracks, failure } = useHistory(seconds);
   return (
-    <div class="grid plots">
-      <Plot title="Envelopes per second" track={track("in", "out", "acked")} series={[{ label: "in" }, { label: "out" }, { label: "acknowledged" }]} format={rate} />
-      <Plot title="Wait time" track={track("p50", "p95", "p99")} series={[{ label: "p50" }, { label: "p95" }, { label: "p99" }]} format={span} />
-      <Plot title="Queue depth" track={track("depth", "inflight", "delayed")} series={[{ label: "ready" }, { label: "in flight" }, { label: "delayed" }]} format={count} />
-      {scrape.has("penstock_space_frames_total") && (
-        <Plot
-          title="Space traffic per second"
-          track={track("frames", "deliveries", "envelopes")}
-          series={[{ label: "frames" }, { label: "deliveries" }, { label: "envelopes" }]}
-          format={rate}
-        />
-      )}
-      {scrape.has("penstock_relay_messages_total") && (
-        <Plot title="Relay messages per second" track={track("relayed", "forwarded")} series={[{ label: "received" }, { label: "forwarded" }]} format={rate} />
-      )}
-      {scrape.has("penstock_pipeline_lag_rows") && (
-        <Plot title="Pipeline lag" track={track("lag")} series={[{ label: "rows behind" }]} format={count} />
-      )}
-    </div>
+    <>
+      <Refused failure={failure} />
+      <div class="grid plots">
+        {PLOTS.filter(({ needs }) => needs === undefined || scrape.has(needs)).map(({ title, metrics, labels, format }) => (
+          <Plot key={title} title={title} track={tracks(metrics)} series={labels.map((label) => ({ label }))} format={format} />
+        ))}
+      </div>
+    </>
   );
 }
+
+const WAITS = ["0.5", "0.95", "0.99"].map((share) => `penstock_q_lat_ms{quantile="${share}"}`);
+
+interface PlotEntry {
+  readonly title: string;
+  readonly metrics: readonly string[];
+  readonly labels: readonly string[];
+  readonly format: (value: number | null | undefined) => string;
+  /** A metric that the server reports only if the plot makes sense. */
+  readonly needs?: string;
+}
+
+const PLOTS: readonly PlotEntry[] = [
+  { title: "Envelopes per second", metrics: ["penstock_q_in_total", "penstock_q_out_total", "penstock_q_ack_total"], labels: ["in", "out", "acknowledged"], format: rate },
+  { title: "Wait time", metrics: WAITS, labels: ["p50", "p95", "p99"], format: span },
+  { title: "Queue depth", metrics: [READY, "penstock_q_if", "penstock_q_delayed", "penstock_dead_letters"], labels: ["ready", "in flight", "delayed", "dead letters"], format: count },
+  {
+    title: "Space traffic per second",
+    metrics: ["penstock_space_frames_total", "penstock_space_deliveries_total", "penstock_space_envelopes_total"],
+    labels: ["frames", "deliveries", "envelopes"],
+    format: rate,
+    needs: "penstock_space_frames_total",
+  },
+  {
+    title: "Relay messages per second",
+    metrics: ["penstock_relay_messages_total", "penstock_relay_forwarded_total"],
+    labels: ["received", "forwarded"],
+    format: rate,
+    needs: "penstock_relay_messages_total",
+  },
+  { title: "Pipeline lag", metrics: ["penstock_pipeline_lag_rows"], labels: ["rows behind"], format: count, needs: "penstock_pipeline_lag_rows" },
+];

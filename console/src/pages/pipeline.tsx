@@ -12,10 +12,11 @@ import { QueryPanel } from "../lake/query.tsx";
 import { type Lake, TablesPanel } from "../lake/tables.tsx";
 import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
-import { history, reading } from "../telemetry.ts";
+import { useHistory } from "../telemetry.ts";
 import { ago, count, span } from "../format.ts";
 
-const PLOT_S = 600;
+/** Seconds of the plot. */
+const PLOT_S = 3_600;
 /** How often the tables are polled; the server reads a log per table. */
 const LAKE_MS = 2_000;
 
@@ -84,7 +85,7 @@ function State({ pipeline }: { pipeline: Pipeline }) {
 }
 
 function Progress({ pipeline }: { pipeline: Pipeline }) {
-  reading.value; // redraw the plot with each reading
+  const { tracks } = useHistory(PLOT_S);
   return (
     <>
       <Figures>
@@ -94,7 +95,7 @@ function Progress({ pipeline }: { pipeline: Pipeline }) {
         <Figure label="Restarts" value={count(pipeline.restarts)} tone={pipeline.restarts > 0 ? "warn" : "plain"} />
       </Figures>
       <div class="two">
-        <Plot title="Pipeline lag" track={history.track(["lag"], PLOT_S)} series={[{ label: "rows", colour: 3 }]} format={count} />
+        <Plot title="Pipeline lag" track={tracks(["penstock_pipeline_lag_rows"])} series={[{ label: "rows", colour: 3 }]} format={count} />
         <Queries queries={pipeline.queries} own={pipeline.own ?? {}} end={pipeline.end} />
       </div>
     </>

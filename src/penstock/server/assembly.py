@@ -51,6 +51,7 @@ from penstock.server.http.services import HttpServices
 from penstock.server.journal.lifecycle import JournalLifecycle
 from penstock.server.logging import logs
 from penstock.server.logging.event_log import make_event_log
+from penstock.server.metrics.history import MetricsHistory
 from penstock.server.metrics.prometheus_families import Exporter
 from penstock.server.open_cell import open_cell, policies, version
 from penstock.server.ops.kernel.endpoints import Advertisement
@@ -139,7 +140,7 @@ class Service:
         self._control: asyncio.Server | None = None
         self.endpoints: Endpoints | None = None
         self._advertising: Advertisement | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Future[Any] | None = None
 
     async def start(self) -> Endpoints:
         """Open every listener, then write `run/endpoints.json`."""
@@ -175,7 +176,7 @@ class Service:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self.scheduler.turns.start()
-        self._looking = asyncio.get_running_loop().create_task(self._http.health.run(self._http))
+        self._looking = asyncio.gather(self._http.health.run(self._http), self._http.history.run(self._http.exporter))
         return self.endpoints
 
     def _http_services(self, config: Config) -> HttpServices:
@@ -214,6 +215,7 @@ class Service:
             recorder=recorder,
             console=self.console,
             health=HealthMonitor(),
+            history=MetricsHistory(),
             pipeline=self.pipeline_status,
             reload=self.reload,
         )

@@ -37,6 +37,7 @@ from penstock.server.http.console import NO_CONSOLE, ConsoleReply, Login
 from penstock.server.http.queue_routes import PeekQuery, StageQuery, StreamQuery, staged
 from penstock.server.http.request import AnyQuery, Route
 from penstock.server.http.server_routes import MetricsQuery
+from penstock.server.metrics.history import HistoryQuery, HistoryReply
 from penstock.transports.http import Reply
 
 ROUTES = (
@@ -140,6 +141,8 @@ ROUTES = (
           body=spaces.KickRequest, answer=spaces.KickedReply, is_admin=True),
     Route("GET", "/v1/relay/topics", "relay_topics", "Token streams by the hashes of their topics, busiest first (admin)",
           lambda s, r: relay.list_topics(s.relay), answer=relay.RelayTopicsReply, is_admin=True),
+    Route("GET", "/v1/history", "history", "The last day of the main metrics (admin)",
+          lambda s, r: s.history.reply(r.query), query=HistoryQuery, answer=HistoryReply, is_admin=True),
     Route("GET", "/v1/connections", "connections", "Who is connected: from where, rate, lag, slow readers (admin)",
           lambda s, r: connections.list_connections(s.runtime, r.now, r.query),
           query=connections.ConnectionsQuery, answer=connections.ConnectionsReply, is_admin=True),

@@ -24,6 +24,7 @@ from penstock.server.engine.runtime import Runtime
 from penstock.server.http.console import Console
 from penstock.server.http.health import HealthMonitor
 from penstock.server.http.idempotency import Replays
+from penstock.server.metrics.history import MetricsHistory
 from penstock.server.metrics.prometheus_families import Exporter
 from penstock.server.relay.supervisor import RelaySupervisor
 from penstock.server.spaces.host import Spaces
@@ -53,6 +54,7 @@ class HttpServices(msgspec.Struct, kw_only=True, eq=False):
     recorder: Recorder | None
     console: Console | None
     health: HealthMonitor
+    history: MetricsHistory
     pipeline: Callable[[], PipelineStatus | None]
     reload: Callable[[], ReloadedReply | Refusal]
 

@@ -31,7 +31,7 @@ from penstock.server.metrics.metric_names import (
     families,
     family,
 )
-from penstock.server.metrics.prometheus_text import ByStream, Scrape, Together
+from penstock.server.metrics.prometheus_text import ByStream, Readings, Scrape, Together
 
 if TYPE_CHECKING:
     from penstock.server.engine.entrance import Entrance
@@ -64,6 +64,10 @@ class Exporter(msgspec.Struct, eq=False):
         machine = self.runtime.machine
         figures = ByStream(machine, principal) if wanted else Together(machine, principal)
         return Scrape(machine, figures, lambda now: self._rest(now, per_topic=wanted))
+
+    def readings(self, principal: Principal) -> Readings:
+        """The same as numbers, summed over all streams."""
+        return Readings(self.runtime.machine, Together(self.runtime.machine, principal), self._rest)
 
     def _rest(self, now: Now, *, per_topic: bool = False) -> list[Metric]:
         machine = self.runtime.machine

@@ -145,11 +145,30 @@ class Scrape:
             if family is None:
                 return True
             samples += len(family.samples)
-            self._parts.append(generate_latest(_Family(family)))
+            self._write(family)
         return False
+
+    def _write(self, family: Metric) -> None:
+        self._parts.append(generate_latest(_Family(family)))
 
     def text(self) -> bytes:
         return b"".join(self._parts)
+
+
+class Readings(Scrape):
+    """The same figures as numbers: quantiles one by one, other metrics summed over their labels."""
+
+    def __init__(
+        self, machine: QueueMachine, figures: ByStream | Together, rest: Callable[[Now], list[Metric]]
+    ) -> None:
+        super().__init__(machine, figures, rest)
+        self.values: dict[str, float] = {}
+
+    def _write(self, family: Metric) -> None:
+        for sample in family.samples:
+            share = sample.labels.get("quantile")
+            name = sample.name if share is None else f'{sample.name}{{quantile="{share}"}}'
+            self.values[name] = self.values.get(name, 0) + sample.value
 
 
 class _Family(CollectorRegistry):
