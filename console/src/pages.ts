@@ -7,6 +7,7 @@ import { ConnectionsPage } from "./pages/connections.tsx";
 import { OverviewPage } from "./pages/overview.tsx";
 import { PipelinePage } from "./pages/pipeline.tsx";
 import { QueuesPage } from "./pages/queues.tsx";
+import { SettingsPage } from "./pages/settings.tsx";
 import { SpacesPage } from "./pages/spaces.tsx";
 import { TailPage } from "./pages/tail.tsx";
 import { TokensPage } from "./pages/tokens.tsx";
@@ -34,4 +35,5 @@ export const pages: readonly PageEntry[] = [
   { path: "pipeline", title: "Pipeline", short: "Pipeline", letter: "p", icon: "pipeline", Page: PipelinePage },
   { path: "connections", title: "Connections", short: "Peers", letter: "c", icon: "connections", Page: ConnectionsPage },
   { path: "access", title: "Access tokens", short: "Access", letter: "a", icon: "access", Page: AccessPage },
+  { path: "settings", title: "Settings", short: "Settings", letter: "e", icon: "settings", Page: SettingsPage },
 ];

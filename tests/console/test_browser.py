@@ -124,6 +124,7 @@ def test_every_page_is_reached_by_the_keyboard(server: ServerProcess, visit: Vis
         ("p", "Pipeline"),
         ("c", "Connections"),
         ("a", "Access tokens"),
+        ("e", "Settings"),
         ("o", "Overview"),
     ):
         page.keyboard.press("g")
@@ -486,7 +487,7 @@ def test_a_phone_needs_no_sideways_scrolling(server: ServerProcess, visit: Visit
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     page.get_by_role("navigation").get_by_role("link").last.click()  # the navigation is reachable
-    heading(page, "Access tokens")
+    heading(page, "Settings")
 
 
 def brightness(page: Page) -> float:

@@ -15,12 +15,22 @@ from tests.server_process import ServerProcess
 
 Visiting = Callable[..., Visit]
 
+CONFIG = """
+streams:
+  maxDepth: 12345
+  perStreamCaps: {"small/*": {maxDepth: 7}}
+triggers:
+  - id: copy-alarms
+    when: {to: "readings/*", type: alarm}
+    do: [{action: notify, to: alarms}]
+"""
+
 expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path_factory.mktemp("operating"))
+    process = ServerProcess(tmp_path_factory.mktemp("operating"), config=CONFIG)
     yield process
     process.kill()
 
@@ -207,3 +217,42 @@ def test_plots_show_what_happened_before_the_page_was_opened(
         expect(table).to_contain_text(re.compile(r"4,0\d\d"))
         assert table.get_by_role("rowheader").last.inner_text() < opened
         panel.get_by_text("Show as table").first.click()
+
+
+# Settings
+
+
+@pytest.mark.promise("Console", "settings show the effective config with secrets masked, and the policy of a stream")
+def test_settings_show_the_config_and_the_policy_of_a_stream(server: ServerProcess, visit: Visiting) -> None:
+    page = visit(server).sign_in("#/settings")
+    config = page.get_by_role("region", name="Effective config")
+    config.get_by_label("Section").select_option("streams")
+    expect(config).to_contain_text("12345")
+    config.get_by_label("Section").select_option("limits")
+    expect(config).to_contain_text("frame_max")
+    policy = page.get_by_role("region", name="Policy of a stream")
+    policy.get_by_label("Stream").fill("small/one")
+    policy.get_by_role("button", name="Show").click()
+    expect(policy.get_by_role("row").filter(has_text="max_depth")).to_contain_text("7")
+
+
+@pytest.mark.promise(
+    "Console", "triggers are listed with their counts, and a dry run shows what an envelope would fire"
+)
+def test_a_trigger_is_counted_and_tried(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    alarm = {**envelope("alarm-1", {"level": 9}), "type": "alarm"}
+    assert http.post("/v1/enqueue", {"to": "readings/one", "envelope": alarm}).status == 200
+    page = visit(server).sign_in("#/settings")
+    panel = page.get_by_role("region", name="Triggers")
+    expect(panel.get_by_role("row").filter(has_text="copy-alarms")).to_contain_text("1")
+    before = http.stats("alarms")["seq"]
+    panel.get_by_role("button", name="Dry run").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("To").fill("readings/two")
+    dialog.get_by_label("Type").fill("calm")
+    dialog.get_by_role("button", name="Try").click()
+    expect(dialog).to_contain_text("does not match")
+    dialog.get_by_label("Type").fill("alarm")
+    dialog.get_by_role("button", name="Try").click()
+    expect(dialog).to_contain_text("would fire")
+    assert http.stats("alarms")["seq"] == before, "nothing was sent"

@@ -9,6 +9,7 @@ const DRAWINGS = {
   pipeline: "M2.5 4.5h3v7h-3zM10.5 4.5h3v7h-3zM5.5 6.5h5M5.5 9.5h5",
   connections: "M2.5 4.5h4v7h-4zM6.5 8h3M9.5 5.5h4v5h-4z",
   access: "M5.5 5a3 3 0 1 1 0 6 3 3 0 0 1 0-6zM8.5 8h5v2.5M11 8v2",
+  settings: "M2.5 4.5h7M12.5 4.5h1M11 3v3M2.5 8h1M6.5 8h7M5 6.5v3M2.5 11.5h5M10.5 11.5h3M9 10v3",
   copy: "M5.5 5.5h8v8h-8zM3.5 10.5h-1v-8h8v1",
   close: "M4 4l8 8M12 4l-8 8",
   search: "M7 2.5a4.5 4.5 0 1 1 0 9 4.5 4.5 0 0 1 0-9zM10.3 10.3l3.2 3.2",

@@ -58,8 +58,8 @@ A retryable request may succeed later without a change.
 """
 
 
-def to_yaml(config: Config) -> str:
-    """The effective config as YAML that loads again, except for its tokens, which are masked."""
+def to_plain(config: Config) -> dict[str, Any]:
+    """The effective config as it is written in a file, with its tokens masked."""
     plain: dict[str, Any] = msgspec.to_builtins(config)
     for name in ("source", "notices", "serves_courier"):
         del plain[name]
@@ -69,7 +69,12 @@ def to_yaml(config: Config) -> str:
         for one in (space.get("participants") or {}).values() if isinstance(space, dict) else ():
             if one and one["tokens"]:
                 one["tokens"] = [MASK] * len(one["tokens"])
-    return yaml_tree.dump(plain)
+    return plain
+
+
+def to_yaml(config: Config) -> str:
+    """The effective config as YAML that loads again, except for its tokens, which are masked."""
+    return yaml_tree.dump(to_plain(config))
 
 
 def reference() -> str:

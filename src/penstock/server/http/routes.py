@@ -28,7 +28,19 @@ from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.triggers.admin import TryRequest
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.staged_envelopes import StageCommit
-from penstock.server.admin import connections, journal, lake, relay, reload, spaces, sql, sql_process, tail, tokens
+from penstock.server.admin import (
+    connections,
+    journal,
+    lake,
+    relay,
+    reload,
+    settings,
+    spaces,
+    sql,
+    sql_process,
+    tail,
+    tokens,
+)
 from penstock.server.auth.minted_tokens import TokenRequest
 from penstock.server.engine.schedulers import in_steps
 from penstock.server.files.addresses import payer_address
@@ -155,6 +167,8 @@ ROUTES = (
           body=TokenRequest, answer=tokens.MintedReply, is_admin=True),
     Route("DELETE", "/v1/tokens/{name}", "token_revoke", "Revoke a token that was minted at run time (admin)",
           lambda s, r: s.token_admin.revoke(r.principal, r.values[0]), answer=tokens.RevokedReply, is_admin=True),
+    Route("GET", "/v1/config", "config", "The effective config with secrets masked, and the policy of a stream (admin)",
+          lambda s, r: settings.effective(s.config, r.query), query=settings.ConfigQuery, answer=settings.ConfigReply, is_admin=True),
     Route("POST", "/v1/reload", "reload", "Reload the config, all or nothing (operator)",
           lambda s, r: s.reload(), answer=reload.ReloadedReply, is_admin=True),
     Route("GET", "/v1/subscribe", "subscribe", "WebSocket: deliveries of one stream",

@@ -1,0 +1,38 @@
+"""`GET /v1/config`: the settings that count now, and what they mean for one stream."""
+# size: one route; the others of this folder concern other parts
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from penstock.core.errors import Refusal
+from penstock.core.names import stream_problem
+from penstock.server.config.load import Config, policy_for
+from penstock.server.config.reference import to_plain
+
+
+class ConfigQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/v1/config`."""
+
+    stream: str | None = None
+    """The stream whose policy the answer has."""
+
+
+class ConfigReply(msgspec.Struct):
+    """The effective config: defaults, file and environment merged, secrets masked."""
+
+    source: Annotated[str | None, msgspec.Meta(description="The config file; null without one")]
+    config: dict[str, Any]
+    policy: Annotated[dict[str, Any] | None, msgspec.Meta(description="The policy of the stream that was asked for")]
+
+
+def effective(config: Config, query: ConfigQuery) -> ConfigReply | Refusal:
+    """The config, and the policy of a stream: its own settings where the config has a pattern for it, else the general ones."""
+    if query.stream is not None:
+        refusal = stream_problem(query.stream, config.limits.name_max)
+        if refusal is not None:
+            return refusal
+    policy = None if query.stream is None else msgspec.to_builtins(policy_for(config, query.stream))
+    return ConfigReply(str(config.source) if config.source else None, to_plain(config), policy)
