@@ -350,7 +350,10 @@ def test_a_guest_is_invited_and_kicked(server: ServerProcess, visit: Visiting) -
         page.keyboard.press("Escape")
         row = page.get_by_role("table", name="Participants").get_by_role("row").filter(has_text="newcomer")
         row.get_by_role("button", name="Kick").click()
-        page.get_by_role("dialog").get_by_role("button", name="Kick").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog.get_by_role("button", name="Kick")).to_be_disabled()
+        dialog.get_by_label("Type newcomer to confirm").fill("newcomer")
+        dialog.get_by_role("button", name="Kick").click()
         expect(page.get_by_role("log", name="Notifications")).to_contain_text("newcomer")
     with (
         pytest.raises(penstock.PenstockError),

@@ -256,3 +256,27 @@ def test_a_trigger_is_counted_and_tried(server: ServerProcess, visit: Visiting, 
     dialog.get_by_role("button", name="Try").click()
     expect(dialog).to_contain_text("would fire")
     assert http.stats("alarms")["seq"] == before, "nothing was sent"
+
+
+# Resources
+
+
+@pytest.mark.promise("Console", "disk, memory and processor time of each process are shown, and what is reserved")
+def test_overview_shows_processes_and_what_is_reserved(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    page = visit(server).sign_in()
+    panel = page.get_by_role("region", name="Resources")
+    pid = http.get("/v1/resources").json["processes"][0]["pid"]
+    row = panel.get_by_role("row").filter(has_text="server")
+    expect(row).to_contain_text(str(pid))
+    expect(row).to_contain_text(re.compile(r"\d MB"))
+    expect(row).to_contain_text("%")
+    expect(panel).to_contain_text("for acks on a full disk")
+
+
+@pytest.mark.promise("Console", "a table says when it scrolls")
+def test_a_table_says_that_it_scrolls(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    http.enqueue("wide", "one")
+    page = visit(server, viewport={"width": 400, "height": 740}).sign_in("#/queues")
+    expect(page.get_by_text("Scroll for more columns").first).to_be_visible()
+    page.set_viewport_size({"width": 1600, "height": 740})
+    expect(page.get_by_text("Scroll for more columns")).to_have_count(0)

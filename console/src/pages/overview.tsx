@@ -11,6 +11,7 @@ import { Figure, Figures } from "../parts/figure.tsx";
 import { Badge, Empty, PageHead, Panel, Refused, type Tone } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
 import { Prose } from "../parts/prose.tsx";
+import { Resources } from "../parts/resources.tsx";
 import { href } from "../router.ts";
 import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
@@ -42,6 +43,7 @@ export function OverviewPage() {
           <Numbers latest={latest} />
           {valueOf(latest.scrape, "penstock_q_in_total") === 0 && <FirstSteps />}
           <Curves latest={latest} seconds={Number(range)} />
+          <Resources />
         </>
       )}
     </div>

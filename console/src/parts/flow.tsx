@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 
+import { preview } from "../json.ts";
 import { serverTime } from "../skew.ts";
 import { type Consumer, type Explanation, type Peeked, type Reason, standing, type Standing, useExplanation, usePeek } from "../streams.ts";
 import { count, plural, span } from "../format.ts";
@@ -112,6 +113,7 @@ export function Leases({ stream }: { stream: string }) {
   const columns: readonly Column<Peeked>[] = [
     { key: "id", title: "Envelope", cell: (row) => <EnvelopeLink row={row} onOpen={open} /> },
     { key: "type", title: "Type", cell: ({ env }) => env.type, sort: ({ env }) => env.type },
+    { key: "payload", title: "Payload", cell: ({ env }) => <span class="preview mono">{preview(env.payload)}</span> },
     { key: "holder", title: "Holder", cell: ({ holder }) => holder ?? "–", sort: ({ holder }) => holder },
     { key: "attempt", title: "Attempt", isNumber: true, cell: ({ attempt }) => count(attempt), sort: ({ attempt }) => attempt },
     {

@@ -163,7 +163,7 @@ export function KickDialog({ space, participant, onClose }: DialogProps & { read
     onClose();
   };
   return (
-    <Confirm title={`Kick ${participant}?`} verb="Kick" onConfirm={kick} onClose={onClose}>
+    <Confirm title={`Kick ${participant}`} word={participant} verb="Kick" onConfirm={kick} onClose={onClose}>
       <p>
         The server closes its connections to {space.id}, ends its streams, and rejects its token until you invite it again.
       </p>

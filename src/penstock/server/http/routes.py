@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from asyncio import to_thread
 from difflib import get_close_matches
 
 from penstock.dialects.courier.operations import payload_schemas, queries, views
@@ -32,6 +33,7 @@ from penstock.server.admin import (
     connections,
     journal,
     lake,
+    processes,
     relay,
     reload,
     settings,
@@ -167,6 +169,8 @@ ROUTES = (
           body=TokenRequest, answer=tokens.MintedReply, is_admin=True),
     Route("DELETE", "/v1/tokens/{name}", "token_revoke", "Revoke a token that was minted at run time (admin)",
           lambda s, r: s.token_admin.revoke(r.principal, r.values[0]), answer=tokens.RevokedReply, is_admin=True),
+    Route("GET", "/v1/resources", "resources", "Processes, disk and bounds on memory: what is used and what is reserved (admin)",
+          lambda s, r: to_thread(processes.measure, s.runtime, s.journal.archive), answer=processes.ResourcesReply, is_admin=True),
     Route("GET", "/v1/config", "config", "The effective config with secrets masked, and the policy of a stream (admin)",
           lambda s, r: settings.effective(s.config, r.query), query=settings.ConfigQuery, answer=settings.ConfigReply, is_admin=True),
     Route("POST", "/v1/reload", "reload", "Reload the config, all or nothing (operator)",
