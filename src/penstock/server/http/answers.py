@@ -15,8 +15,23 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.health import State, Status
-from penstock.dialects.courier.wire import answers as wire
-from penstock.dialects.courier.wire.answers import Count, Moment, Number, Time
+from penstock.dialects.courier.wire.answers import (
+    ConsumerFigures,
+    Count,
+    CourierAnswer,
+    Dropped,
+    Explained,
+    Moment,
+    Number,
+    PeekedRow,
+    Place,
+    Purged,
+    Reason,
+    Redriven,
+    Stats,
+    StreamMetrics,
+    Time,
+)
 
 Batch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -34,7 +49,7 @@ def _list(kind: type[msgspec.Struct]) -> GenericAlias:
     return GenericAlias(list, (kind,))
 
 
-def documented(answer: type[wire.CourierAnswer], **others: Any) -> type[msgspec.Struct]:
+def documented(answer: type[CourierAnswer], **others: Any) -> type[msgspec.Struct]:
     """The document of an answer that the SDK has as a struct: what is None there is missing in JSON."""
     members: dict[str, Any] = {}
     optional: dict[str, Any] = {}
@@ -67,16 +82,16 @@ _DELIVERY = _struct("PulledDelivery", {
 })  # fmt: skip
 PULLED = _struct("Pulled", {"deliveries": _list(_DELIVERY)})
 SETTLED = _struct("Settled", {"id": str, "op": str}, {"settled": bool, "leaseExpiresAt": Moment})
-REDRIVEN, PURGED, DROPPED = documented(wire.Redriven), documented(wire.Purged), documented(wire.Dropped)
+REDRIVEN, PURGED, DROPPED = documented(Redriven), documented(Purged), documented(Dropped)
 
-STATS = documented(wire.Stats)
-METRICS = _struct("Metrics", {"streams": _list(documented(wire.StreamMetrics, stats=STATS))})
-PLACES = _struct("Places", {"id": str, "places": _list(documented(wire.Place, peer=str | None))})
-PEEKED = _struct("Peeked", {"rows": _list(documented(wire.PeekedRow, peer=str | None, env=STORED_ENVELOPE))})
+STATS = documented(Stats)
+METRICS = _struct("Metrics", {"streams": _list(documented(StreamMetrics, stats=STATS))})
+PLACES = _struct("Places", {"id": str, "places": _list(documented(Place, peer=str | None))})
+PEEKED = _struct("Peeked", {"rows": _list(documented(PeekedRow, peer=str | None, env=STORED_ENVELOPE))})
 _VIEW_ROW = _struct("ViewRow", {"addr": str}, {"env": STORED_ENVELOPE, "row": Object})
 VIEW_ROWS = _struct("ViewRows", {"rows": _list(_VIEW_ROW), "watermark": Count, "asOf": Time})
-_REASON = documented(wire.Reason)
-EXPLAINED = documented(wire.Explained, reasons=_list(_REASON), consumers=_list(documented(wire.ConsumerFigures)))
+_REASON = documented(Reason)
+EXPLAINED = documented(Explained, reasons=_list(_REASON), consumers=_list(documented(ConsumerFigures)))
 
 _SCHEMA = _struct("SchemaVersions", {"name": str, "versions": list[str]})
 SCHEMAS = _struct("Schemas", {"schemas": _list(_SCHEMA)})

@@ -4,6 +4,8 @@ Owns the partial line that a chunk left behind, the subscriptions and followers,
 a transport or a clock. Answers keep the order of their requests; deliveries go out between them. `runs.py` batches single enqueues and acks.
 """
 
+# size: one method for each frame; parts of it would share the state of the connection
+
 from __future__ import annotations
 
 from collections.abc import Callable
