@@ -56,6 +56,13 @@ def tap_lines(copy: Copy) -> bytes:
     return lines
 
 
+def expired_line(consumer: Consumer, record: Record, lease_id: str) -> bytes:
+    """The notice that a lease ended."""
+    stream = consumer.link.principal.from_channel(consumer.channel.name)
+    notice = {"type": "expired", "id": record.id, "stream": stream, "subId": consumer.label, "leaseId": lease_id}
+    return _encode(notice) + b"\n"
+
+
 def delivery_messages(boot: str, consumer: Consumer, records: list[Record]) -> list[bytes]:
     """Delivery messages of the subscribe socket."""
     if consumer.batch <= 1:

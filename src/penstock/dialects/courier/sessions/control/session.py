@@ -32,7 +32,7 @@ from penstock.dialects.courier.sessions.control.subscriptions import Subscriptio
 from penstock.dialects.courier.sessions.live import Followers
 from penstock.dialects.courier.sessions.message_session import FloodLimiter, StrikeCounter
 from penstock.dialects.courier.triggers import admin
-from penstock.dialects.courier.wire.delivery_frames import delivery_lines, tap_lines
+from penstock.dialects.courier.wire.delivery_frames import delivery_lines, expired_line, tap_lines
 from penstock.dialects.courier.wire.envelopes import json_problem
 from penstock.dialects.courier.wire.request_checks import check_request
 
@@ -44,8 +44,6 @@ FRAME_WEIGHT, READ_WEIGHT = 8, 100
 """For how many of those lines another request counts, and a read, which may list a thousand envelopes."""
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
-
-_encode = msgspec.json.encode
 
 
 class ControlSession:
@@ -328,10 +326,8 @@ class ControlSession:
             return
         self._reply(frame.req_id, {"subId": consumer.label})
         credit = frame.credit or frame.auto
-        if credit:
-            refused = self._machine.grant(now, consumer, credit)
-            if refused is not None:
-                self._fail(frame.req_id, refused)
+        if credit and (refused := self._machine.grant(now, consumer, credit)) is not None:
+            self._fail(frame.req_id, refused)
 
     def _tap(self, frame: frames.TapFrame) -> None:
         machine, who = self._machine, self.link.principal
@@ -346,14 +342,13 @@ class ControlSession:
         consumer = self._subs.find(frame.sub_id)
         if isinstance(consumer, Refusal):
             self._fail(frame.req_id, consumer)
-            return
-        if isinstance(frame, frames.GrantFrame):
+        elif isinstance(frame, frames.GrantFrame):
             refusal = self._machine.grant(now, consumer, frame.n)
             self._reply(frame.req_id, refusal or {"credit": consumer.credit})
-            return
-        self._subs.forget(consumer)
-        self._machine.unsubscribe(now, consumer)
-        self._reply(frame.req_id, {"subId": consumer.label})
+        else:
+            self._subs.forget(consumer)
+            self._machine.unsubscribe(now, consumer)
+            self._reply(frame.req_id, {"subId": consumer.label})
 
     def _follow(self, now: Now, frame: frames.FollowFrame) -> None:
         label = self._followers.open(frame, frame.sub_id in self._subs)
@@ -400,9 +395,7 @@ class ControlSession:
         self.out.append(tap_lines(copy))
 
     def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
-        stream, label = self.link.principal.from_channel(consumer.channel.name), consumer.label
-        notice = {"type": "expired", "id": record.id, "stream": stream, "subId": label, "leaseId": lease_id}
-        self.out.append(_encode(notice) + b"\n")
+        self.out.append(expired_line(consumer, record, lease_id))
 
     def drain(self, refusal: Refusal) -> None:
         self._fail(None, refusal, close=refusal.kind.close)
