@@ -237,3 +237,15 @@ def test_a_frame_holds_the_very_value_on_one_line(value: Any, space: str) -> Non
     assert isinstance(made, StagedFrame) and not isinstance(made, Draft)
     assert (made.space, made.stream) == ("a/b", "c")
     assert made.data == msgspec.json.encode(value)
+
+
+def test_the_lines_of_a_part_are_counted_before_they_are_split() -> None:
+    driver = StageDriver()
+    most = Limits().batch_max
+
+    def staged(blank: int) -> Outcome:
+        body = encoded(queued("x")) + b"\n" * blank
+        return driver.staging.part(driver.broker.now, driver.source(0), "a", "", body)
+
+    assert value(staged(2 * most))["staged"] == 1
+    assert refused(staged(2 * most + 1)).message.endswith(f"one a line, not {2 * most + 1}")

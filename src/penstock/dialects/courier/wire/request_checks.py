@@ -63,7 +63,9 @@ def check_request(data: bytes, limits: Limits) -> Generator[None, None, Refusal 
         if value[:1] != b"[" or member is outline.payload:
             envelopes.append(value)
             continue
+        yield
         items = _items(limits.batch_max + 1).decode(value)
+        yield
         found = list(map(bytes, msgspec.structs.astuple(items)))
         if found[-1]:
             return Refusal("InvalidRequest", f"an array has 1 to {limits.batch_max} envelopes", ref="envelopes")
