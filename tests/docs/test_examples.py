@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,6 +124,19 @@ def test_the_sensor_example_without_spark_says_what_to_install(copied: Path, tmp
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: PySpark is not installed\nhint: "), done.stderr
+
+
+@pytest.mark.promise("Documentation", "the sensor example says why its pipeline fails, and leaves no process behind")
+def test_the_sensor_example_says_why_the_pipeline_fails(copied: Path) -> None:
+    command = [sys.executable, str(copied / "sensors" / "run.py")]
+    done = subprocess.run(
+        command, env=environment(JAVA_HOME="/nowhere"), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 1
+    assert re.match(r"error: Spark has halted: JAVA_HOME is `/nowhere`.*\nhint: .*`penstock doctor`", done.stderr)
+    [(host, port)] = re.findall(r"the server is at http://(\S+):(\d+);", done.stdout)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
 
 
 @pytest.mark.promise("Documentation", "the demo runs the code that the examples show")
