@@ -23,7 +23,7 @@ from tests.paths import ROOT
 from tests.server_process import ServerProcess
 
 IMAGES = ROOT / "docs" / "images"
-PICTURES = {"console": ("#/", 700), "sensors": ("#/spaces", 620)}
+PICTURES = {"console": ("#/", 800), "sensors": ("#/spaces", 620)}
 """The page and the height of each picture."""
 WIDTH = 1280
 COLOURS = 128
