@@ -89,7 +89,7 @@ class TokenStore:
             )
             holders[digest] = (digest, principal)
         self._holders = holders
-        self._used = {digest: used_s for digest, used_s in self._used.items() if digest in holders}
+        self._used = {kept: self._used[kept] for kept in self._used.keys() & holders.keys()}
         self.required = bool(tokens)
         self._expiries = dict(self._all_expiries)
         self.expire()
