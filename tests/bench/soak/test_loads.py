@@ -12,7 +12,7 @@ from tests.server_process import ServerProcess
 def test_each_attack_reaches_the_server_and_is_survived_by_both(server: ServerProcess) -> None:
     ports = (int(address.rpartition(":")[2]) for address in (server.control, server.http))
     job = SoakJob(seconds=0.2, connections=7, body=10_000, **dict(zip(("port", "http_port"), ports, strict=True)))
-    for name in ("bodies", "paused", "mistakes"):
+    for name in ("bodies", "spaces", "batches", "paused", "mistakes"):
         attackers = Attackers(job)
         attackers.run(getattr(attackers, name))
         assert attackers.tries >= 1

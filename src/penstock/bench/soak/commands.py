@@ -65,8 +65,8 @@ def _peak_mib(pid: int) -> float:
 
 
 def _run(group: ProcessGroup, role: str, job: SoakJob, rate: int) -> Figures:
-    server = group.penstock({"relay": {"signers": SIGNERS}}, "tcp")
-    job.port, job.http_port, job.pub = server.port, server.http_port, server.pub
+    server = group.penstock({"relay": {"signers": SIGNERS}, "spaces": [{"space": {"id": "soak"}}]}, "tcp")
+    job.port, job.http_port, job.pub, job.token = server.port, server.http_port, server.pub, server.token()
     attackers = group.load(f"soak.loads:{role}", job, is_announced=True)
     normal = QueueJob(port=server.port, seconds=job.seconds, stream="soak/normal", rate=rate, board=group.board())
     sent, taken = group.flow(server.pid, "queue.loads:pace", normal, "queue.loads:consume")

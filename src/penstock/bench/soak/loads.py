@@ -22,8 +22,9 @@ _EVENTS = b"GET /v1/live?view=latestPerAgent HTTP/1.1\r\nHost: 127.0.0.1\r\nAcce
 _TAP = b'{"type":"tap","reqId":1,"stream":"soak/normal"}\n'
 _GHOST = b'{"type":"subscribe","reqId":%d,"stream":"soak/ghost-%d","subId":"s%d"}\n'
 _BODY = b'{"to":"soak/x","envelope":{"id":"a","ts":"2026-01-01T00:00:00Z","type":"t","payload":%b}}'
-_ITEM = b'{"id":"%d","ts":"2026-01-01T00:00:00Z","type":"t","payload":"%b"}'
-_POST = b"POST /v1/enqueue HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%b"
+_ITEM = b'{"id":"%d","ts":"2026-01-01T00:00:00Z","type":"t","to":"dlq/soak/x","payload":"%b"}'
+_POST = b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n\r\n%b"
+_SPACE = b'{"kind":"x","payload":{"v":%b}}'
 _LONE = rb'{"type":"enqueue","reqId":1,"to":"soak/x","env":{"id":"a","ts":"x","type":"t","payload":"\ud800"}}'
 
 
@@ -32,6 +33,7 @@ class SoakJob(LoadJob, kw_only=True, omit_defaults=True):
 
     http_port: int = 0
     pub: str = ""
+    token: str = ""
     connections: int = 500
     body: int = 7 * MIB
     share: float = 0.0  # of a core, for `burn`
@@ -56,16 +58,33 @@ class Attackers:
         sock.sendall(data)
         return sock
 
-    def bodies(self) -> None:
-        """What costs most to parse for its size: numbers, keys, depth, escapes, one long string, a full array."""
-        size = self._job.body
+    def _post(self, path: bytes, body: bytes) -> None:
+        request = _POST % (path, self._job.token.encode(), len(body), body)
+        with suppress(OSError), self._open(self._job.http_port, request) as sock:
+            sock.recv(MIB)
+
+    def spaces(self) -> None:
+        self.bodies(self._job.body // 2, b"/participants/operator/messages?space=soak", _SPACE)
+
+    def bodies(self, size: int = 0, path: bytes = b"/v1/enqueue", form: bytes = _BODY) -> None:
+        """What costs most to parse for its size: numbers, keys, depth, escapes, one long string."""
+        size = size or self._job.body
         keys = b"".join(b'"%d":0,' % number for number in range(size // 11))
         texts = [b'"%b"' % (piece * (size // len(piece))) for piece in (b"x", rb"\ud83d\ude00")]
-        payloads = (b"[1%b]" % (b",1.5e300" * (size // 8)), b'{%b"z":0}' % keys, b"[" * size, *texts)
-        items = b",".join(_ITEM % (number, b"1" * (size // 8192)) for number in range(4096))
-        for body in (*(_BODY % payload for payload in payloads), b'{"to":"soak/x","envelopes":[%b]}' % items):
-            with suppress(OSError), self._open(self._job.http_port, _POST % (len(body), body)) as sock:
-                sock.recv(MIB)
+        numbers = [b"[1%b]" % (piece * (size // len(piece))) for piece in (b",1.5e300", b",1")]
+        for payload in (*numbers, b'{%b"z":0}' % keys, b"[" * size, *texts):
+            self._post(path, form % payload)
+
+    def batches(self) -> None:
+        """Enqueue a full array; stage dead letters, commit, redrive and purge them."""
+        items = b",".join(_ITEM % (number, b"1" * (self._job.body // 8192)) for number in range(4096))
+        self._post(b"/v1/enqueue", b'{"to":"soak/x","envelopes":[%b]}' % items)
+        path = b"/v1/stage/soak/%d/" % time.time_ns()
+        for part in b"0123":
+            self._post(b"%bparts/%c" % (path, part), b"\n".join(_ITEM % (time.time_ns(), b"") for _ in range(4096)))
+        self._post(path + b"commit", b'{"parts":["0","1","2","3"]}')
+        self._post(b"/v1/redrive", b'{"stream":"soak/x","max":100000}')
+        self._post(b"/v1/purge", b'{"stream":"soak/x"}')
 
     def paused(self) -> None:
         """Connections that never read: followers by events and WebSocket, taps, silent ones, begun requests."""
@@ -100,8 +119,9 @@ def attack(job: SoakJob) -> LoadReport:
     """All attackers at once; `count` is tries."""
     all_ = Attackers(job)
     announce()
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(all_.run, (all_.bodies, all_.paused, all_.subscriptions, all_.mistakes)))
+    attacks = (all_.bodies, all_.spaces, all_.batches, all_.paused, all_.subscriptions, all_.mistakes)
+    with ThreadPoolExecutor(len(attacks)) as pool:
+        list(pool.map(all_.run, attacks))
     return LoadReport(all_.tries)
 
 
