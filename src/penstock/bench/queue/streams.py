@@ -72,7 +72,7 @@ def streams(
         fill = group.load("queue.loads:pace", job)
         done = _measure(result, server, f"fill, {count:,} streams", fill.report, count)
         done.bytes_each = round((server.rss_bytes() - rss_before) / count, 1)
-        for path in ("/metrics", "/v1/metrics", "/v1/envelopes/1"):
+        for path in ("/metrics", "/v1/metrics", "/v1/envelopes/b-0000000001"):
             _measure(result, server, f"GET {path}", partial(server.get, path))
         if minute:
             wait_s = MINUTE_S - time.time() % MINUTE_S + AFTER_MINUTE_S
