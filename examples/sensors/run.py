@@ -88,6 +88,7 @@ async def ask(folder: Path, *words: str) -> dict:
 async def follow(folder: Path, found: Windows) -> None:
     """Print the progress; raises when the collector fails, or the pipeline fails again after its restart."""
     began_s = time.monotonic()
+    failure = ""
     while True:
         status = await ask(folder, "pipeline", "status")
         state = status["state"]
@@ -100,6 +101,7 @@ async def follow(folder: Path, found: Windows) -> None:
             note = f"Spark has {state}: {status.get('message')}\nhint: {status.get('hint')}"
             if state == "halted" or status.get("failures", 1) >= FAILURES_MAX:
                 raise ExampleError(f"{note}{log_of_pipeline(folder)}")
+            failure, note = note, "Spark starts again" if note == failure else note
         print(f"{time.monotonic() - began_s:4.0f} s  {note}", flush=True)
         await asyncio.sleep(PROGRESS_S)
 
