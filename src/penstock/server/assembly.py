@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -392,6 +393,8 @@ class Service:
             await pipeline
         if self._looking is not None:
             self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
         if self.archive is not None:
             self.runtime.note("stop", abandoned=abandoned)
             flushed = asyncio.Event()
