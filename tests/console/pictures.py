@@ -31,6 +31,7 @@ COLOURS = 128
 FILLED_S = 150.0
 """By then the plots of two minutes are full."""
 SPARK_S = 300.0
+POLL_S = 1.0
 """How long Spark may take to start on a busy machine."""
 SETTLE_MS = 3_000
 """A page draws its plots again when it comes to the front."""
@@ -52,7 +53,7 @@ def wait_for_spark(server: ServerProcess) -> None:
     while msgspec.json.decode(urlopen(f"{server.http}/health").read())["pipeline"] != "running":
         if time.monotonic() >= deadline:
             sys.exit("error: Spark did not start\nhint: `penstock doctor` checks the machine")
-        time.sleep(1)
+        time.sleep(POLL_S)
 
 
 def take(server: ServerProcess, chrome: str, filled_s: float, images: Path = IMAGES) -> None:
