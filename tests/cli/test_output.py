@@ -71,3 +71,5 @@ def test_a_usage_error_is_one_line_with_a_hint(capsys: Captured) -> None:
     out, err = capsys.readouterr()
     assert err == "error: Usage: two lines\nhint: add --help to see the usage\n"
     assert json.loads(out)["error"]["code"] == "Usage"
+    print_usage_error('Unknown command "serve".', as_json=False)
+    assert "`penstock up` runs the server" in capsys.readouterr().err

@@ -105,6 +105,8 @@ def print_error(refusal: Refusal, *, as_json: bool) -> None:
 def print_usage_error(message: str, *, as_json: bool) -> None:
     text = " ".join(message.split())
     hint = "add --help to see the usage"
+    if text.startswith("Unknown command"):
+        hint = "`penstock up` runs the server; `penstock --help` lists every command"
     sys.stderr.write(f"error: Usage: {_plain(text)}\nhint: {hint}\n")
     if as_json:
         print_json({"error": {"code": "Usage", "message": text, "hint": hint}})

@@ -19,7 +19,9 @@ def test_send_inbox_done(cli, stream):
     done = cli("send", name, "hello", "--as", "sam", "--id", f"{name}-1")
     assert ok(done) == f"accepted {name}-1 in agents/{name}/inbox as seq 1\n", "a line for the state"
     assert "has never connected" in done.stderr
-    sent = json.loads(ok(cli("send", name, '{"n": 1}', "--type", "note", "--json")))
+    done = cli("send", name, '{"n": 1}', "--type", "note", "--json")
+    assert "connected before" not in done.stderr and "the message stays queued" in done.stderr
+    sent = json.loads(ok(done))
     assert (sent["to"], sent["state"]) == (f"agents/{name}/inbox", "accepted")
     shown = ok(cli("inbox", "--as", name))
     assert "hello" in shown and "from sam" in shown and f"penstock done {sent['id']} --lease" in shown

@@ -43,8 +43,8 @@ def send(
     line = f"accepted {sent.id} in {sent.to} as seq {sent.seq}"
     print_result({**msgspec.to_builtins(sent), "state": "accepted"}, line, as_json=common.as_json)
     if sent.recipient is not None and not sent.recipient.present:
-        known = "was connected before" if sent.recipient.known else "has never connected"
-        print_note(f"no consumer is connected; the recipient {known}, and the message stays queued")
+        never = "" if sent.recipient.known else "the recipient has never connected, and "
+        print_note(f"no consumer is connected; {never}the message stays queued")
 
 
 WAIT_MS = 30_000

@@ -159,7 +159,7 @@ class SingleReceipt(Struct):
 
 
 class Recipient(Struct, frozen=True):
-    """The recipient of a send: whether its inbox was ever read, and whether a consumer is listening now."""
+    """The recipient of a send: whether its inbox was ever used, and whether a consumer is listening now."""
 
     known: bool
     present: bool
