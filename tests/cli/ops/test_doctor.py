@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
+from penstock.cli.ops.doctor import _check
 from tests.server_process import ServerProcess
 
 FREE = "listen: {http: 'localhost:0', control: 'off'}\nrelay: {enabled: false}\n"
@@ -120,3 +121,10 @@ def test_a_library_that_is_missing_fails(tmp_path: Path, report, monkeypatch: py
     code, found = report(tmp_path)
     assert (code, found["versions"][0]) == (3, "failed")
     assert "missing: aiohttp" in found["versions"][1]
+
+
+def test_a_part_that_is_sound_again_still_shows_its_last_failure() -> None:
+    failure = {"at": "2026-01-01T00:00:00Z", "reason": "a client showed a revoked or mistyped token"}
+    part = {"state": "ok", "since": "2026-01-01T00:00:00Z", "reason": "0 connections", "lastFailure": failure}
+    assert _check("doors", part).status == "info"
+    assert _check("doors", part | {"lastFailure": None}).status == "ok"

@@ -71,6 +71,13 @@ def test_what_is_shown_is_bounded_and_says_what_is_left_out() -> None:
     assert "4 dead letters now, 0 ever" in shown and "p95 1300 ms" in shown
 
 
+def test_parts_in_trouble_are_named_with_their_reason() -> None:
+    found = figures("x", 0)
+    found.health["parts"] = {"disk": {"state": "failed", "reason": "the disk is full"}, "lake": {"state": "ok"}}
+    shown = drawn(read(None, Look(0.0, found)))
+    assert "disk: the disk is full" in shown and "lake" not in shown
+
+
 @pytest.mark.promise("SDK and command line", "`top` shows rates of counters, bounds its rows, and survives a restart")
 def test_one_reading_of_a_real_server(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--url", server.http, "--interval", "0.2"]

@@ -345,6 +345,7 @@ def _check(name: str, part: dict[str, Any]) -> CheckResult:
     shown: dict[str, Literal["ok", "info", "failed"]] = {"ok": "ok", "starting": "info", "off": "info"}
     said = [f"{state} since {part['since']}" if state not in shown else "", reason, part.get("action")]
     if failure is not None and failure["reason"] not in reason:
+        shown["ok"] = "info"
         said.append(f"last failure at {failure['at']}: {failure['reason']}")
     return CheckResult(f"health: {name}", shown.get(state, "failed"), "; ".join(filter(None, said)))
 

@@ -91,6 +91,8 @@ def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
         f"penstock {reading.version}  {reading.status}  up {_duration(reading.uptime_s)}  "
         f"{reading.connections} connections  {reading.dead_now} dead letters now, {reading.dead_ever} ever"
     )
+    for one in reading.troubles:
+        head.append(f"\n{one}", style="yellow")
     if trouble is not None:
         head.append(f"\nreconnecting: {trouble}", style="bold red")
     waits = {share: _about(ms) for share, ms in reading.latency_ms.items()}

@@ -86,6 +86,8 @@ class Reading(msgspec.Struct, frozen=True):
     pipeline: PipelineFigures | None
     sees_spaces: bool
     """Whether the token shows what is in the spaces."""
+    troubles: list[str] = []
+    """The parts that are degraded or failed, and why."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -124,6 +126,11 @@ def read(before: Look | None, now: Look) -> Reading:
         latency_ms={share: value("penstock_q_lat_ms", quantile=share) for share in ("0.5", "0.95", "0.99")},
         pipeline=_pipeline(value, health),
         sees_spaces=figures.spaces is not None,
+        troubles=[
+            f"{name}: {part.get('reason', part['state'])}"
+            for name, part in health.get("parts", {}).items()
+            if part["state"] in ("degraded", "failed")
+        ],
     )
 
 
