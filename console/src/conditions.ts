@@ -87,6 +87,12 @@ const GROWTHS: readonly Growth[] = [
     path: ["queues"],
   },
   {
+    metric: "penstock_tokens_unknown_total",
+    severity: "warning",
+    text: (many) => `${plural(many, "request")} had an unknown token in the last minute`,
+    hint: "the token was revoked, has expired, or is mistyped: `penstock token ls` lists those that are valid",
+  },
+  {
     metric: "penstock_observations_dropped_total",
     severity: "warning",
     text: (many) => `${plural(many, "observation")} ${many === 1 ? "was" : "were"} not written to the journal in the last minute`,

@@ -86,11 +86,16 @@ def test_each_bad_finding_says_what_to_do() -> None:
     assert doors_finding(3, **{**calm, "is_draining": True}).state == "off"  # type: ignore[arg-type]
     bad = [doors_finding(3, **{**calm, name: value}) for name, value in  # type: ignore[arg-type]
            (("is_full", True), ("slow", "sam holds 9 bytes unread"))]  # fmt: skip
-    bad += [journal_finding("the disk is full"), lake_finding("torn"), relay_finding(False, 2, 0, (1, "exit 3"))]
+    bad += [
+        journal_finding("the disk is full", None, 20 * MIB),
+        lake_finding("torn"),
+        relay_finding(False, 2, 0, (1, "exit 3")),
+    ]
     assert all(one.is_bad and one.reason and one.action for one in bad)
     assert relay_finding(False, 0, 0, None).state == "starting"
     assert relay_finding(True, 1, 2, (1, "exit 3")).failure == (1, "exit 3")
-    assert journal_finding(None, "rows may be lost") == PartHealth("ok", "rows may be lost")
+    assert journal_finding(None, "rows may be lost", MIB) == PartHealth("ok", "rows may be lost")
+    assert "20.0 MiB of free space" in journal_finding("the disk is full", None, 20 * MIB).action
 
 
 def test_sizes_have_the_digits_that_matter() -> None:

@@ -79,11 +79,12 @@ class Health:
         return "degraded" if any(part.is_bad for part in self.parts.values()) else "ok"
 
 
-def journal_finding(trouble: str | None, notice: str | None = None) -> PartHealth:
-    """`notice` says what the recovery at the start lost."""
+def journal_finding(trouble: str | None, notice: str | None, needed_bytes: int) -> PartHealth:
+    """`notice` says what the recovery at the start lost; with `needed_bytes` of free space a full disk counts as recovered."""
     if trouble is None:
         return PartHealth("ok", notice or "accepts envelopes")
-    action = "free some space, or replace the disk; the server checks every second and needs no restart"
+    space = f"let the disk have {size_text(needed_bytes)} of free space, the reserve for settles included"
+    action = f"{space}, or replace it; the server checks every second and needs no restart"
     return PartHealth("failed", f"{trouble}: new envelopes are refused, settles go on", action)
 
 

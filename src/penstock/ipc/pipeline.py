@@ -241,7 +241,7 @@ HALT_HINTS = {
     "BadTable": "correct the file that `pipeline.tables` names, then start again",
     "BadQuery": "correct the file that `pipeline.queries` names, then start again",
     "BadKeys": "correct the file that `pipeline.token_keys` names, then start again",
-    "NoJava": "`penstock doctor` shows which Java was found",
+    "NoJava": "install Java 17 or newer, or correct JAVA_HOME where the server is started; then restart the server",
     "SchemaChanged": "`penstock pipeline rebuild TABLE` rebuilds the table",
     "CheckpointUnusable": "`penstock pipeline reset QUERY` forgets its checkpoint; the tables keep their rows and offsets",
 }

@@ -202,6 +202,7 @@ class Service:
                 archive=archive,
                 turns=self.scheduler.turns,
                 entrance=self.entrance,
+                unknown_tokens=lambda: self.tokens.unknown,
             ),
             entrance=self.entrance,
             replays=replays,

@@ -60,6 +60,10 @@ class UnreadBytes(Protocol):
     """What it held when that was last noted."""
 
     @property
+    def is_paused(self) -> bool:
+        """Whether deliveries to it pause until it reads."""
+
+    @property
     def reader_name(self) -> str:
         """Who does not read, for the log."""
 
@@ -134,6 +138,7 @@ class Download:
         self._transport = transport
         self.holder = holder
         self.unread_bytes = 0
+        self.is_paused = False
         self.reader_name = name
 
     def unread(self) -> int:

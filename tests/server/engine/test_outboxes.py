@@ -21,6 +21,7 @@ class Held:
     def __init__(self, name: str = "r") -> None:
         self.reader_name = name
         self.unread_bytes = 0
+        self.is_paused = False
         self.now = 0
         self.cuts: list[int] = []
 

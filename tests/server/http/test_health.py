@@ -52,7 +52,8 @@ def test_a_token_that_is_not_known_is_the_last_failure_of_the_doors() -> None:
         assert await driver.code("GET", "/v1/stats", token="lost") == "Unauthorized"
         _, body = await driver.ask("GET", "/health")
         doors = body["parts"]["doors"]
-        assert doors["state"] == "ok" and "unknown token; 1 in all" in doors["lastFailure"]["reason"]
+        assert doors["state"] == "ok" and "revoked or mistyped token; 1 in all" in doors["lastFailure"]["reason"]
+        assert b"penstock_tokens_unknown_total 1.0" in (await driver.handle("GET", "/metrics")).body
 
     drive(work)
 
@@ -60,6 +61,7 @@ def test_a_token_that_is_not_known_is_the_last_failure_of_the_doors() -> None:
 def test_a_reader_that_stays_slow_degrades_the_doors_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     class Reader:
         unread_bytes = 0
+        is_paused = False
         reader_name = "sam (link 4, 127.0.0.1:5)"
 
         def unread(self) -> int:
@@ -76,9 +78,13 @@ def test_a_reader_that_stays_slow_degrades_the_doors_and_is_logged_once(caplog: 
         assert "sam (link 4, 127.0.0.1:5) holds 1048576 bytes" in looks[1].reason and looks[1].action
         services.runtime.outboxes.note(reader, 0)
         assert monitor.look(services, now, is_turn=True).parts["doors"].state == "ok"
+        reader.is_paused = True  # the sockets of both sides hold most of what it was sent
+        for size, state in ((9, "ok"), (7, "ok"), (7, "degraded"), (0, "ok")):
+            services.runtime.outboxes.note(reader, size)
+            assert monitor.look(services, now, is_turn=True).parts["doors"].state == state, size
 
     with caplog.at_level(logging.INFO, logger="penstock"):
         drive(work)
     changes = [(record.levelname, record.fields["state"]) for record in caplog.records  # type: ignore[attr-defined]
                if record.getMessage() == "health.changed"]  # fmt: skip
-    assert changes == [("WARNING", "degraded"), ("INFO", "ok")]
+    assert changes == [("WARNING", "degraded"), ("INFO", "ok")] * 2

@@ -83,6 +83,10 @@ class Connection:
     def reader_name(self) -> str:
         return self.link.name()
 
+    @property
+    def is_paused(self) -> bool:
+        return self.link.stalled
+
     def unread(self) -> int:
         """Bytes that the peer has not read."""
         return self.wire.buffered if self.stuck and not self.closed else 0

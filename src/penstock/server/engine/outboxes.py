@@ -41,9 +41,10 @@ class Outboxes:
             self.is_due = True
             self._soon(self._enforce)
 
-    def above(self, size: int) -> dict[str, int]:
-        """The readers that hold more than this, by name, the largest first."""
-        held = {reader.reader_name: reader.unread_bytes for reader in self._readers if reader.unread_bytes > size}
+    def slow(self, size: int) -> dict[str, int]:
+        """The readers that hold more than this, or whose deliveries pause, by name, the largest first."""
+        slow = [reader for reader in self._readers if reader.unread_bytes > size or reader.is_paused]
+        held = {reader.reader_name: reader.unread_bytes for reader in slow}
         return dict(sorted(held.items(), key=lambda one: -one[1]))
 
     def _enforce(self) -> None:

@@ -16,7 +16,7 @@ from penstock.core.health import (
     relay_finding,
 )
 from penstock.core.scopes import UNAUTHENTICATED
-from penstock.journal.log import FULL_BYTES
+from penstock.journal.log import FULL_BYTES, MARGIN_BYTES, RESERVE_BYTES
 from penstock.server.http.request import Request
 from penstock.server.logging import logs
 from penstock.transports.http import Reply, json_reply
@@ -36,8 +36,8 @@ class HealthMonitor:
 
     def __init__(self) -> None:
         self.health = Health()
-        self._slow: set[str] = set()
-        """Readers that held too much at the last look."""
+        self._slow: dict[str, int] = {}
+        """Readers that were slow at the last look, and the bytes that they held."""
         self._unknown_tokens = 0
         self._refused: tuple[int, str] | None = None
 
@@ -64,7 +64,7 @@ class HealthMonitor:
         }
         if archive is not None:
             trouble = archive.journal.trouble or services.runtime.trouble
-            findings["journal"] = journal_finding(trouble, archive.health()["notice"])
+            findings["journal"] = journal_finding(trouble, archive.health()["notice"], RESERVE_BYTES + MARGIN_BYTES)
             findings["disk"] = disk_finding(*archive.journal.space, FULL_BYTES)
             findings["lake"] = lake_finding(archive.lake_trouble)
         if relay is not None:
@@ -79,12 +79,15 @@ class HealthMonitor:
         runtime = services.runtime
         if services.tokens.unknown > self._unknown_tokens:
             self._unknown_tokens = services.tokens.unknown
-            self._refused = (now.wall_us, f"a client showed an unknown token; {self._unknown_tokens} in all")
+            self._refused = (now.wall_us, f"a client showed a revoked or mistyped token; {self._unknown_tokens} in all")
         failures = [one for one in (self._refused, runtime.last_cut) if one is not None]
-        slow = runtime.outboxes.above(services.machine.limits.outbox_max // 2)  # deliveries stop before the bound
-        lasting = [name for name in slow if name in self._slow]
+        slow = runtime.outboxes.slow(half := services.machine.limits.outbox_max // 2)
+        # A paused reader that reads holds another amount at the next look.
+        lasting = [
+            name for name, size in slow.items() if name in self._slow and (size > half or size == self._slow[name])
+        ]
         if is_turn:
-            self._slow = set(slow)
+            self._slow = slow
         return doors_finding(
             len(runtime.connections),
             is_draining=runtime.commit_log.draining,

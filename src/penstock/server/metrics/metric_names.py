@@ -93,6 +93,7 @@ _SERVER_COUNTERS = {
     "dedup_evicted": "Ids evicted before the end of their window",
     "streams_forgotten": "Dormant streams evicted",
     "slow_peers_cut": "Peers disconnected because they did not read",
+    "tokens_unknown": "Times that a client showed a token that is unknown, revoked or expired",
     "readers_cut": "Readers disconnected at `limits.outbox_total_max`",
     "subscriptions_evicted": "Idle subscriptions without a label ended for newer ones of their connection",
     "log_lines_dropped": "Log lines dropped",

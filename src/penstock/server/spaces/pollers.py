@@ -47,6 +47,7 @@ class Poller:
         self.participant = Participant(id_, party, self.outbox, "polling")
         self.seen_us = 0
         self.unread_bytes = 0
+        self.is_paused = False
         self.reader_name = f"{id_} (polls space {space.id})"
 
     def taken(self, now: Now, outbox: Outbox) -> None:
