@@ -10,19 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import Parameter
 
-from penstock.cli.history.journal import (
-    DATA,
-    EVERY,
-    ORIGIN,
-    WHOLE,
-    Filter,
-    JournalOptions,
-    OffsetRange,
-    open_journal,
-    reading,
-    select,
-    target,
-)
+from penstock.cli.history import journal
 from penstock.cli.history.replay import EnqueueFeed
 from penstock.cli.options import DEFAULTS, Common, flag, run
 from penstock.cli.output import print_note, print_result
@@ -45,9 +33,9 @@ def export(
     format_: Annotated[
         Literal["jsonl", "parquet"] | None, Parameter(name="--format", help="Default: by the file's name.")
     ] = None,
-    wanted: Filter = EVERY,
-    part: OffsetRange = WHOLE,
-    origin: JournalOptions = ORIGIN,
+    wanted: journal.Filter = journal.EVERY,
+    part: journal.OffsetRange = journal.WHOLE,
+    origin: journal.JournalOptions = journal.ORIGIN,
 ) -> None:
     """Write rows of the journal to a file, as JSON lines or Parquet; `penstock import` reads both.
 
@@ -62,10 +50,10 @@ def export(
     is_parquet = (format_ or ("parquet" if out.endswith(".parquet") else "jsonl")) == "parquet"
     if out == "-" and is_parquet:
         raise PenstockError(Refusal("InvalidRequest", "Parquet needs a file", hint="add -o FILE, or use jsonl"))
-    with reading():
-        journal = open_journal(origin)
-        first, end = part.resolve(journal)
-        batches = select(journal, first, end, wanted, None)
+    with journal.reading():
+        source = journal.open_journal(origin)
+        first, end = part.resolve(source)
+        batches = journal.select(source, first, end, wanted, None)
         if out == "-":
             _write_lines(sys.stdout.buffer, batches)
             return
@@ -152,7 +140,7 @@ def import_(
             raise
         return feed
 
-    counts = run(target(DATA, common.url, common.token, common.as_json), work).counts
+    counts = run(journal.target(journal.DATA, common.url, common.token, common.as_json), work).counts
     print_result(counts, str(counts), as_json=common.as_json)
 
 

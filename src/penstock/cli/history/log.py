@@ -9,22 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
-from penstock.cli.history.journal import (
-    DATA_DEFAULT,
-    EVERY,
-    ORIGIN,
-    WHOLE,
-    DataOption,
-    Filter,
-    JournalOptions,
-    OffsetRange,
-    moment_us,
-    offset_at,
-    open_journal,
-    reading,
-    seal_now,
-    select,
-)
+from penstock.cli.history import journal
 from penstock.cli.output import print_json, print_line, print_note, print_result, print_rows, print_table
 from penstock.cli.rows import SHOWN, Printer
 from penstock.core.errors import PenstockError, Refusal
@@ -39,7 +24,7 @@ log = App(name="log", help="Inspect the journal: files, rows, integrity, sealing
 
 
 @log.command
-def ls(*, place: DataOption = DATA_DEFAULT) -> None:
+def ls(*, place: journal.DataOption = journal.DATA_DEFAULT) -> None:
     """List the files of the journal: sealed history, segments, live files.
 
     For example:
@@ -51,7 +36,7 @@ def ls(*, place: DataOption = DATA_DEFAULT) -> None:
     from penstock.journal.parquet_table import EventsTable
     from penstock.journal.reader import JournalReader
 
-    with reading():
+    with journal.reading():
         bounds = JournalReader(place.data).bounds()
         disk = _disk(place.data)
         files: list[dict[str, Any]] = [
@@ -101,11 +86,11 @@ def _disk(data: Path) -> RealDisk:
 @log.command
 def cat(
     *,
-    wanted: Filter = EVERY,
-    part: OffsetRange = WHOLE,
+    wanted: journal.Filter = journal.EVERY,
+    part: journal.OffsetRange = journal.WHOLE,
     columns: Annotated[str | None, Parameter(help="Names, separated by commas.")] = None,
     limit: Annotated[int | None, Parameter(help="Stop after this many rows.")] = None,
-    origin: JournalOptions = ORIGIN,
+    origin: journal.JournalOptions = journal.ORIGIN,
 ) -> None:
     """Print rows of the journal, oldest first, sealed or not. --id prints the history of an envelope.
 
@@ -117,12 +102,12 @@ def cat(
     """
     named = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
     printer = Printer(named, as_json=origin.as_json, limit=limit)
-    with reading():
-        journal = open_journal(origin)
-        first, end = part.resolve(journal)
+    with journal.reading():
+        source = journal.open_journal(origin)
+        first, end = part.resolve(source)
         read = named or (None if origin.as_json else list(SHOWN))
         if not printer.is_done:
-            for batch in select(journal, first, end, wanted, read):
+            for batch in journal.select(source, first, end, wanted, read):
                 printer.show(batch)
                 if printer.is_done:
                     break
@@ -131,7 +116,7 @@ def cat(
 
 
 @log.command
-def check(*, place: DataOption = DATA_DEFAULT) -> int:
+def check(*, place: journal.DataOption = journal.DATA_DEFAULT) -> int:
     """Read and check the whole journal; the exit code is 3 if something is damaged.
 
     Checksums of every segment, offsets dense and once over sealed and new rows,
@@ -173,7 +158,7 @@ def repair(
     accept_loss: Annotated[
         bool, Parameter(help="Give up the rows that cannot be read, and all rows after them.", negative="")
     ] = False,
-    place: DataOption = DATA_DEFAULT,
+    place: journal.DataOption = journal.DATA_DEFAULT,
 ) -> None:
     """Open the journal as a server does, and end it before the damage if you accept the loss.
 
@@ -190,7 +175,7 @@ def repair(
     from penstock.journal.segments import DamageError
     from penstock.server.journal.lifecycle import repair_directory
 
-    with reading():
+    with journal.reading():
         try:
             report = repair_directory(place.data, accepts_loss=accept_loss)
         except DamageError as error:
@@ -208,7 +193,7 @@ def repair(
 def seal(
     *,
     config: Annotated[Path | None, Parameter(help="The server's config file, when it is not running.")] = None,
-    place: DataOption = DATA_DEFAULT,
+    place: journal.DataOption = journal.DATA_DEFAULT,
 ) -> None:
     """Move every committed row to the Delta table now, and save the state.
 
@@ -221,7 +206,7 @@ def seal(
       penstock log seal
       penstock log seal --data /var/lib/penstock --config penstock.yaml
     """
-    report = seal_now(place.data, config)
+    report = journal.seal_now(place.data, config)
     print_result(report, report, as_json=place.as_json)
 
 
@@ -229,7 +214,7 @@ def seal(
 def readers(
     *,
     forget: Annotated[str | None, Parameter(help="Delete this reader, so that retention may remove its rows.")] = None,
-    place: DataOption = DATA_DEFAULT,
+    place: journal.DataOption = journal.DATA_DEFAULT,
 ) -> None:
     """List the named readers and their positions; retention keeps the rows that they have not read.
 
@@ -241,7 +226,7 @@ def readers(
     from penstock.journal import named_readers
     from penstock.journal.reader import JournalReader
 
-    with reading():
+    with journal.reading():
         end = JournalReader(place.data).bounds().end
     disk = _disk(place.data)
     known = named_readers.list_readers(disk)
@@ -271,12 +256,12 @@ POLL_S = 0.1
 
 def tail(
     *,
-    wanted: Filter = EVERY,
+    wanted: journal.Filter = journal.EVERY,
     since: Annotated[str | None, Parameter(help="Begin at a time or an age: 15m, 2h.")] = None,
     back: Annotated[int, Parameter(help="Without --since, begin this many rows before the end.")] = 10,
     follow: Annotated[bool, Parameter(help="Wait for new rows.")] = True,
     limit: Annotated[int | None, Parameter(help="Stop after this many rows.")] = None,
-    origin: JournalOptions = ORIGIN,
+    origin: journal.JournalOptions = journal.ORIGIN,
 ) -> None:
     """Print the latest rows of the journal, and new ones as they are committed, until Ctrl-C.
 
@@ -289,23 +274,23 @@ def tail(
     """
     printer = Printer(None, as_json=origin.as_json, limit=limit)
     columns = None if origin.as_json else list(SHOWN)
-    with reading():
-        journal = open_journal(origin)
-        bounds = journal.bounds()
+    with journal.reading():
+        source = journal.open_journal(origin)
+        bounds = source.bounds()
         if since is not None:
-            offset = offset_at(journal, bounds.first, bounds.end, moment_us(since))
+            offset = journal.offset_at(source, bounds.first, bounds.end, journal.moment_us(since))
         else:
             offset = max(bounds.first, bounds.end - back)
         end = bounds.end
         while not printer.is_done:
-            for batch in select(journal, offset, end, wanted, columns):
+            for batch in journal.select(source, offset, end, wanted, columns):
                 printer.show(batch)
                 if printer.is_done:
                     return
             offset = end
             if not follow:
                 break
-            while (end := journal.end()) == offset:
+            while (end := source.end()) == offset:
                 time.sleep(POLL_S)
             if end < offset:
                 print_note(f"rows {end} to {offset - 1} were lost in a crash; the journal continues at {end}")

@@ -13,19 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 
-from penstock.cli.history.journal import (
-    DATA_DEFAULT,
-    WHOLE,
-    DataOption,
-    Filter,
-    JournalOptions,
-    OffsetRange,
-    ReadableJournal,
-    open_journal,
-    reading,
-    select,
-    target,
-)
+from penstock.cli.history import journal
 from penstock.cli.options import Token, flag, run
 from penstock.cli.output import print_note, print_result
 from penstock.core.errors import PenstockError, Refusal
@@ -40,7 +28,7 @@ COLUMNS = ("offset", "recorded_at", "event", "channel", "body")
 
 def replay(
     *,
-    part: OffsetRange = WHOLE,
+    part: journal.OffsetRange = journal.WHOLE,
     speed: Annotated[str, Parameter(help="1 is the original speed, 10 ten times as fast, or `max`.")] = "max",
     channel: Annotated[str | None, Parameter(help="Only this stream; * matches anything.")] = None,
     kind: Annotated[str | None, Parameter(help="Only this type; * matches anything.")] = None,
@@ -52,7 +40,7 @@ def replay(
         Parameter(name=["--url", "--to-url"], help="The server that takes them; default: the one on the directory."),
     ] = None,
     token: Token = None,
-    place: DataOption = DATA_DEFAULT,
+    place: journal.DataOption = journal.DATA_DEFAULT,
 ) -> None:
     """Enqueue the envelopes of a part of the journal again, at full or at original speed.
 
@@ -68,11 +56,11 @@ def replay(
       penstock replay --channel 'jobs/*' --since 1d --new-ids --json
     """
     pace = _pace(speed)
-    common = target(place.data, url, token, place.as_json)
-    with reading():
-        journal = open_journal(JournalOptions(data=place.data))
-        first, end = part.resolve(journal)
-        rows = _rows(journal, first, end, Filter(door=door, event="enqueue", channel=channel, kind=kind))
+    common = journal.target(place.data, url, token, place.as_json)
+    with journal.reading():
+        source = journal.open_journal(journal.JournalOptions(data=place.data))
+        first, end = part.resolve(source)
+        rows = _rows(source, first, end, journal.Filter(door=door, event="enqueue", channel=channel, kind=kind))
 
         async def work(client: Client) -> EnqueueFeed:
             feed = EnqueueFeed(client, prefix=prefix, new_ids=new_ids)
@@ -100,8 +88,8 @@ def _pace(speed: str) -> float | None:
     return pace
 
 
-def _rows(journal: ReadableJournal, first: int, end: int, wanted: Filter) -> Iterator[dict[str, Any]]:
-    for batch in select(journal, first, end, wanted, COLUMNS):
+def _rows(source: journal.ReadableJournal, first: int, end: int, wanted: journal.Filter) -> Iterator[dict[str, Any]]:
+    for batch in journal.select(source, first, end, wanted, COLUMNS):
         yield from records(batch)
 
 

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import Parameter
 
+from penstock.cli import output
 from penstock.cli.options import DEFAULTS, Common, run
-from penstock.cli.output import (
-    ago,
-    compact,
-    print_fields,
-    print_json,
-    print_line,
-    print_result,
-    print_rows,
-    print_table,
-)
 
 if TYPE_CHECKING:
     from penstock.client import Client, Explained, PeekedRow, Place
@@ -38,7 +29,7 @@ def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> None:
 
     async def one(client: Client) -> None:
         numbers = await client.stats(str(stream))
-        print_result(numbers, msgspec.to_builtins(numbers), as_json=common.as_json)
+        output.print_result(numbers, msgspec.to_builtins(numbers), as_json=common.as_json)
 
     async def every(client: Client) -> None:
         streams = await client.streams()
@@ -48,13 +39,13 @@ def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> None:
             for one in sorted(streams, key=lambda one: one.id)
         ]
         columns = ["stream", *COLUMNS, "last"]
-        print_rows({"streams": streams}, columns, rows, as_json=common.as_json, empty="there are no streams yet")
+        output.print_rows({"streams": streams}, columns, rows, as_json=common.as_json, empty="there are no streams yet")
 
     run(common, one if stream is not None else every)
 
 
 def _ago(moment: str | None, now: datetime) -> str:
-    return "-" if moment is None else ago((now - datetime.fromisoformat(moment)).total_seconds())
+    return "-" if moment is None else output.ago((now - datetime.fromisoformat(moment)).total_seconds())
 
 
 def peek(
@@ -74,7 +65,8 @@ def peek(
 
     rows: list[PeekedRow] = run(common, lambda client: client.peek(stream, state=state, max=max_))
     cells = [
-        [row.seq, row.attempt, *(row.envelope.get(name) for name in ENVELOPE), compact(row.payload)] for row in rows
+        [row.seq, row.attempt, *(row.envelope.get(name) for name in ENVELOPE), output.compact(row.payload)]
+        for row in rows
     ]
     columns = ["seq", "attempt", *ENVELOPE, "payload"]
     if state == "dead":
@@ -82,7 +74,7 @@ def peek(
         for line, row in zip(cells, rows, strict=True):
             cause = (row.envelope.get("headers") or {}).get("x-courier", {})
             line.append(": ".join(filter(None, (cause.get("reason"), cause.get("lastError")))) or None)
-    print_rows({"rows": rows}, columns, cells, as_json=common.as_json, empty=f"no {state} envelopes in {stream}")
+    output.print_rows({"rows": rows}, columns, cells, as_json=common.as_json, empty=f"no {state} envelopes in {stream}")
 
 
 def where(id_: Annotated[str, Parameter(name="ID")], /, *, common: Common = DEFAULTS) -> None:
@@ -96,12 +88,12 @@ def where(id_: Annotated[str, Parameter(name="ID")], /, *, common: Common = DEFA
 
     places: list[Place] = run(common, lambda client: client.where(id_))
     if common.as_json:
-        print_json({"id": id_, "places": places})
+        output.print_json({"id": id_, "places": places})
         return
     for number, place in enumerate(places):
         if number:
-            print_line("")
-        print_fields(msgspec.to_builtins(place))
+            output.print_line("")
+        output.print_fields(msgspec.to_builtins(place))
 
 
 def explain(stream: str, *, common: Common = DEFAULTS) -> None:
@@ -114,11 +106,11 @@ def explain(stream: str, *, common: Common = DEFAULTS) -> None:
 
     answer: Explained = run(common, lambda client: client.explain(stream))
     if common.as_json:
-        print_json(answer)
+        output.print_json(answer)
         return
-    print_line(f"{stream} is {'flowing' if answer.flowing else 'not flowing'}")
+    output.print_line(f"{stream} is {'flowing' if answer.flowing else 'not flowing'}")
     for reason in answer.reasons:
-        print_line(f"  {reason.code}: {reason.message}")
+        output.print_line(f"  {reason.code}: {reason.message}")
     if answer.consumers:
         consumers = msgspec.to_builtins(answer.consumers)
-        print_table(list(consumers[0]), [list(consumer.values()) for consumer in consumers])
+        output.print_table(list(consumers[0]), [list(consumer.values()) for consumer in consumers])

@@ -12,25 +12,7 @@ from cyclopts import App, Parameter
 from penstock.cli.history.journal import DATA_DEFAULT, DataOption, reading, seal_now
 from penstock.cli.options import flag
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_result, print_table
-from penstock.cli.tables.pipeline_session import (
-    POLL_S,
-    TABLES_POLL_S,
-    as_pipeline_errors,
-    clear_halt,
-    current_status,
-    find_http_url,
-    find_running,
-    follow_progress,
-    journal_end,
-    load_settings,
-    open_tables,
-    parse_setting,
-    pipeline_error,
-    progress_bars,
-    read_status,
-    refuse_running,
-    require_spark,
-)
+from penstock.cli.tables import pipeline_session
 from penstock.ipc.pipeline import PipelineTask
 from penstock.journal.plain_values import iso
 
@@ -71,18 +53,20 @@ def run(
       penstock pipeline run --once
       penstock pipeline run --master spark://cluster:7077 --url http://broker:8787
     """
-    settings = load_settings(config)
+    settings = pipeline_session.load_settings(config)
     if master is not None:
         settings = msgspec.structs.replace(settings, master=master)
     sealed: dict[str, Any] = seal_now(place.data, config) if once and url is None else {}
-    running = find_running(place.data)
+    running = pipeline_session.find_running(place.data)
     if running is not None:
         if not once:
-            raise pipeline_error(f"process {running.pid} already runs the pipeline of `{place.data}`", "stop it first")
+            raise pipeline_session.pipeline_error(
+                f"process {running.pid} already runs the pipeline of `{place.data}`", "stop it first"
+            )
         print_note("a pipeline is already running; waiting for it")
         return wait(offset=sealed.get("sealedEnd"), place=place)
-    require_spark()
-    door = url or find_http_url(place.data)
+    pipeline_session.require_spark()
+    door = url or pipeline_session.find_http_url(place.data)
     task = PipelineTask(
         str(place.data.absolute()),
         settings,
@@ -90,13 +74,13 @@ def run(
         once=once,
         read_url=url,
         token=token,
-        conf=dict(parse_setting(text) for text in conf or ()),
+        conf=dict(pipeline_session.parse_setting(text) for text in conf or ()),
     )
     code = _in_process(task)
-    status = read_status(place.data)
+    status = pipeline_session.read_status(place.data)
     assert status is not None
     if code != 0:
-        raise pipeline_error(status.message or "the pipeline failed", status.hint)
+        raise pipeline_session.pipeline_error(status.message or "the pipeline failed", status.hint)
     if place.as_json:
         print_json({"state": status.state, "offset": status.offset, "end": status.end, "sealed": sealed})
     elif once:
@@ -113,7 +97,7 @@ def _in_process(task: PipelineTask) -> int:
 
     runner = Runner(task, Reporter(Path(task.data)))
     before = {number: signal.signal(number, lambda *_: runner.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
-    with follow_progress(Path(task.data)):
+    with pipeline_session.follow_progress(Path(task.data)):
         try:
             return runner.run()
         finally:
@@ -131,8 +115,8 @@ def status(*, place: DataOption = DATA_DEFAULT) -> None:
       penstock pipeline status --json
     """
     with reading():
-        found = current_status(place.data)
-    running = find_running(place.data)
+        found = pipeline_session.current_status(place.data)
+    running = pipeline_session.find_running(place.data)
     finding = found.finding()
     if place.as_json:
         shown = {**msgspec.to_builtins(found), "state": found.state, "offset": found.offset, "lag": found.lag}
@@ -176,18 +160,18 @@ def wait(
       penstock pipeline wait --offset 100000 --timeout 300
     """
     with reading():
-        goal = journal_end(place.data) if offset is None else offset
+        goal = pipeline_session.journal_end(place.data) if offset is None else offset
     deadline = time.monotonic() + timeout
     shown = ("", "")
     next_s = 0.0
     while True:
         with reading():
-            found = current_status(place.data)
+            found = pipeline_session.current_status(place.data)
         reached, finding = found.offset, found.finding()
         if reached >= goal:
             break
         if found.state == "halted":
-            raise pipeline_error(found.message or "the pipeline has halted", found.hint)
+            raise pipeline_session.pipeline_error(found.message or "the pipeline has halted", found.hint)
         is_over = time.monotonic() >= deadline
         # At once when the state or the failure changes, else at intervals when there is progress.
         news = (found.state, found.failure)
@@ -200,7 +184,7 @@ def wait(
             if place.as_json:
                 print_json({"reached": False, "offset": reached, "wanted": goal, "health": finding.to_json()})
             return 3
-        time.sleep(POLL_S if found.state == "running" else TABLES_POLL_S)
+        time.sleep(pipeline_session.POLL_S if found.state == "running" else pipeline_session.TABLES_POLL_S)
     result = {"reached": True, "offset": reached, "wanted": goal}
     print_result(result, f"every table holds the journal up to offset {reached}", as_json=place.as_json)
     return 0
@@ -228,22 +212,24 @@ def reset(
     from penstock.spark.pipeline.queries import CHECKPOINTS, OWN, QUERIES
 
     if not place.data.is_dir():
-        raise pipeline_error(f"there is no directory `{place.data}`", "name the data directory with --data")
-    refuse_running(place.data)
+        raise pipeline_session.pipeline_error(
+            f"there is no directory `{place.data}`", "name the data directory with --data"
+        )
+    pipeline_session.refuse_running(place.data)
     names = QUERIES if query is None else (query,)
     checkpoints = place.data / "lake" / CHECKPOINTS
     own = sorted(one.name for one in checkpoints.glob(f"{OWN}*"))
     if query is not None and query not in (*QUERIES, *own):
-        raise pipeline_error(f"there is no query `{query}`", f"queries: {', '.join((*QUERIES, *own))}")
+        raise pipeline_session.pipeline_error(f"there is no query `{query}`", f"queries: {', '.join((*QUERIES, *own))}")
     skipped: dict[str, Any] = {}
     if accept_loss:
         from penstock.spark.pipeline.ingest import accept
 
-        with as_pipeline_errors():
+        with pipeline_session.as_pipeline_errors():
             skipped = accept(place.data)
     for name in names:
         shutil.rmtree(checkpoints / name, ignore_errors=True)
-    clear_halt(place.data)
+    pipeline_session.clear_halt(place.data)
     if place.as_json:
         print_json({"reset": list(names), "skipped": skipped})
     else:
@@ -261,7 +247,7 @@ def backfill(tables: Names = None, *, config: ConfigFile = None, place: DataOpti
       penstock pipeline backfill
       penstock pipeline backfill errors_by_sender --config penstock.yaml
     """
-    with open_tables(place.data, config) as ingest, progress_bars() as show:
+    with pipeline_session.open_tables(place.data, config) as ingest, pipeline_session.progress_bars() as show:
         end = ingest.backfill(tables, show)
     print_result({"offset": end}, f"up to offset {end}", as_json=place.as_json)
 
@@ -282,11 +268,11 @@ def rebuild(
     """
     from penstock.spark.pipeline.ingest import rebuild_table
 
-    with open_tables(place.data, config) as ingest, progress_bars() as show:
+    with pipeline_session.open_tables(place.data, config) as ingest, pipeline_session.progress_bars() as show:
         ends = {name: rebuild_table(ingest, name, accept_loss=accept_loss, on_progress=show) for name in tables}
-    status = read_status(place.data)
+    status = pipeline_session.read_status(place.data)
     if status is not None and status.state == "halted":
-        clear_halt(place.data)
+        pipeline_session.clear_halt(place.data)
     if place.as_json:
         print_json({"rebuilt": ends})
     else:

@@ -12,16 +12,7 @@ from msgspec import Raw
 from penstock.client.control.frames import Settled, head
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.tenants import is_dead
-from penstock.dialects.courier.wire.answers import (
-    Dropped,
-    Explained,
-    PeekedRow,
-    Place,
-    Purged,
-    Redriven,
-    Stats,
-    StreamMetrics,
-)
+from penstock.dialects.courier.wire import answers
 
 _ONCE = ("redrive", "purge", "drop")
 """Operations that are not repeated after a lost connection: they may have been done."""
@@ -41,13 +32,13 @@ class Queries(ABC):
         """Make one round trip to the server."""
         await self._ask(dict[str, Any], "ping")
 
-    async def stats(self, stream: str) -> Stats:
+    async def stats(self, stream: str) -> answers.Stats:
         """Depth, rates, latencies and counters of one stream."""
-        return await self._ask(Stats, "stats", stream=stream)
+        return await self._ask(answers.Stats, "stats", stream=stream)
 
-    async def streams(self) -> list[StreamMetrics]:
+    async def streams(self) -> list[answers.StreamMetrics]:
         """The stats and counters of every stream that you may read."""
-        return (await self._ask(dict[str, list[StreamMetrics]], "metrics"))["streams"]
+        return (await self._ask(dict[str, list[answers.StreamMetrics]], "metrics"))["streams"]
 
     async def peek(
         self,
@@ -55,18 +46,18 @@ class Queries(ABC):
         *,
         state: PeekState = "ready",
         max: int = 10,  # noqa: A002
-    ) -> list[PeekedRow]:
+    ) -> list[answers.PeekedRow]:
         """Read envelopes without leasing them; `state="dead"` reads the dead letters of the stream."""
-        rows = await self._ask(dict[str, list[PeekedRow]], "peek", stream=stream, state=state, max=max)
+        rows = await self._ask(dict[str, list[answers.PeekedRow]], "peek", stream=stream, state=state, max=max)
         return rows["rows"]
 
-    async def where(self, id: str) -> list[Place]:  # noqa: A002
+    async def where(self, id: str) -> list[answers.Place]:  # noqa: A002
         """Every stream that holds an id, or held it last. Raises `NotFound` if none does."""
         return (await self._ask(_Places, "where", id=id)).places
 
-    async def explain(self, stream: str) -> Explained:
+    async def explain(self, stream: str) -> answers.Explained:
         """Why a stream delivers, or why it does not."""
-        return await self._ask(Explained, "explain", stream=stream)
+        return await self._ask(answers.Explained, "explain", stream=stream)
 
     async def settle(
         self,
@@ -89,22 +80,22 @@ class Queries(ABC):
         *,
         id: str | None = None,  # noqa: A002
         max: int | None = None,  # noqa: A002
-    ) -> Redriven:
+    ) -> answers.Redriven:
         """Move the dead letters of a stream back into it, at most `max`; with `id` only this one, of whatever stream."""
         if stream is None:
             stream = await self._stream_of(id, is_dead_letter=True)
         ids = None if id is None else [id]
-        return await self._ask(Redriven, "redrive", stream=stream, max=max, ids=ids)
+        return await self._ask(answers.Redriven, "redrive", stream=stream, max=max, ids=ids)
 
-    async def purge(self, stream: str) -> Purged:
+    async def purge(self, stream: str) -> answers.Purged:
         """Drop every envelope that waits in a stream; leased ones stay. Needs the scope `admin` on the stream."""
-        return await self._ask(Purged, "purge", stream=stream)
+        return await self._ask(answers.Purged, "purge", stream=stream)
 
-    async def drop(self, id: str, *, stream: str | None = None) -> Dropped:  # noqa: A002
+    async def drop(self, id: str, *, stream: str | None = None) -> answers.Dropped:  # noqa: A002
         """Drop one envelope that waits, or one dead letter. Needs the scope `admin` on its stream."""
         if stream is None:
             stream = await self._stream_of(id)
-        return await self._ask(Dropped, "drop", stream=stream, ids=[id])
+        return await self._ask(answers.Dropped, "drop", stream=stream, ids=[id])
 
     async def snapshot(self, view: str, *, addr: str | None = None) -> dict[str, Any]:
         """The rows of a view: `{rows: [{addr, env | row}], watermark, asOf}`."""
@@ -150,4 +141,4 @@ class Queries(ABC):
 
 
 class _Places(msgspec.Struct):
-    places: list[Place]
+    places: list[answers.Place]

@@ -17,6 +17,7 @@ from math import copysign, inf
 from struct import Struct as Layout
 from typing import TypeAlias, assert_never
 
+from penstock.dialects.streamservice import messages
 from penstock.dialects.streamservice.capnp_segments import (
     LIST_BIT,
     LIST_BYTE,
@@ -26,25 +27,6 @@ from penstock.dialects.streamservice.capnp_segments import (
     Message,
     Struct,
     WireError,
-)
-from penstock.dialects.streamservice.messages import (
-    Anonymous,
-    ApiToken,
-    Claims,
-    Complete,
-    Heartbeat,
-    Identity,
-    Local,
-    Payload,
-    Peer,
-    RequestEnvelope,
-    ResponseEnvelope,
-    StreamAuthResponse,
-    StreamFailure,
-    StreamInfo,
-    StreamRegister,
-    StreamStartRequest,
-    Token,
 )
 from penstock.dialects.streamservice.wire import FrameFault
 
@@ -112,12 +94,12 @@ def chunk(topic: bytes, data: bytes, mac: bytes, prev: bytes) -> bytes:
     return b"".join((head, topic, b"\0\0\0\0\0\0\0\0", data, _PADDING[size & 7], mac, prev))
 
 
-def payload(content: Payload) -> bytes:
+def payload(content: messages.Payload) -> bytes:
     """A StreamPayload alone, as the data of a chunk."""
     return framed(_payload(content))
 
 
-def block(prev: bytes, contents: Sequence[Payload]) -> bytes:
+def block(prev: bytes, contents: Sequence[messages.Payload]) -> bytes:
     """A StreamBlock."""
     return framed(Body(b"", prev, Bodies(1, 2, [_payload(content) for content in contents])))
 
@@ -127,37 +109,37 @@ def resume(topic: bytes, mac: bytes) -> bytes:
     return framed(Body(b"", topic + b"\0", mac))
 
 
-def register(value: StreamRegister) -> bytes:
+def register(value: messages.StreamRegister) -> bytes:
     """A StreamRegister, as the payload of an envelope."""
     return framed(Body(value.exp.to_bytes(8, "little", signed=True), _text(value.topic)))
 
 
-def info(value: StreamInfo) -> bytes:
+def info(value: messages.StreamInfo) -> bytes:
     """A StreamInfo."""
     return framed(Body(b"", _text(value.stream_id), _text(value.endpoint), value.server_key))
 
 
-def start_request(value: StreamStartRequest) -> bytes:
+def start_request(value: messages.StreamStartRequest) -> bytes:
     """A StreamStartRequest."""
     return framed(Body(b"", _text(value.stream_id), value.client_key))
 
 
-def auth_response(value: StreamAuthResponse) -> bytes:
+def auth_response(value: messages.StreamAuthResponse) -> bytes:
     """A StreamAuthResponse."""
     return framed(Body(b"", _text(value.stream_id), value.server_key))
 
 
-def request(value: RequestEnvelope) -> bytes:
+def request(value: messages.RequestEnvelope) -> bytes:
     """A RequestEnvelope alone: its canonical form is what is signed."""
     return framed(_request(value))
 
 
-def signed(value: RequestEnvelope, signature: bytes, signer: bytes) -> bytes:
+def signed(value: messages.RequestEnvelope, signature: bytes, signer: bytes) -> bytes:
     """A SignedEnvelope."""
     return framed(Body(b"", _request(value), signature, signer))
 
 
-def response(value: ResponseEnvelope) -> bytes:
+def response(value: messages.ResponseEnvelope) -> bytes:
     """A ResponseEnvelope."""
     return framed(Body(_word(value.request_id), value.payload, value.signature, value.signer))
 
@@ -217,11 +199,11 @@ def _single(number: float) -> float:
     return copysign(inf, number) if SINGLE_MAX < abs(number) < inf else number
 
 
-def _payload(content: Payload) -> Body:
+def _payload(content: messages.Payload) -> Body:
     stream_id = _text(content.stream_id)
-    if isinstance(content, Token):
+    if isinstance(content, messages.Token):
         return Body(_word(0), stream_id, _text(content.text))
-    if isinstance(content, Complete):
+    if isinstance(content, messages.Complete):
         data = _stats(
             content.tokens,
             _single(content.tokens_per_second),
@@ -230,15 +212,15 @@ def _payload(content: Payload) -> Body:
             _single(content.entropy),
         )
         return Body(_word(1), stream_id, Body(data, _text(content.finish_reason)))
-    if isinstance(content, StreamFailure):
+    if isinstance(content, messages.StreamFailure):
         texts = _text(content.message), _text(content.code), _text(content.details)
         return Body(_word(2), stream_id, Body(b"", *texts))
-    if isinstance(content, Heartbeat):
+    if isinstance(content, messages.Heartbeat):
         return Body(_word(3), stream_id, None)
     assert_never(content)
 
 
-def _request(value: RequestEnvelope) -> Body:
+def _request(value: messages.RequestEnvelope) -> Body:
     return Body(
         _two_words(value.request_id, value.timestamp_ms),
         _identity(value.identity),
@@ -249,21 +231,21 @@ def _request(value: RequestEnvelope) -> Body:
     )
 
 
-def _identity(identity: Identity) -> Body:
+def _identity(identity: messages.Identity) -> Body:
     match identity:
-        case Local(user=user):
+        case messages.Local(user=user):
             return Body(_word(0), Body(b"", _text(user)))
-        case ApiToken(user=user, token_name=name):
+        case messages.ApiToken(user=user, token_name=name):
             return Body(_word(1), Body(b"", _text(user), _text(name)))
-        case Peer(name=name, curve_key=key):
+        case messages.Peer(name=name, curve_key=key):
             return Body(_word(2), Body(b"", _text(name), key))
-        case Anonymous():
+        case messages.Anonymous():
             return Body(_word(3), None)
         case _:
             assert_never(identity)
 
 
-def _claims_body(claims: Claims) -> Body:
+def _claims_body(claims: messages.Claims) -> Body:
     scopes = [Body(b"", _text(scope.action), _text(scope.resource), _text(scope.identifier)) for scope in claims.scopes]
     data = _claims(claims.exp, claims.iat, int(claims.is_admin))
     return Body(data, _text(claims.sub), Bodies(0, 3, scopes))

@@ -14,18 +14,7 @@ from penstock.core.limits import Limits
 from penstock.core.names import AGENT_FORM, address_problem, is_agent, is_stream, stream_form
 from penstock.dialects.courier.triggers.config import Trigger, problems
 from penstock.ipc.pipeline import PipelineSection
-from penstock.server.config.sections import (
-    AuthSection,
-    GitSkill,
-    ListenSection,
-    RateSettings,
-    RelaySection,
-    RetrySettings,
-    Sections,
-    StreamCaps,
-    StreamsSection,
-    TokenSection,
-)
+from penstock.server.config import sections
 from penstock.server.config.validation import FieldError, shorten
 from penstock.server.files.addresses import parse_alias, parse_control, parse_host_port, parse_network
 from penstock.server.files.yaml_tree import KeyPath
@@ -51,7 +40,7 @@ _NESTED_LIMITS = (
 )
 
 
-def cross_check(config: Sections, unread: Container[str] = ()) -> Iterator[FieldError]:
+def cross_check(config: sections.Sections, unread: Container[str] = ()) -> Iterator[FieldError]:
     """Find the errors in sections whose types are valid.
 
     An unread section holds its defaults here, so it is not compared with others.
@@ -85,14 +74,16 @@ def cross_check(config: Sections, unread: Container[str] = ()) -> Iterator[Field
             yield ("limits", low), message
 
 
-def _settings(streams: StreamsSection) -> Iterator[tuple[KeyPath, StreamsSection | StreamCaps]]:
+def _settings(
+    streams: sections.StreamsSection,
+) -> Iterator[tuple[KeyPath, sections.StreamsSection | sections.StreamCaps]]:
     """The settings of all streams and those of each pattern, with their paths."""
     yield ("streams",), streams
     for pattern, caps in streams.per_stream_caps.items():
         yield ("streams", "perStreamCaps", pattern), caps
 
 
-def _lease_errors(streams: StreamsSection, limits: Limits) -> Iterator[FieldError]:
+def _lease_errors(streams: sections.StreamsSection, limits: Limits) -> Iterator[FieldError]:
     for path, settings in _settings(streams):
         lease_ms = settings.default_lease_ms
         if lease_ms is not UNSET and not limits.lease_min_ms <= lease_ms <= limits.lease_max_ms:
@@ -100,13 +91,13 @@ def _lease_errors(streams: StreamsSection, limits: Limits) -> Iterator[FieldErro
             yield (*path, "defaultLeaseMs"), f"got `{lease_ms}`, expected a number {bounds}"
 
 
-def _stream_errors(streams: StreamsSection) -> Iterator[FieldError]:
+def _stream_errors(streams: sections.StreamsSection) -> Iterator[FieldError]:
     for pattern in streams.per_stream_caps:
         if not is_stream(pattern, is_pattern=True):
             yield ("streams", "perStreamCaps", pattern), f"is not a valid pattern: {PATTERN_FORM}"
     for path, settings in _settings(streams):
         retry = settings.retry
-        if isinstance(retry, RetrySettings) and retry.base_ms > retry.max_ms:
+        if isinstance(retry, sections.RetrySettings) and retry.base_ms > retry.max_ms:
             message = f"`{retry.base_ms}` is more than `maxMs`, which is {retry.max_ms}"
             yield (*path, "retry", "baseMs"), message
         both = [
@@ -118,13 +109,13 @@ def _stream_errors(streams: StreamsSection) -> Iterator[FieldError]:
             yield (*path, "partitioned"), message
 
 
-def _schema_errors(streams: StreamsSection) -> Iterator[FieldError]:
+def _schema_errors(streams: sections.StreamsSection) -> Iterator[FieldError]:
     for path, settings in _settings(streams):
         if settings.schema_mode not in (UNSET, "off"):
             yield (*path, "schemaMode"), "needs a directory of schemas: set `schemas.dir`"
 
 
-def _skill_errors(git: GitSkill) -> Iterator[FieldError]:
+def _skill_errors(git: sections.GitSkill) -> Iterator[FieldError]:
     path = ("skills", "git")
     if not is_stream(git.stream):
         yield (*path, "stream"), f"{shorten(git.stream)} is not a stream name: {stream_form()}"
@@ -159,11 +150,11 @@ def _rule_errors(pipeline: PipelineSection) -> Iterator[FieldError]:
         seen.setdefault(rule.id, index)
 
 
-def _auth_errors(auth: AuthSection) -> Iterator[FieldError]:
+def _auth_errors(auth: sections.AuthSection) -> Iterator[FieldError]:
     if auth.tokens and auth.allow_anonymous:
         yield ("auth", "allowAnonymous"), "excludes `tokens`: with tokens, every client needs one"
     agents: dict[str, str | None] = {}
-    rates: dict[str, RateSettings | None] = {}
+    rates: dict[str, sections.RateSettings | None] = {}
     for index, token in enumerate(auth.tokens):
         path = ("auth", "tokens", index)
         name = token.holder_name(index + 1)
@@ -184,14 +175,14 @@ def _auth_errors(auth: AuthSection) -> Iterator[FieldError]:
                 yield (*path, "scopes", number), problem
 
 
-def token_errors(tokens: Sequence[TokenSection]) -> list[str]:
+def token_errors(tokens: Sequence[sections.TokenSection]) -> list[str]:
     """The errors of the last token, given that the others are valid."""
     last = len(tokens) - 1
-    found = _auth_errors(AuthSection(tokens=tuple(tokens)))
+    found = _auth_errors(sections.AuthSection(tokens=tuple(tokens)))
     return [f"{path[3]}: {message}" for path, message in found if path[2] == last]
 
 
-def _tenant_errors(token: TokenSection, path: KeyPath) -> Iterator[FieldError]:
+def _tenant_errors(token: sections.TokenSection, path: KeyPath) -> Iterator[FieldError]:
     assert token.tenant is not None
     if not is_agent(token.tenant):
         yield (*path, "tenant"), f"got {shorten(token.tenant)}, expected {AGENT_FORM}"
@@ -201,7 +192,7 @@ def _tenant_errors(token: TokenSection, path: KeyPath) -> Iterator[FieldError]:
             yield (*path, "scopes", number), "administers the whole server, which is not allowed for a tenant"
 
 
-def _listen_errors(listen: ListenSection) -> Iterator[FieldError]:
+def _listen_errors(listen: sections.ListenSection) -> Iterator[FieldError]:
     for name, parse in (("http", parse_host_port), ("ws", parse_alias), ("control", parse_control)):
         try:
             parse(getattr(listen, name))
@@ -219,7 +210,7 @@ def _listen_errors(listen: ListenSection) -> Iterator[FieldError]:
             yield ("listen", "trustedProxies", index), message
 
 
-def relay_errors(relay: RelaySection) -> Iterator[FieldError]:
+def relay_errors(relay: sections.RelaySection) -> Iterator[FieldError]:
     """Find the errors that types cannot express."""
     for name, endpoint in (("pub", relay.pub), ("pull", relay.pull)):
         if endpoint is not None:

@@ -11,15 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.server.config import validation
-from penstock.server.config.sections import (
-    AuthSection,
-    ListenSection,
-    LogsSection,
-    RateDefaults,
-    RateSettings,
-    TokenSection,
-)
+from penstock.server.config import sections, validation
 from penstock.server.files.addresses import OFF, HostPort, parse_host_port, parse_port
 
 PREFIX = "COURIER_"
@@ -62,7 +54,7 @@ def apply(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation
     _auth(parts, env, errors)
     _rates(parts, env, errors)
     if env.get("COURIER_RECORD_CONTROL"):
-        _change(parts, "logs", LogsSection, record=env["COURIER_RECORD_CONTROL"])
+        _change(parts, "logs", sections.LogsSection, record=env["COURIER_RECORD_CONTROL"])
 
 
 def _change(parts: dict[str, Any], name: str, kind: type[msgspec.Struct], **values: Any) -> None:
@@ -70,7 +62,7 @@ def _change(parts: dict[str, Any], name: str, kind: type[msgspec.Struct], **valu
 
 
 def _listen(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation.FieldError]) -> None:
-    listen: ListenSection = parts.get("listen") or ListenSection()
+    listen: sections.ListenSection = parts.get("listen") or sections.ListenSection()
     bind, port, second = (env.get(PREFIX + name) for name in ("BIND", "HTTP_PORT", "WS_PORT"))
     try:
         http = _moved(listen.http, bind, port) if bind or port else listen.http
@@ -78,14 +70,14 @@ def _listen(parts: dict[str, Any], env: Mapping[str, str], errors: list[validati
         if second or (bind and ws != OFF):
             ws = _moved(http if ws == OFF else ws, bind, second)
         if (http, ws) != (listen.http, listen.ws):
-            _change(parts, "listen", ListenSection, http=http, ws=ws)
+            _change(parts, "listen", sections.ListenSection, http=http, ws=ws)
     except ValueError as error:
         names = "COURIER_WS_PORT" if second and not (bind or port) else "COURIER_BIND or COURIER_HTTP_PORT"
         errors.append(((), f"{names}: {error}"))
     for name, field in (("DISABLE_HTTP", "requests"), ("DISABLE_WS", "sockets")):
         wanted = _flag(env, PREFIX + name, errors)
         if wanted is not None:
-            _change(parts, "listen", ListenSection, **{field: not wanted})
+            _change(parts, "listen", sections.ListenSection, **{field: not wanted})
 
 
 def _moved(address: str, host: str | None, port: str | None) -> str:
@@ -97,15 +89,15 @@ def _moved(address: str, host: str | None, port: str | None) -> str:
 def _auth(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation.FieldError]) -> None:
     texts = [text.strip() for text in env.get("COURIER_TOKENS", "").split(",")]
     added = tuple(
-        TokenSection(token=text, scopes=ENV_TOKEN_SCOPES, name=f"env-{number}")
+        sections.TokenSection(token=text, scopes=ENV_TOKEN_SCOPES, name=f"env-{number}")
         for number, text in enumerate(filter(None, texts), 1)
     )
     if added:
-        auth: AuthSection = parts.get("auth") or AuthSection()
-        _change(parts, "auth", AuthSection, tokens=auth.tokens + added)
+        auth: sections.AuthSection = parts.get("auth") or sections.AuthSection()
+        _change(parts, "auth", sections.AuthSection, tokens=auth.tokens + added)
     is_protected = _flag(env, "COURIER_PROTECT_METRICS", errors)
     if is_protected is not None:
-        _change(parts, "auth", AuthSection, protect_metrics=is_protected)
+        _change(parts, "auth", sections.AuthSection, protect_metrics=is_protected)
 
 
 def _rates(parts: dict[str, Any], env: Mapping[str, str], errors: list[validation.FieldError]) -> None:
@@ -114,7 +106,7 @@ def _rates(parts: dict[str, Any], env: Mapping[str, str], errors: list[validatio
     count = _number(env, "COURIER_RATE_LIMIT_PER_IP", errors)
     window_ms = _number(env, "COURIER_RATE_LIMIT_WINDOW_MS", errors) or RATE_WINDOW_MS
     if switch and switch in _OFF:
-        _change(parts, "rates", RateDefaults, per_address=None, per_token=None)
+        _change(parts, "rates", sections.RateDefaults, per_address=None, per_token=None)
         return
     if switch and switch not in _ON:
         count = _number(env, "COURIER_RATE_LIMIT", errors)
@@ -122,11 +114,11 @@ def _rates(parts: dict[str, Any], env: Mapping[str, str], errors: list[validatio
         count = count or RATE_COUNT
     if count is None:
         return
-    rate = RateSettings(per_second=count * 1000 / window_ms, burst=count)
+    rate = sections.RateSettings(per_second=count * 1000 / window_ms, burst=count)
     if not 0.0001 <= rate.per_second <= 1_000_000:
         errors.append(((), f"COURIER_RATE_LIMIT: {count} in {window_ms} ms is not a supported rate"))
         return
-    _change(parts, "rates", RateDefaults, per_address=rate, per_token=rate)
+    _change(parts, "rates", sections.RateDefaults, per_address=rate, per_token=rate)
 
 
 def _flag(env: Mapping[str, str], name: str, errors: list[validation.FieldError]) -> bool | None:

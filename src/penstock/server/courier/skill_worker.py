@@ -19,19 +19,10 @@ from penstock.core.links import Consumer, PeerlessSession
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import Principal, Scope
+from penstock.dialects.courier.operations import skills
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
 from penstock.dialects.courier.operations.outcomes import Late
 from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
-from penstock.dialects.courier.operations.skills import (
-    GIT_REQUEST,
-    GIT_RESULT,
-    SkillRequest,
-    answer,
-    parse_skill_request,
-    read_diff,
-    reply_stream,
-    wanted_reply,
-)
 from penstock.server.config.sections import GitSkill, SkillsSection
 from penstock.server.courier.git import Diff, diff, git_dir_of
 from penstock.server.engine.connections import Connection, NoWire
@@ -52,8 +43,8 @@ class GitDiff:
     """The diff between two commits of a repository below the root."""
 
     name = "git.diff"
-    request_kind = GIT_REQUEST
-    result_kind = GIT_RESULT
+    request_kind = skills.GIT_REQUEST
+    result_kind = skills.GIT_RESULT
 
     def __init__(self, settings: GitSkill) -> None:
         assert settings.root is not None
@@ -67,7 +58,7 @@ class GitDiff:
         self._timeout_s = settings.timeout_ms / 1000
 
     async def run(self, payload: bytes) -> dict[str, Any] | Refusal:
-        request = read_diff(payload)
+        request = skills.read_diff(payload)
         if isinstance(request, Refusal):
             return request
         git_dir = git_dir_of(self._root, request.repo)
@@ -140,8 +131,8 @@ class SkillWorker(PeerlessSession):
 
     async def _work(self, id_: str, body: bytes, attempt: int) -> None:
         skill = self._skill
-        asked = parse_skill_request(body)
-        to = reply_stream(asked, wanted_reply(bytes(asked.payload)))
+        asked = skills.parse_skill_request(body)
+        to = skills.reply_stream(asked, skills.wanted_reply(bytes(asked.payload)))
         if asked.type != skill.request_kind:
             self._bury(id_, f"`{skill.stream}` takes `{skill.request_kind}`, not `{asked.type}`")
             return
@@ -156,11 +147,11 @@ class SkillWorker(PeerlessSession):
             result = Refusal("Internal", "the skill failed")
         self._reply(asked, to, result, attempt)
 
-    def _reply(self, asked: SkillRequest, to: str, result: dict[str, Any] | Refusal, attempt: int) -> None:
+    def _reply(self, asked: skills.SkillRequest, to: str, result: dict[str, Any] | Refusal, attempt: int) -> None:
         skill, runtime = self._skill, self._runtime
         payload = {"ok": True, **result} if isinstance(result, dict) else {"ok": False, "error": result.wire()}
         now = runtime.scheduler.now()
-        raw = answer(skill.name, skill.result_kind, to, asked, skill.stream, rfc3339(now.wall_us), payload)
+        raw = skills.answer(skill.name, skill.result_kind, to, asked, skill.stream, rfc3339(now.wall_us), payload)
         request = EnqueueRequest(to, msgspec.Raw(raw))
         outcome = enqueue(self._machine, now, self._principal, request, assign=False)
         runtime.apply(now)

@@ -15,23 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.health import State, Status
-from penstock.dialects.courier.wire.answers import (
-    ConsumerFigures,
-    Count,
-    CourierAnswer,
-    Dropped,
-    Explained,
-    Moment,
-    Number,
-    PeekedRow,
-    Place,
-    Purged,
-    Reason,
-    Redriven,
-    Stats,
-    StreamMetrics,
-    Time,
-)
+from penstock.dialects.courier.wire import answers
 
 Batch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -49,7 +33,7 @@ def _list(kind: type[msgspec.Struct]) -> GenericAlias:
     return GenericAlias(list, (kind,))
 
 
-def documented(answer: type[CourierAnswer], **others: Any) -> type[msgspec.Struct]:
+def documented(answer: type[answers.CourierAnswer], **others: Any) -> type[msgspec.Struct]:
     """The document of an answer that the SDK has as a struct: what is None there is missing in JSON."""
     members: dict[str, Any] = {}
     optional: dict[str, Any] = {}
@@ -63,7 +47,7 @@ def documented(answer: type[CourierAnswer], **others: Any) -> type[msgspec.Struc
     return _struct(answer.__name__, members, optional)
 
 
-_ENVELOPE = {"id": Name, "ts": Time, "type": Name, "payload": Any}
+_ENVELOPE = {"id": Name, "ts": answers.Time, "type": Name, "payload": Any}
 _ENVELOPE_MORE = {
     "sender": str | None, "to": Annotated[str, Meta(max_length=512)], "corr": str | None, "schema": str | None,
     "version": int | None, "refs": list[str] | None, "tags": list[str] | None,
@@ -73,25 +57,25 @@ ENVELOPE = _struct("Envelope", _ENVELOPE, {**_ENVELOPE_MORE, "headers": dict[str
 STORED_ENVELOPE = _struct("StoredEnvelope", _ENVELOPE, {**_ENVELOPE_MORE, "headers": Object | None})
 CHECKED_ENVELOPE = _struct("CheckedEnvelope", {"payload": Any}, {"schema": str | None})
 
-ENQUEUED_ONE = _struct("EnqueuedOne", {"id": str, "seq": Count}, {"duplicate": bool})
-ENQUEUED_MANY = _struct("EnqueuedMany", {"ids": list[str], "seqs": list[Count]}, {"duplicates": list[str]})
+ENQUEUED_ONE = _struct("EnqueuedOne", {"id": str, "seq": answers.Count}, {"duplicate": bool})
+ENQUEUED_MANY = _struct("EnqueuedMany", {"ids": list[str], "seqs": list[answers.Count]}, {"duplicates": list[str]})
 _RECIPIENT = _struct("Recipient", {"known": bool, "present": bool})
-SENT = _struct("Sent", {"id": str, "seq": Count, "to": str, "recipient": _RECIPIENT}, {"duplicate": bool})
+SENT = _struct("Sent", {"id": str, "seq": answers.Count, "to": str, "recipient": _RECIPIENT}, {"duplicate": bool})
 _DELIVERY = _struct("PulledDelivery", {
-    "deliver": STORED_ENVELOPE, "stream": str, "seq": Count, "attempt": Count, "leaseId": str, "leaseExpiresAt": Moment,
+    "deliver": STORED_ENVELOPE, "stream": str, "seq": answers.Count, "attempt": answers.Count, "leaseId": str, "leaseExpiresAt": answers.Moment,
 })  # fmt: skip
 PULLED = _struct("Pulled", {"deliveries": _list(_DELIVERY)})
-SETTLED = _struct("Settled", {"id": str, "op": str}, {"settled": bool, "leaseExpiresAt": Moment})
-REDRIVEN, PURGED, DROPPED = documented(Redriven), documented(Purged), documented(Dropped)
+SETTLED = _struct("Settled", {"id": str, "op": str}, {"settled": bool, "leaseExpiresAt": answers.Moment})
+REDRIVEN, PURGED, DROPPED = documented(answers.Redriven), documented(answers.Purged), documented(answers.Dropped)
 
-STATS = documented(Stats)
-METRICS = _struct("Metrics", {"streams": _list(documented(StreamMetrics, stats=STATS))})
-PLACES = _struct("Places", {"id": str, "places": _list(documented(Place, peer=str | None))})
-PEEKED = _struct("Peeked", {"rows": _list(documented(PeekedRow, peer=str | None, env=STORED_ENVELOPE))})
+STATS = documented(answers.Stats)
+METRICS = _struct("Metrics", {"streams": _list(documented(answers.StreamMetrics, stats=STATS))})
+PLACES = _struct("Places", {"id": str, "places": _list(documented(answers.Place, peer=str | None))})
+PEEKED = _struct("Peeked", {"rows": _list(documented(answers.PeekedRow, peer=str | None, env=STORED_ENVELOPE))})
 _VIEW_ROW = _struct("ViewRow", {"addr": str}, {"env": STORED_ENVELOPE, "row": Object})
-VIEW_ROWS = _struct("ViewRows", {"rows": _list(_VIEW_ROW), "watermark": Count, "asOf": Time})
-_REASON = documented(Reason)
-EXPLAINED = documented(Explained, reasons=_list(_REASON), consumers=_list(documented(ConsumerFigures)))
+VIEW_ROWS = _struct("ViewRows", {"rows": _list(_VIEW_ROW), "watermark": answers.Count, "asOf": answers.Time})
+_REASON = documented(answers.Reason)
+EXPLAINED = documented(answers.Explained, reasons=_list(_REASON), consumers=_list(documented(answers.ConsumerFigures)))
 
 _SCHEMA = _struct("SchemaVersions", {"name": str, "versions": list[str]})
 SCHEMAS = _struct("Schemas", {"schemas": _list(_SCHEMA)})
@@ -102,21 +86,21 @@ JUDGED = _struct("Judged", {
 })  # fmt: skip
 
 _BATCH = {"app": str, "batch": Batch}
-STAGED_PART = _struct("StagedPart", {**_BATCH, "part": str, "staged": Count})
+STAGED_PART = _struct("StagedPart", {**_BATCH, "part": str, "staged": answers.Count})
 STAGED_BATCH = _struct(
-    "StagedBatch", {**_BATCH, "enqueued": Count, "duplicate": bool}, {"last": Batch, "frames": Count}
+    "StagedBatch", {**_BATCH, "enqueued": answers.Count, "duplicate": bool}, {"last": Batch, "frames": answers.Count}
 )
-STAGE_ABORTED = _struct("StageAborted", {**_BATCH, "dropped": Count})
+STAGE_ABORTED = _struct("StageAborted", {**_BATCH, "dropped": answers.Count})
 STAGE_LAST = _struct("StageLast", {"app": str, "last": Batch | None})
 
 _TRIGGER = {
     "id": str, "hook": Literal["on_insert", "on_ack", "on_timeout", "on_dead"], "origin": Literal["config", "runtime"],
-    "state": Literal["ready", "resting", "disabled"], "rule": Object, "counters": dict[str, Count],
+    "state": Literal["ready", "resting", "disabled"], "rule": Object, "counters": dict[str, answers.Count],
 }  # fmt: skip
 TRIGGER = _struct("TriggerState", _TRIGGER)
 TRIGGERS = _struct("Triggers", {"triggers": _list(TRIGGER)})
-_COOLDOWN = _struct("TriggerCooldown", {"key": str, "endsInMs": Count, "suppressed": Count})
-_FIRING = _struct("TriggerFiring", {"at": Time})
+_COOLDOWN = _struct("TriggerCooldown", {"key": str, "endsInMs": answers.Count, "suppressed": answers.Count})
+_FIRING = _struct("TriggerFiring", {"at": answers.Time})
 TRIGGER_EXPLAINED = _struct(
     "TriggerExplained", {**_TRIGGER, "reasons": _list(_REASON), "cooling": _list(_COOLDOWN), "recent": _list(_FIRING)}
 )
@@ -124,17 +108,17 @@ TRIGGER_PUT = _struct("TriggerPut", {"id": str, "created": bool})
 TRIGGER_REMOVED = _struct("TriggerRemoved", {"id": str, "removed": bool, "config": bool})
 _TRIAL = _struct(
     "TriggerTrial", {"id": str, "hook": str, "fits": bool},
-    {"because": list[str], "sends": list[Object], "warnings": Count},
+    {"because": list[str], "sends": list[Object], "warnings": answers.Count},
 )  # fmt: skip
 TRIGGERS_TRIED = _struct("TriggersTried", {"triggers": _list(_TRIAL)})
 
-_FAILURE = _struct("PartFailure", {"at": Time, "reason": str})
+_FAILURE = _struct("PartFailure", {"at": answers.Time, "reason": str})
 _PART = _struct(
-    "PartHealth", {"state": State, "since": Time},
+    "PartHealth", {"state": State, "since": answers.Time},
     {"reason": str, "lastFailure": _FAILURE | None, "action": str | None},
 )  # fmt: skip
 HEALTH = _struct("Health", {
     "ok": bool, "status": Status, "version": str, "bootId": str, "features": list[str],
-    "spaces": Count, "clients": Count, "uptime": Number, "journal": Object, "parts": GenericAlias(dict, (str, _PART)),
+    "spaces": answers.Count, "clients": answers.Count, "uptime": answers.Number, "journal": Object, "parts": GenericAlias(dict, (str, _PART)),
 })  # fmt: skip
 LIVE = _struct("Live", {"ok": bool, "bootId": str})

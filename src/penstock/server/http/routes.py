@@ -9,17 +9,9 @@ import re
 from asyncio import to_thread
 from difflib import get_close_matches
 
-from penstock.dialects.courier.operations import payload_schemas, queries, views
+from penstock.dialects.courier.operations import payload_schemas, queries, redrive_and_purge, views
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, SendRequest, send
 from penstock.dialects.courier.operations.payload_schemas import ValidateRequest
-from penstock.dialects.courier.operations.redrive_and_purge import (
-    DropRequest,
-    RedriveRequest,
-    StreamRequest,
-    drop,
-    purge_steps,
-    redrive_steps,
-)
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.operations.views import SnapshotQuery
 from penstock.dialects.courier.sessions.pull import PullRequest
@@ -67,14 +59,14 @@ ROUTES = (
           lambda s, r: settle(s.machine, r.now, r.principal, r.body),
           body=SettleRequest, answer=answers.SETTLED, is_idempotent=True),
     Route("POST", "/v1/redrive", "redrive", "Send dead letters back to their stream",
-          lambda s, r: in_steps(s.runtime.survey, redrive_steps(s.machine, r.now, r.principal, r.body)),
-          body=RedriveRequest, answer=answers.REDRIVEN, is_idempotent=True),
+          lambda s, r: in_steps(s.runtime.survey, redrive_and_purge.redrive_steps(s.machine, r.now, r.principal, r.body)),
+          body=redrive_and_purge.RedriveRequest, answer=answers.REDRIVEN, is_idempotent=True),
     Route("POST", "/v1/purge", "purge", "Drop the envelopes that wait in a stream (admin)",
-          lambda s, r: in_steps(s.runtime.survey, purge_steps(s.machine, r.now, r.principal, r.body)),
-          body=StreamRequest, answer=answers.PURGED, is_idempotent=True),
+          lambda s, r: in_steps(s.runtime.survey, redrive_and_purge.purge_steps(s.machine, r.now, r.principal, r.body)),
+          body=redrive_and_purge.StreamRequest, answer=answers.PURGED, is_idempotent=True),
     Route("POST", "/v1/drop", "drop", "Drop envelopes that wait in a stream, by their ids (admin)",
-          lambda s, r: drop(s.machine, r.now, r.principal, r.body),
-          body=DropRequest, answer=answers.DROPPED, is_idempotent=True),
+          lambda s, r: redrive_and_purge.drop(s.machine, r.now, r.principal, r.body),
+          body=redrive_and_purge.DropRequest, answer=answers.DROPPED, is_idempotent=True),
     Route("GET", "/v1/stats", "stats", "Figures of one stream",
           lambda s, r: queries.stats(s.machine, r.now, r.principal, r.query.stream),
           query=StreamQuery, answer=answers.STATS),

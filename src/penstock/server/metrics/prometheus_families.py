@@ -1,37 +1,36 @@
 """`GET /metrics` for Prometheus: figures are read when a scrape asks for them.
 
 By default they are sums over all streams. Per stream, the first `limits.metric_streams_max` streams have a label each and
-the rest is summed as `other`, so that very many streams cannot overload the collector.
+the rest is summed as `other`, so that very many streams cannot overload the collector. A scrape reads a few streams a turn,
+then writes the text. The figures of a stream are read at one instant, so they balance, and so do their sums. No sum ever
+decreases: a stream that is unloaded during the scrape counts with its stored counters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import accumulate, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate, chain, islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from penstock.core.clock import Now
 from penstock.core.queue import hot
+from penstock.core.queue.counters import merged, percentiles_us
+from penstock.core.queue.inspect import overview
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
+from penstock.core.tenants import is_dead
 from penstock.dialects.courier.operations.payload_schemas import Registry
+from penstock.dialects.courier.operations.queries import Slices
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import TURN_BOUNDS, TurnTimes
-from penstock.server.metrics.metric_names import (
-    BY_NAME,
-    RELAY_COUNTERS,
-    SPACE_COUNTERS,
-    SPACE_GAUGES,
-    TRIGGER_COUNTERS,
-    families,
-    family,
-)
-from penstock.server.metrics.prometheus_text import ByStream, Readings, Scrape, Together
+from penstock.server.metrics import metric_names
 
 if TYPE_CHECKING:
     from penstock.server.engine.entrance import Entrance
@@ -41,6 +40,14 @@ if TYPE_CHECKING:
     from penstock.server.spaces.host import Spaces
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OTHER = "other"
+EVERY = "*"
+"""A name that only a scope over all streams matches; no stream has it."""
+SAMPLES_A_TURN = 1_000
+"""Samples written in one turn: a few milliseconds of work."""
+
+_FIGURES = (*metric_names.QUEUE_COUNTERS, *metric_names.QUEUE_GAUGES)
+_LATENCIES = {"latP50": "0.5", "latP95": "0.95", "latP99": "0.99"}
 
 
 class Exporter(msgspec.Struct, eq=False):
@@ -64,11 +71,11 @@ class Exporter(msgspec.Struct, eq=False):
         wanted = self.per_stream if per_stream is None else per_stream
         machine = self.runtime.machine
         figures = ByStream(machine, principal) if wanted else Together(machine, principal)
-        return Scrape(machine, figures, lambda now: self._rest(now, per_topic=wanted))
+        return Scrape(figures, lambda now: self._rest(now, per_topic=wanted))
 
     def readings(self, principal: Principal) -> Readings:
         """The same as numbers, summed over all streams."""
-        return Readings(self.runtime.machine, Together(self.runtime.machine, principal), self._rest)
+        return Readings(Together(self.runtime.machine, principal), self._rest)
 
     def _rest(self, now: Now, *, per_topic: bool = False) -> list[Metric]:
         machine = self.runtime.machine
@@ -116,12 +123,18 @@ class Exporter(msgspec.Struct, eq=False):
             values["penstock_schema_refused"] = machine.schemas.refused
         refused = {} if self.entrance is None else self.entrance.refused
         doors = labelled(refused.items(), {"connections_refused": lambda count: count})
-        return families(values) + doors + _turns(self.turns) + _journal(runtime, self.archive) + _views(runtime)
+        return (
+            metric_names.families(values)
+            + doors
+            + _turns(self.turns)
+            + _journal(runtime, self.archive)
+            + _views(runtime)
+        )
 
 
 def labelled(rows: Iterable[tuple[str, Any]], values: Mapping[str, Callable[[Any], float]]) -> list[Metric]:
     """A family for each metric, with a sample for each row: its label, and what the metric reads of it."""
-    found = {name: family(f"penstock_{name}") for name in values}
+    found = {name: metric_names.family(f"penstock_{name}") for name in values}
     for label, row in rows:
         for name, value in values.items():
             found[name].add_metric([label], value(row))
@@ -133,16 +146,16 @@ def _turns(turns: TurnTimes | None) -> list[Metric]:
     if turns is None:
         return []
     counts = zip((*map(str, TURN_BOUNDS), "+Inf"), accumulate(turns.counts), strict=True)
-    metric = BY_NAME["penstock_loop_turn_seconds"]
+    metric = metric_names.BY_NAME["penstock_loop_turn_seconds"]
     histogram = HistogramMetricFamily(metric.name, metric.text, buckets=list(counts), sum_value=turns.total_s)
-    return [histogram, *families({"penstock_loop_turn_longest_seconds": turns.longest_s})]
+    return [histogram, *metric_names.families({"penstock_loop_turn_longest_seconds": turns.longest_s})]
 
 
 def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]:
     """The journal on disk, if there is one."""
     if archive is None:
         return []
-    return families(
+    return metric_names.families(
         {
             "penstock_journal_refusing": int(runtime.trouble is not None),
             "penstock_journal_rows": archive.journal.next_offset,
@@ -157,7 +170,7 @@ def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]
 def _triggers(machine: QueueMachine) -> list[Metric]:
     """Counts of each trigger; `limits.rules_max` bounds their number."""
     rows = [(rule.id, rule.activity) for rule in machine.triggers.rules.values()]
-    return labelled(rows, {f"trigger_{name}": attrgetter(name) for name in TRIGGER_COUNTERS})
+    return labelled(rows, {f"trigger_{name}": attrgetter(name) for name in metric_names.TRIGGER_COUNTERS})
 
 
 def _views(runtime: Runtime) -> list[Metric]:
@@ -183,7 +196,7 @@ def _pipeline(status: PipelineStatus | None) -> list[Metric]:
         "penstock_pipeline_restarts": status.restarts,
     }
     queries = {f"pipeline_{name}": attrgetter(name) for name in ("offset", "batches", "batch_ms")}
-    return families(values) + labelled(status.queries.items(), queries)
+    return metric_names.families(values) + labelled(status.queries.items(), queries)
 
 
 def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: bool) -> list[Metric]:
@@ -199,7 +212,7 @@ def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: 
     figures = relay.figures
     if figures is not None:
         totals = msgspec.structs.asdict(figures.totals)
-        values |= {f"penstock_relay_{name}": totals[name] for name in RELAY_COUNTERS}
+        values |= {f"penstock_relay_{name}": totals[name] for name in metric_names.RELAY_COUNTERS}
         values |= {
             "penstock_relay_topics": figures.topics,
             "penstock_relay_held_bytes": figures.bytes,
@@ -212,7 +225,7 @@ def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: 
     if per_topic:
         topics = {f"relay_topic_{name}": attrgetter(name) for name in ("messages", "bytes", "waiting")}
         more += labelled(islice(relay.topics.items(), topics_max), topics)
-    return families(values) + more
+    return metric_names.families(values) + more
 
 
 def space_metrics(spaces: Spaces | None) -> list[Metric]:
@@ -235,4 +248,152 @@ def space_metrics(spaces: Spaces | None) -> list[Metric]:
         )
         for id_, space in spaces.spaces.items()
     ]
-    return labelled(rows, {f"space_{name}": itemgetter(name) for name in (*SPACE_GAUGES, *SPACE_COUNTERS)})
+    return labelled(
+        rows, {f"space_{name}": itemgetter(name) for name in (*metric_names.SPACE_GAUGES, *metric_names.SPACE_COUNTERS)}
+    )
+
+
+class ByStream:
+    """Figures per stream: the first `limits.metric_streams_max` by name, the rest summed as `other`."""
+
+    def __init__(self, machine: QueueMachine, principal: Principal) -> None:
+        self._machine = machine
+        self._principal = principal
+        self._sums: dict[str, dict[str, float]] = {}
+        self._waits: dict[str, dict[str, float]] = {}
+        self._dead = 0
+
+    def names(self) -> list[str]:
+        return [name for name in self._machine.channels if self._principal.allows("read", name)]
+
+    def add(self, now: Now, names: list[str]) -> None:
+        machine, sums = self._machine, self._sums
+        for name in names:
+            channel = machine.channels.get(name)
+            if channel is None:
+                continue
+            label = self._principal.from_channel(name) if len(sums) < machine.limits.metric_streams_max else OTHER
+            into = sums.setdefault(label, dict.fromkeys(_FIGURES, 0))
+            for key, value in machine.metrics(now, channel).items():
+                into[key] += value
+            self._dead += len(channel.ready) * is_dead(name)
+            if label != OTHER:
+                stats = machine.stats(now, channel)
+                self._waits[label] = {share: stats[key] for key, share in _LATENCIES.items()}
+
+    def families(self) -> Iterator[Metric]:
+        for key in _FIGURES:
+            figures = metric_names.family(metric_names.queue_name(key))
+            for label, values in self._sums.items():
+                figures.add_metric([label], values[key])
+            yield figures
+        wait = metric_names.family(metric_names.WAIT)
+        for label, shares in self._waits.items():
+            for share, value in shares.items():
+                wait.add_metric([label, share], value)
+        yield wait
+        yield metric_names.family(metric_names.DEAD, self._dead)
+
+
+class Together:
+    """Sums over the streams that the caller may read; with access to all, unloaded streams are included."""
+
+    def __init__(self, machine: QueueMachine, principal: Principal) -> None:
+        self._machine = machine
+        self._principal = principal
+        self._is_whole = principal.allows("read", EVERY)
+        self._sums = dict.fromkeys(_FIGURES, 0)
+        self._latencies: list[int] | None = None
+        self._looks = machine.limits.metric_streams_max
+        self._dead = 0
+
+    def names(self) -> list[str]:
+        machine = self._machine
+        if self._is_whole:
+            self._count(overview(machine, [], asleep=[replace(machine.asleep)]))
+            return list(machine.channels)
+        return [name for name in machine.channels if self._principal.allows("read", name)]
+
+    def add(self, now: Now, names: list[str]) -> None:
+        machine = self._machine
+        channels = [channel for name in names if (channel := machine.channels.get(name)) is not None]
+        asleep = [machine.dormant[name].counters for name in names if name in machine.dormant]
+        self._count(overview(machine, channels, asleep=asleep))
+        for channel in channels:
+            self._dead += len(channel.ready) * is_dead(channel.name)
+            counts = channel.latencies.counts(now.us) if self._looks else None
+            if counts is not None:
+                self._latencies = counts if self._latencies is None else merged(self._latencies, counts)
+                self._looks -= 1
+
+    def _count(self, row: dict[str, int]) -> None:
+        for key, value in row.items():
+            self._sums[key] += value
+
+    def families(self) -> Iterator[Metric]:
+        for key in _FIGURES:
+            yield metric_names.family(metric_names.queue_name(key), self._sums[key])
+        shares = [float(share) for share in _LATENCIES.values()]
+        found = [0] * len(shares) if self._latencies is None else percentiles_us(self._latencies, tuple(shares))
+        wait = metric_names.BY_NAME[metric_names.WAIT].family(labels=("quantile",))
+        for share, us in zip(_LATENCIES.values(), found, strict=True):
+            wait.add_metric([share], round(us / 1000, 3))
+        yield wait
+        yield metric_names.family(metric_names.DEAD, self._dead)
+
+
+class Scrape:
+    """One scrape: reads the figures of the streams, then writes the text, a part a turn."""
+
+    def __init__(self, figures: ByStream | Together, rest: Callable[[Now], list[Metric]]) -> None:
+        self._figures = figures
+        self._rest = rest
+        self._names = Slices(figures.names)
+        self._left: Iterator[Metric] | None = None
+        self._parts: list[bytes] = []
+
+    def step(self, now: Now) -> bool:
+        if self._left is None:
+            self._figures.add(now, self._names.take())
+            if not self._names.is_over:
+                return False
+            self._left = chain(self._figures.families(), self._rest(now))
+        samples = 0
+        while samples < SAMPLES_A_TURN:
+            metric = next(self._left, None)
+            if metric is None:
+                return True
+            samples += len(metric.samples)
+            self._write(metric)
+        return False
+
+    def _write(self, metric: Metric) -> None:
+        self._parts.append(generate_latest(_Family(metric)))
+
+    def text(self) -> bytes:
+        return b"".join(self._parts)
+
+
+class Readings(Scrape):
+    """The same figures as numbers: quantiles one by one, other metrics summed over their labels."""
+
+    def __init__(self, figures: ByStream | Together, rest: Callable[[Now], list[Metric]]) -> None:
+        super().__init__(figures, rest)
+        self.values: dict[str, float] = {}
+
+    def _write(self, metric: Metric) -> None:
+        for sample in metric.samples:
+            share = sample.labels.get("quantile")
+            name = sample.name if share is None else f'{sample.name}{{quantile="{share}"}}'
+            self.values[name] = self.values.get(name, 0) + sample.value
+
+
+class _Family(CollectorRegistry):
+    """A registry of one family."""
+
+    def __init__(self, metric: Metric) -> None:
+        super().__init__(auto_describe=False)
+        self._family = metric
+
+    def collect(self) -> Iterable[Metric]:
+        return [self._family]

@@ -15,16 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.ipc.pipeline import (
-    EXIT_HALTED,
-    FILLED_TABLES,
-    LOG_FILE,
-    READ_LOG,
-    STATUS_FILE,
-    PipelineSection,
-    PipelineStatus,
-    PipelineTask,
-)
+from penstock.ipc import pipeline
 from penstock.journal.delta_log import stored_offset
 from penstock.server.engine.child_supervisor import AfterExit, Backoff, ChildSupervisor
 from penstock.server.logging import logs
@@ -49,7 +40,7 @@ def is_installed() -> bool:
 class PipelineSupervisor:
     """Runs the pipeline of one data directory."""
 
-    def __init__(self, data: Path, settings: PipelineSection, url: str, app: str = "") -> None:
+    def __init__(self, data: Path, settings: pipeline.PipelineSection, url: str, app: str = "") -> None:
         """`app` is the name under which the tables store their progress."""
         self._data = data
         self._settings = settings
@@ -57,29 +48,29 @@ class PipelineSupervisor:
         self._app = app
         self._stored = 0
         """The progress of the tables when the latest run began or ended."""
-        self._file = data / "run" / STATUS_FILE
-        self._log = data / "run" / LOG_FILE
+        self._file = data / "run" / pipeline.STATUS_FILE
+        self._log = data / "run" / pipeline.LOG_FILE
         # Spark's output is long and for experts: the log file holds the latest run only.
         self._child = ChildSupervisor(MODULE, log=self._log, stdout="log", environment={"PYTHONUNBUFFERED": "1"})
         self._task: asyncio.Task[None] | None = None
-        self._unwritten: tuple[int, PipelineStatus] | None = None
+        self._unwritten: tuple[int, pipeline.PipelineStatus] | None = None
         """A status that the disk refused, and the time of the file that it should have replaced."""
         self._began_us = 0
         """When the latest run began."""
 
     def start(self) -> None:
         """Start the pipeline in the background."""
-        self._write(PipelineStatus("starting", since_us=_now_us()))
+        self._write(pipeline.PipelineStatus("starting", since_us=_now_us()))
         self._task = asyncio.get_running_loop().create_task(self._child.keep_running(BACKOFF, self._run, self._exited))
 
-    def status(self) -> PipelineStatus:
+    def status(self) -> pipeline.PipelineStatus:
         """The status that the pipeline wrote last, or that could not be written since."""
         if self._unwritten is not None and self._unwritten[0] == self._written_ns():
             return self._unwritten[1]
         try:
-            status = msgspec.json.decode(self._file.read_bytes(), type=PipelineStatus)
+            status = msgspec.json.decode(self._file.read_bytes(), type=pipeline.PipelineStatus)
         except (OSError, msgspec.DecodeError):
-            return PipelineStatus("starting", since_us=self._began_us)
+            return pipeline.PipelineStatus("starting", since_us=self._began_us)
         status.restarts, status.stored = self._child.restarts, self._stored
         return status
 
@@ -102,20 +93,22 @@ class PipelineSupervisor:
         before = self.status()
         self._began_us = _now_us()
         reading = asyncio.ensure_future(self._read_tables())
-        code = await self._child.run(PipelineTask(str(self._data), self._settings, self._url, before=before))
+        code = await self._child.run(pipeline.PipelineTask(str(self._data), self._settings, self._url, before=before))
         await reading
         await self._read_tables()
         return code
 
     async def _read_tables(self) -> None:
-        self._stored = await asyncio.to_thread(stored_offset, self._data / "lake", self._app, FILLED_TABLES)
+        self._stored = await asyncio.to_thread(stored_offset, self._data / "lake", self._app, pipeline.FILLED_TABLES)
 
     async def _exited(self, code: int, pause_s: float) -> AfterExit:
         if code == 0:
             return "end"
         status = self.status()
         is_reported = status.state in ("failed", "halted") and status.failed_us >= self._began_us
-        if code == EXIT_HALTED and status.state == "halted" and is_reported:  # else the disk refused the status
+        if (
+            code == pipeline.EXIT_HALTED and status.state == "halted" and is_reported
+        ):  # else the disk refused the status
             logs.error("pipeline.halted", code=status.code, reason=status.message, hint=status.hint)
             await self._wait_for_reset()
             return "restart"
@@ -127,7 +120,7 @@ class PipelineSupervisor:
                 if reason
                 else f"the pipeline's process exited with code {code}{said and f': {said}'}"
             )
-            status.fail(_now_us(), "PipelineFailed", message, READ_LOG)
+            status.fail(_now_us(), "PipelineFailed", message, pipeline.READ_LOG)
             self._write(status)
         logs.warning("pipeline.failed", exit=code, reason=status.message, again_in_s=pause_s, output=str(self._log))
         return "back_off"
@@ -138,7 +131,7 @@ class PipelineSupervisor:
             await asyncio.sleep(RESET_POLL_S)
         logs.event("pipeline.reset", note="the pipeline starts again")
 
-    def _write(self, status: PipelineStatus) -> None:
+    def _write(self, status: pipeline.PipelineStatus) -> None:
         draft = self._file.with_suffix(".new")
         try:
             draft.write_bytes(msgspec.json.encode(status))

@@ -12,20 +12,12 @@ from penstock.core.relay.bounds import MIB
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import Message, Topic
 from penstock.dialects.streamservice.wire import TOPIC_SIZE
-from penstock.server.relay.reports import (
-    FACTS,
-    MessageRelayed,
-    RelayReport,
-    RelayTotals,
-    SubscribersChanged,
-    TopicCounts,
-    TopicExpired,
-)
+from penstock.server.relay import reports
 
 BODIES_MAX = 16 * MIB
 """Bytes of messages that wait for the next flush, with `journal: full`."""
 
-Report = Callable[[list[RelayReport]], None]
+Report = Callable[[list[reports.RelayReport]], None]
 
 
 class TopicStats:
@@ -34,7 +26,7 @@ class TopicStats:
     def __init__(self, relay: Relay, report: Report | None) -> None:
         self._relay = relay
         self._send = report
-        self._waiting: list[RelayReport] = []
+        self._waiting: list[reports.RelayReport] = []
         self._observed = 0
         self._bodies = 0
         self._counted: dict[Topic, tuple[int, int, int, int, int]] = {}
@@ -48,11 +40,11 @@ class TopicStats:
     def refuse(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
-    def report(self, report: RelayReport) -> None:
+    def report(self, report: reports.RelayReport) -> None:
         if self._send is None:
             return
         limits = self._relay.limits
-        if isinstance(report, FACTS):
+        if isinstance(report, reports.FACTS):
             if len(self._waiting) - self._observed >= limits.facts_max:
                 self.facts_dropped += 1
                 return
@@ -67,7 +59,7 @@ class TopicStats:
         """A subscriber joined a topic, or left it."""
         topic = self._relay.topics.get(name)
         if topic is not None:
-            self.report(SubscribersChanged(topic.hash, on, topic.subscribers))
+            self.report(reports.SubscribersChanged(topic.hash, on, topic.subscribers))
 
     def passed(self, topic: Topic, message: Message, *, is_held: bool) -> None:
         """Report a message. A chunk holds the name of its topic, outside its MAC; the hash replaces it."""
@@ -79,7 +71,7 @@ class TopicStats:
         body = whole[TOPIC_SIZE:]
         if form == "chunk":
             body = body.replace(topic.name, topic.hash.encode())
-        self.report(MessageRelayed(topic.hash, topic.base + topic.seq, form, body, is_held, topic.subscribers))
+        self.report(reports.MessageRelayed(topic.hash, topic.base + topic.seq, form, body, is_held, topic.subscribers))
 
     def count(self, topic: Topic) -> None:
         """Report what a topic did since its last count."""
@@ -93,7 +85,7 @@ class TopicStats:
         form = "block" if topic.held and isinstance(topic.held[-1], tuple) else "chunk"
         seq = topic.base + topic.seq
         self.report(
-            TopicCounts(
+            reports.TopicCounts(
                 topic.hash, seq, chunks, size, sent, replayed, lost, waiting, topic.subscribers, form, len(topic.held)
             )
         )
@@ -113,7 +105,7 @@ class TopicStats:
         if topic is not None:
             self.count(topic)
             self._counted.pop(topic, None)
-        self.report(TopicExpired(digest, reason))
+        self.report(reports.TopicExpired(digest, reason))
 
     def flush(self) -> None:
         """Send the waiting reports, and the totals of the relay."""
@@ -122,7 +114,7 @@ class TopicStats:
         relay, waiting = self._relay, self._waiting
         sizes = len(relay.topics), len(relay.remembered), relay.bytes, len(relay.early)
         waiting.append(
-            RelayTotals(
+            reports.RelayTotals(
                 relay.sums(),
                 *sizes,
                 self.dropped,

@@ -28,22 +28,7 @@ from penstock.server.engine.child_supervisor import EXIT_NOT_STARTED, AfterExit,
 from penstock.server.engine.runtime import Runtime
 from penstock.server.files.secret_files import write_private
 from penstock.server.logging import logs
-from penstock.server.relay.reports import (
-    BindFailed,
-    MessageRelayed,
-    ProcessReport,
-    RelayReady,
-    RelayReport,
-    RelayStopped,
-    RelayTotals,
-    ResumeRequested,
-    SubscribersChanged,
-    TopicCounts,
-    TopicExpired,
-    TopicRegistered,
-    TopicReport,
-    decode,
-)
+from penstock.server.relay import reports
 
 if TYPE_CHECKING:
     from penstock.server.relay.process import RelayTask
@@ -102,7 +87,7 @@ class RelaySupervisor:
         self._curve: Any = None
         self._child = ChildSupervisor(MODULE, stdout="reports")
         self._task: asyncio.Task[None] | None = None
-        self._ready: asyncio.Future[RelayReady] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[reports.RelayReady] = asyncio.get_running_loop().create_future()
         self._undecided: dict[int, list[Entry]] = {}
         """Facts in batches that the journal has not decided, by batch."""
         self._refused: list[Entry] = []
@@ -111,12 +96,12 @@ class RelaySupervisor:
         self.is_up = False
         self.last_failure: tuple[int, str] | None = None
         """When the relay ended last without being asked to, and how."""
-        self.figures: RelayTotals | None = None
+        self.figures: reports.RelayTotals | None = None
         self.topics: dict[str, TopicFigures] = {}
         self.hub: RelayHub | None = None
         """Sends token streams to browsers; made for the first one."""
 
-    async def start(self) -> RelayReady:
+    async def start(self) -> reports.RelayReady:
         """Start the relay and return the addresses of its sockets."""
         self._runtime.turn_listeners.append(self)
         curve = self._section.curve
@@ -186,21 +171,21 @@ class RelaySupervisor:
         """Take reports until the relay closes its stdout; its exit code says how it ended."""
         with suppress(asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
             while (size := int.from_bytes(await stdout.readexactly(4), "big")) <= BATCH_MAX:
-                for number, report in enumerate(decode(await stdout.readexactly(size)), 1):
+                for number, report in enumerate(reports.decode(await stdout.readexactly(size)), 1):
                     self._on_report(report)
                     if not number % TURN:
                         await asyncio.sleep(0)
                 self._runtime.schedule_turn()
 
-    def _on_report(self, report: RelayReport) -> None:
-        if isinstance(report, ProcessReport):
+    def _on_report(self, report: reports.RelayReport) -> None:
+        if isinstance(report, reports.ProcessReport):
             self._on_process_report(report)
         else:
             self._on_topic_report(report)
 
-    def _on_process_report(self, report: ProcessReport) -> None:
+    def _on_process_report(self, report: reports.ProcessReport) -> None:
         match report:
-            case RelayReady():
+            case reports.RelayReady():
                 if self._pub == PUB != report.pub:
                     logs.warning("relay.moved", wanted=PUB, pub=report.pub, note="the port is in use")
                 # A restart binds the same addresses, so clients reconnect on their own.
@@ -208,46 +193,46 @@ class RelaySupervisor:
                 if not self._ready.done():
                     self._ready.set_result(report)
                 logs.event("relay.ready", pub=report.pub, pull=report.pull, restarts=self.restarts)
-            case BindFailed():
+            case reports.BindFailed():
                 if self._ready.done():
                     logs.error("relay.unable", reason=report.reason)
                 else:
                     self._ready.set_exception(RelayError(report.reason))
-            case RelayTotals():
+            case reports.RelayTotals():
                 before, self.figures = self.figures or report, report
                 self._propose_again()
                 if report.peers_cut > before.peers_cut:
                     logs.warning("relay.peer_cut", peers=report.peers_cut, reason="too many subscriptions")
                 if report.reopened > before.reopened:
                     logs.warning("relay.reopened", times=report.reopened, reason="too much memory")
-            case RelayStopped():
+            case reports.RelayStopped():
                 logs.event("relay.stop", undelivered=report.undelivered, topics=report.topics)
 
-    def _on_topic_report(self, report: TopicReport) -> None:
+    def _on_topic_report(self, report: reports.TopicReport) -> None:
         """Turn a report into a row of the journal."""
         match report:
-            case TopicRegistered():
+            case reports.TopicRegistered():
                 if report.had_milliseconds:
                     logs.warning("relay.milliseconds", topic=report.topic, note="`exp` is in seconds")
                 self.topics.setdefault(report.topic, TopicFigures())
                 known = Remembered(report.topic, report.signer, report.expires_s * 1_000_000)
                 self._fact(register_entry(known, report.nonce, report.timestamp_ms))
-            case TopicExpired():
+            case reports.TopicExpired():
                 self.topics.pop(report.topic, None)
                 self._fact(Entry(DOOR, "expire", report.topic, reason=report.reason, fresh=False))
-            case TopicCounts():
+            case reports.TopicCounts():
                 figures = self.topics.setdefault(report.topic, TopicFigures())
                 figures.messages += report.chunks
                 figures.bytes += report.bytes
                 figures.subscribers, figures.waiting, figures.held = (report.subscribers, report.waiting, report.held)
                 self._observe(_count_entry(report))
-            case SubscribersChanged():
+            case reports.SubscribersChanged():
                 event = "subscribe" if report.on else "unsubscribe"
                 self._observe(Entry(DOOR, event, report.topic, recipients=report.subscribers))
-            case ResumeRequested():
+            case reports.ResumeRequested():
                 meta = _encode({"found": report.found, "messages": report.messages}).decode()
                 self._observe(Entry(DOOR, "resume", report.topic, meta=meta))
-            case MessageRelayed():
+            case reports.MessageRelayed():
                 self._observe(_message_entry(report))
 
     def _fact(self, entry: Entry) -> None:
@@ -302,7 +287,7 @@ class RelaySupervisor:
         }
 
 
-def _count_entry(report: TopicCounts) -> Entry:
+def _count_entry(report: reports.TopicCounts) -> Entry:
     names = ("chunks", "sent", "replayed", "lost", "waiting")
     return Entry(
         DOOR,
@@ -316,7 +301,7 @@ def _count_entry(report: TopicCounts) -> Entry:
     )
 
 
-def _message_entry(report: MessageRelayed) -> Entry:
+def _message_entry(report: reports.MessageRelayed) -> Entry:
     return Entry(
         DOOR,
         "chunk",

@@ -50,20 +50,10 @@ class Step:
 
 def built_in(token_keys: str | Path | None = None) -> list[Step]:
     """The built-in tables; a file of keys lets `token_streams` read tokens."""
+    from penstock.spark.lake_tables import minutes
     from penstock.spark.lake_tables.conversations import conversations
     from penstock.spark.lake_tables.envelopes import INBOXES, SENT, envelopes, latest_per_agent
     from penstock.spark.lake_tables.expressions import TOUCHED
-    from penstock.spark.lake_tables.minutes import (
-        FANNED,
-        FRAMED,
-        SETTLED,
-        TRIGGERED,
-        deliveries,
-        fanout_minutes,
-        frames,
-        queue_minutes,
-        trigger_minutes,
-    )
     from penstock.spark.lake_tables.token_streams import PASSED, RELAYED, token_chunks, token_streams
     from penstock.spark.lake_tables.verification_keys import KeyFile
 
@@ -72,23 +62,23 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
         # First, because the console shows it.
         Step(
             schemas.QUEUE_MINUTES,
-            lambda batch: queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since),
+            lambda batch: minutes.queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since),
         ),
         Step(schemas.ENVELOPES, lambda batch: envelopes(batch.events), when=SENT),
-        Step(schemas.DELIVERIES, lambda batch: deliveries(batch.events), when=SETTLED),
-        Step(schemas.FRAMES, lambda batch: frames(batch.events), when=FRAMED),
+        Step(schemas.DELIVERIES, lambda batch: minutes.deliveries(batch.events), when=minutes.SETTLED),
+        Step(schemas.FRAMES, lambda batch: minutes.frames(batch.events), when=minutes.FRAMED),
         Step(schemas.TOKEN_CHUNKS, lambda batch: token_chunks(batch.events), when=PASSED),
         Step(schemas.LATEST_PER_AGENT, lambda batch: latest_per_agent(envelopes(batch.inboxes)), when=INBOXES),
         Step(
             schemas.TRIGGER_MINUTES,
-            lambda batch: trigger_minutes(batch.whole_minutes, batch.until),
-            when=TRIGGERED,
+            lambda batch: minutes.trigger_minutes(batch.whole_minutes, batch.until),
+            when=minutes.TRIGGERED,
             by_minute=True,
         ),
         Step(
             schemas.FANOUT_MINUTES,
-            lambda batch: fanout_minutes(batch.whole_minutes, batch.until),
-            when=FANNED,
+            lambda batch: minutes.fanout_minutes(batch.whole_minutes, batch.until),
+            when=minutes.FANNED,
             by_minute=True,
         ),
         Step(
