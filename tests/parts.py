@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    # In the order in which they use the one pipeline, which then ends.
+    # In the order in which they use the one pipeline, which then ends. Spark gives a Python worker 10 s to start: others yield to it.
     Part(
         "spark",
         (
@@ -51,10 +51,10 @@ PARTS = (
         ),
     ),
     # Of about the same length, so that no core is idle at the end. The browser starts when the checks have ended.
-    Part("servers", ("tests/integration", "tests/cli"), 5),
-    Part("journal", ("tests/journal", "tests/simulation", "tests/bench", "tests/console"), 5),
-    Part("rest", (), 5, is_rest=True),
-    Part("checks", (), 8, command=("make", "--no-print-directory", "checks")),
+    Part("servers", ("tests/integration", "tests/cli"), 8),
+    Part("journal", ("tests/journal", "tests/simulation", "tests/bench", "tests/console"), 10),
+    Part("rest", (), 10, is_rest=True),
+    Part("checks", (), 10, command=("make", "--no-print-directory", "checks")),
 )
 
 

@@ -122,6 +122,7 @@ REQUESTS = {
     "pull": {"stream": STREAM, "lease_ms": 3_600_000},
     "settle": {"id": "c", "op": "extend", "stream": STREAM},
     "redrive": {"stream": STREAM},
+    "drop": {"stream": STREAM, "ids": ["d"]},
     "purge": {"stream": STREAM},
     "schemas_validate": {"envelope": {"schema": "some/number@v1", "payload": 1}},
     "stage_commit": {"parts": []},
@@ -139,8 +140,8 @@ QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inf
 QUERIES["snapshot"] = {"view": "inflight"}
 VALUES = {"id": "a", "stream": STREAM, "app": "some-app", "batch": 0, "part": "p", "rule": "r"}
 VALUES |= {"space": "demo", "name": "made", "file": "index.html"}
-ELSEWHERE = ("console_file",)
-"""Routes that are answered where the console was built alone; `tests/server/http/test_console.py` has one."""
+ELSEWHERE = ("console_file", "connection_close")
+"""Routes that need a built console or a connection; `tests/server/http/test_console.py` and `tests/server/admin/` have them."""
 
 
 @pytest.mark.promise("Queue protocols", "every HTTP route accepts valid requests")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faulty_disk import FaultyServer
-from tests.integration.test_relay import MAC_KEY, context, get, publisher_of, rows, signer, wait
+from tests.integration.serving import Http
+from tests.integration.test_relay import MAC_KEY, context, publisher_of, rows, signer, wait
 from tests.integration.token_peers import Sockets, Subscriber
 from tests.server_process import ServerProcess
 
@@ -18,6 +18,10 @@ __all__ = ["context"]
 
 def registered(server: ServerProcess) -> list[dict[str, Any]]:
     return [row for row in rows(server) if row["event"] == "register"]
+
+
+def health(server: ServerProcess) -> Any:
+    return Http(server.http).get("/health").json
 
 
 @pytest.mark.promise(
@@ -37,13 +41,13 @@ def test_streams_pass_while_the_disk_fails(tmp_path: Path, context: Sockets, err
                 subscriber = Subscriber(context, server.endpoints["pub"], publisher.topic, MAC_KEY)
                 frame = publisher.chunk(b"%08d" % 1)
                 assert subscriber.receive() == [publisher.topic + frame]
-            wait(lambda: not json.loads(get(server, "/health"))["journal"]["ok"])
-        wait(lambda: json.loads(get(server, "/health"))["journal"]["ok"])
-        assert json.loads(get(server, "/health"))["relay"]["ok"]
+            wait(lambda: not health(server)["journal"]["ok"])
+        wait(lambda: health(server)["journal"]["ok"])
+        assert health(server)["relay"]["ok"]
         wait(lambda: len(registered(server)) == 2)
         server.kill()
         server = ServerProcess(tmp_path, "--relay")
-        wait(lambda: json.loads(get(server, "/health"))["relay"]["topics"] == 2)
+        wait(lambda: health(server)["relay"]["topics"] == 2)
     finally:
         if server.process.poll() is None:
             server.kill()
