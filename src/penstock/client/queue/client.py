@@ -16,22 +16,11 @@ from typing import Any, Self
 import msgspec
 from msgspec import Raw
 
+from penstock.client.control import frames
 from penstock.client.control.connection import ControlConnection
-from penstock.client.control.frames import (
-    HandlerFailure,
-    Receipt,
-    Sent,
-    ServerHello,
-    SingleReceipt,
-    encode,
-    head,
-    now_text,
-    require,
-)
 from penstock.client.control.raw_connection import RawConnection
-from penstock.client.queue.delivery import Delivery, P
+from penstock.client.queue.delivery import Delivery, P, reader_of
 from penstock.client.queue.live_view import LiveView
-from penstock.client.queue.payloads import reader_of
 from penstock.client.queue.pulled_leases import PulledLeases
 from penstock.client.queue.queries import Queries
 from penstock.client.queue.renewals import Renewals
@@ -50,8 +39,8 @@ WAIT_GRACE_S = 10.0
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
 
-_decode_receipt = msgspec.json.Decoder(Receipt).decode
-_decode_single = msgspec.json.Decoder(SingleReceipt).decode
+_decode_receipt = msgspec.json.Decoder(frames.Receipt).decode
+_decode_single = msgspec.json.Decoder(frames.SingleReceipt).decode
 
 
 class Client(Queries):
@@ -89,7 +78,7 @@ class Client(Queries):
         self._sub_serial = 0
 
     @property
-    def server(self) -> ServerHello:
+    def server(self) -> frames.ServerHello:
         """The server's answer to the last hello: its version and features."""
         return self._connection.hello
 
@@ -108,7 +97,7 @@ class Client(Queries):
         delay_ms: int | None = None,
         deliver_at: str | None = None,
         timeout: float | None = None,
-    ) -> Receipt:
+    ) -> frames.Receipt:
         """Store one envelope, or all envelopes of a list in one commit. Returns when they are durable.
 
         An id that the stream has stored before is not stored again; the receipt lists it under `duplicates`.
@@ -122,11 +111,11 @@ class Client(Queries):
         if delay_ms is not None:
             line += b',"delayMs":%d' % delay_ms
         if deliver_at is not None:
-            line += b',"deliverAt":' + encode(deliver_at)
+            line += b',"deliverAt":' + frames.encode(deliver_at)
         result = await self._repeatable(line, timeout)
         if is_one:
             one = _decode_single(result)
-            return Receipt([one.id], [one.seq], [one.id] if one.duplicate else [])
+            return frames.Receipt([one.id], [one.seq], [one.id] if one.duplicate else [])
         return _decode_receipt(result)
 
     async def send(
@@ -143,7 +132,7 @@ class Client(Queries):
         delay_ms: int | None = None,
         schema: str | None = None,
         timeout: float | None = None,
-    ) -> Sent:
+    ) -> frames.Sent:
         """Send a payload to an agent's inbox or a stream. Returns when the envelope is durable.
 
         `to` is an agent's name, or a stream. For an inbox, `recipient` of the result says whether a consumer is listening. Without
@@ -159,20 +148,20 @@ class Client(Queries):
             "delayMs": delay_ms,
             "schema": schema,
         }
-        require(address_problem(to))
-        body = head("send", to=to, kind=type, **fields) + b',"payload":' + encode(payload, "payload")
+        frames.require(address_problem(to))
+        body = frames.head("send", to=to, kind=type, **fields) + b',"payload":' + frames.encode(payload, "payload")
         if id is not None:
             result = await self._connection.request(body, is_repeatable=False, timeout_s=timeout)
-            return msgspec.json.decode(result, type=Sent)
+            return msgspec.json.decode(result, type=frames.Sent)
         try:
-            return msgspec.json.decode(await self._repeatable(body, timeout), type=Sent)
+            return msgspec.json.decode(await self._repeatable(body, timeout), type=frames.Sent)
         except PenstockError as error:
             if error.code != "IdConflict":
                 raise
         # We made the id, so the conflict is with our own first attempt, whose answer was lost. The copies differ because the
         # server stamps the time.
         place = (await self.where(str(fields["id"])))[0]
-        return Sent(str(fields["id"]), place.seq, place.stream)
+        return frames.Sent(str(fields["id"]), place.seq, place.stream)
 
     async def ask(
         self,
@@ -198,7 +187,7 @@ class Client(Queries):
         if self.agent is None:
             raise no_agent()
         corr = self._new_id()
-        sent: Sent | None = None
+        sent: frames.Sent | None = None
         try:
             async with asyncio.timeout(timeout):
                 answer = await self._asks.expect(corr)
@@ -258,7 +247,7 @@ class Client(Queries):
         name = agent or self.agent
         if name is None:
             raise no_agent()
-        require(agent_problem(name))
+        frames.require(agent_problem(name))
         return self.subscribe(inbox_of(name), credit=credit, lease_ms=lease_ms, batch=batch, type=type)
 
     async def pull(
@@ -277,7 +266,7 @@ class Client(Queries):
         client renews them until they are settled.
         """
         reader = None if type is None else reader_of(type)
-        body = head("pull", stream=stream, max=max, waitMs=wait_ms, leaseMs=lease_ms)
+        body = frames.head("pull", stream=stream, max=max, waitMs=wait_ms, leaseMs=lease_ms)
         if wait_ms <= 0:
             result = await self._connection.request(body, is_repeatable=False)
             return self._pulled.take(result, lease_ms=lease_ms, renew=renew, reader=reader)
@@ -335,12 +324,12 @@ class Client(Queries):
             await asyncio.sleep(random.uniform(backoff_s / 2, backoff_s) if wait_ms is None else wait_ms / 1000)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _reply(self, delivery: Delivery, payload: object, kind: str | None) -> Sent:
+    async def _reply(self, delivery: Delivery, payload: object, kind: str | None) -> frames.Sent:
         question = delivery._head
         if not question.sender:
             message = f"`{question.id}` has no `from` to reply to"
             raise PenstockError(Refusal("InvalidRequest", message, ref=question.id))
-        failed = payload.code if isinstance(payload, HandlerFailure) else None
+        failed = payload.code if isinstance(payload, frames.HandlerFailure) else None
         return await self.send(
             question.sender,
             payload,
@@ -368,17 +357,17 @@ class Client(Queries):
             # A line feed ends a frame. In valid JSON it can only be white space, so replace it.
             return envelope.replace(b"\n", b" ") if b"\n" in envelope else envelope
         if "id" in envelope and "ts" in envelope and (self.agent is None or "from" in envelope):
-            return encode(envelope)
-        filled: dict[str, object] = {"id": self._new_id(), "ts": now_text()}
+            return frames.encode(envelope)
+        filled: dict[str, object] = {"id": self._new_id(), "ts": frames.now_text()}
         if self.agent is not None:
             filled["from"] = self.agent
-        return encode(filled | dict(envelope))
+        return frames.encode(filled | dict(envelope))
 
     def _prefix(self, to: str) -> bytes:
         if len(self._prefixes) >= PREFIXES_MAX:
             self._prefixes.clear()
-        require(stream_problem(to))
-        prefix = self._prefixes[to] = b'{"type":"enqueue","to":%b,"env":' % encode(to)
+        frames.require(stream_problem(to))
+        prefix = self._prefixes[to] = b'{"type":"enqueue","to":%b,"env":' % frames.encode(to)
         return prefix
 
     def _new_id(self) -> str:

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Raw
 
 from penstock.client.control.frames import Head, Sent
-from penstock.client.queue.payloads import PayloadReader
 from penstock.core.errors import LeaseLost, PenstockError, Refusal
 
 if TYPE_CHECKING:  # the default of a type variable is new in Python 3.13
@@ -20,6 +19,7 @@ if TYPE_CHECKING:  # the default of a type variable is new in Python 3.13
 else:
     P = TypeVar("P")
 
+PayloadReader = Callable[[Raw], Any]
 decode_head = msgspec.json.Decoder(Head).decode
 decode_envelope = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -225,3 +225,32 @@ def raise_first(errors: Sequence[PenstockError]) -> None:
     if not errors:
         return
     raise next((error for error in errors if isinstance(error, LeaseLost)), errors[0])
+
+
+class _Body(msgspec.Struct):
+    payload: Raw
+
+
+_decode_body = msgspec.json.Decoder(_Body).decode
+
+
+def reader_of(kind: Any) -> PayloadReader:
+    """What reads the payload of an envelope as a `kind`. Raises TypeError for a type that has no JSON.
+
+    msgspec reads its structs, dataclasses and every other type that it knows. A class with `model_validate`, as pydantic's models
+    have it, validates the payload itself; pydantic is not imported and need not be installed. `encode` in `control/frames.py` is
+    the way back.
+    """
+    validate = getattr(kind, "model_validate", None)
+    decoder = msgspec.json.Decoder() if validate is not None else msgspec.json.Decoder(kind)
+
+    def read(envelope: Raw) -> Any:
+        try:
+            value = decoder.decode(_decode_body(envelope).payload)
+            return value if validate is None else validate(value)
+        except (msgspec.ValidationError, ValueError) as error:
+            name = getattr(kind, "__name__", str(kind))
+            hint = "`body` has the bytes as they are; `term` moves an envelope that no consumer can read to the dead letters"
+            raise PenstockError(Refusal("SchemaMismatch", f"the payload is no `{name}`: {error}", hint=hint)) from error
+
+    return read

@@ -14,8 +14,7 @@ from msgspec import Raw
 
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import PullResult, Sent, Settled, head
-from penstock.client.queue.delivery import Delivery, State
-from penstock.client.queue.payloads import PayloadReader
+from penstock.client.queue.delivery import Delivery, PayloadReader, State
 from penstock.client.queue.renewals import Renewals, half_lease_s
 from penstock.core.errors import LeaseLost, PenstockError
 

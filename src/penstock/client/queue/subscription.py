@@ -21,8 +21,7 @@ from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import DeliverFrame, ExpiredFrame, Sent, Settled, decode_bodies, head
 from penstock.client.control.listener import FrameListener, reject
 from penstock.client.queue.acks import ACKS_MAX, Acks, Errors
-from penstock.client.queue.delivery import Delivery, P, State, raise_first
-from penstock.client.queue.payloads import PayloadReader
+from penstock.client.queue.delivery import Delivery, P, PayloadReader, State, raise_first
 from penstock.client.queue.renewals import Renewals, half_lease_s
 from penstock.client.queue.worker import Handler, check_concurrency, handle
 from penstock.core.errors import LeaseLost, PenstockError, Refusal

@@ -13,14 +13,7 @@ import aiohttp
 
 from penstock.client.address import reason_of
 from penstock.client.control.websocket import STATUSES, dial_websocket
-from penstock.client.space.messages import (
-    Arrival,
-    SpaceEnvelope,
-    SpaceError,
-    join_message,
-    object_of,
-    read_message,
-)
+from penstock.client.space import messages
 from penstock.core.errors import PenstockError, Refusal
 
 TAKEN_OVER = 4001
@@ -57,7 +50,7 @@ class SpaceTransport:
         """The reason why it ended."""
         return self._reason or f"the WebSocket was closed with code {self._socket.close_code}"
 
-    async def receive(self) -> Arrival | None:
+    async def receive(self) -> messages.Arrival | None:
         """The next message; None at the end."""
         while True:
             try:
@@ -66,9 +59,9 @@ class SpaceTransport:
                 self._reason = str(error)
                 return None
             if message.type is aiohttp.WSMsgType.TEXT:
-                arrival = read_message(message.data.encode())
+                arrival = messages.read_message(message.data.encode())
             elif message.type is aiohttp.WSMsgType.BINARY:
-                arrival = read_message(message.data)
+                arrival = messages.read_message(message.data)
             else:
                 if message.type is aiohttp.WSMsgType.CLOSE and message.extra:
                     self._reason = f"the gateway closed it: {message.extra}"
@@ -99,13 +92,13 @@ class SpaceTransport:
 
 async def join(
     url: str, space: str | None, participant: str, token: str | None, *, timeout_s: float
-) -> tuple[SpaceTransport, SpaceEnvelope]:
+) -> tuple[SpaceTransport, messages.SpaceEnvelope]:
     """Dial and join; returns the transport and the welcome. Raises PenstockError."""
     try:
         async with asyncio.timeout(timeout_s):
             transport = await _dial(url)
             try:
-                await transport.send(join_message(space, participant, token))
+                await transport.send(messages.join_message(space, participant, token))
                 return transport, await _welcome(transport, url)
             except BaseException:
                 await asyncio.shield(transport.close())
@@ -116,14 +109,14 @@ async def join(
         raise PenstockError(Refusal("Unreachable", f"cannot connect to {url}: {reason_of(error)}")) from error
 
 
-async def _welcome(transport: SpaceTransport, url: str) -> SpaceEnvelope:
+async def _welcome(transport: SpaceTransport, url: str) -> messages.SpaceEnvelope:
     while (arrival := await transport.receive()) is not None:
-        if not isinstance(arrival, SpaceEnvelope):
+        if not isinstance(arrival, messages.SpaceEnvelope):
             continue
         if arrival.kind == "system/welcome":
             return arrival
         if arrival.kind == "system/error":
-            raise SpaceError(object_of(arrival.payload), is_join=True)
+            raise messages.SpaceError(messages.object_of(arrival.payload), is_join=True)
     raise PenstockError(Refusal("Unreachable", f"{url} ended the connection before a welcome: {transport.reason}"))
 
 

@@ -14,71 +14,61 @@ from penstock.client.queue.delivery import Delivery
 from penstock.client.queue.live_view import Change, LiveView
 from penstock.client.queue.subscription import Subscription
 from penstock.client.queue.worker import check_concurrency
-from penstock.client.sync.twin import (
-    Closing,
-    IteratedTwin,
-    LoopThread,
-    Opening,
-    Twin,
-    blocking,
-    called,
-    mirrored,
-    parameters_of,
-)
+from penstock.client.sync import twin
 
 
-class SyncDelivery(Twin[Delivery]):
+class SyncDelivery(twin.Twin[Delivery]):
     """A delivered envelope; settle it with `ack`, `nack`, `release` or `term`.
 
     Until then the client extends its lease in the background.
     """
 
-    ack = blocking(Delivery[Any].ack)
-    nack = blocking(Delivery[Any].nack)
-    release = blocking(Delivery[Any].release)
-    term = blocking(Delivery[Any].term)
-    extend = blocking(Delivery[Any].extend)
-    reply = blocking(Delivery[Any].reply)
+    ack = twin.blocking(Delivery[Any].ack)
+    nack = twin.blocking(Delivery[Any].nack)
+    release = twin.blocking(Delivery[Any].release)
+    term = twin.blocking(Delivery[Any].term)
+    extend = twin.blocking(Delivery[Any].extend)
+    reply = twin.blocking(Delivery[Any].reply)
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost. Long work that never waits should call this; it sends nothing."""
         self._source.check()
 
-    id = mirrored[Delivery, str](lambda delivery: delivery.id)
-    type = mirrored[Delivery, str](lambda delivery: delivery.type)
-    corr = mirrored[Delivery, str | None](lambda delivery: delivery.corr)
-    sender = mirrored[Delivery, str | None](lambda delivery: delivery.sender)
-    stream = mirrored[Delivery, str](lambda delivery: delivery.stream)
-    seq = mirrored[Delivery, int](lambda delivery: delivery.seq)
-    attempt = mirrored[Delivery, int](lambda delivery: delivery.attempt)
-    lease_id = mirrored[Delivery, str](lambda delivery: delivery.lease_id)
-    lease_expires_at_ms = mirrored[Delivery, int | None](lambda delivery: delivery.lease_expires_at_ms)
-    body = mirrored[Delivery, bytes](lambda delivery: delivery.body)
-    envelope = mirrored[Delivery, dict[str, Any]](lambda delivery: delivery.envelope)
-    payload = mirrored[Delivery, Any](lambda delivery: delivery.payload)
-    is_settled = mirrored[Delivery, bool](lambda delivery: delivery.is_settled)
-    is_lost = mirrored[Delivery, bool](lambda delivery: delivery.is_lost)
-    has_replied = mirrored[Delivery, bool](lambda delivery: delivery.has_replied)
+    id = twin.mirrored[Delivery, str](lambda delivery: delivery.id)
+    type = twin.mirrored[Delivery, str](lambda delivery: delivery.type)
+    corr = twin.mirrored[Delivery, str | None](lambda delivery: delivery.corr)
+    sender = twin.mirrored[Delivery, str | None](lambda delivery: delivery.sender)
+    stream = twin.mirrored[Delivery, str](lambda delivery: delivery.stream)
+    seq = twin.mirrored[Delivery, int](lambda delivery: delivery.seq)
+    attempt = twin.mirrored[Delivery, int](lambda delivery: delivery.attempt)
+    lease_id = twin.mirrored[Delivery, str](lambda delivery: delivery.lease_id)
+    lease_expires_at_ms = twin.mirrored[Delivery, int | None](lambda delivery: delivery.lease_expires_at_ms)
+    body = twin.mirrored[Delivery, bytes](lambda delivery: delivery.body)
+    envelope = twin.mirrored[Delivery, dict[str, Any]](lambda delivery: delivery.envelope)
+    payload = twin.mirrored[Delivery, Any](lambda delivery: delivery.payload)
+    is_settled = twin.mirrored[Delivery, bool](lambda delivery: delivery.is_settled)
+    is_lost = twin.mirrored[Delivery, bool](lambda delivery: delivery.is_lost)
+    has_replied = twin.mirrored[Delivery, bool](lambda delivery: delivery.has_replied)
 
     def __repr__(self) -> str:
         return repr(self._source)
 
 
-def _deliveries(sources: list[Delivery], thread: LoopThread) -> list[SyncDelivery]:
+def _deliveries(sources: list[Delivery], thread: twin.LoopThread) -> list[SyncDelivery]:
     return [SyncDelivery(source, thread) for source in sources]
 
 
-class SyncSubscription(Opening, Twin[Subscription]):
+class SyncSubscription(twin.Opening, twin.Twin[Subscription]):
     """Deliveries of one stream: `for delivery in subscription`, best inside `with`, which releases unsettled deliveries at its end."""
 
-    close = blocking(Subscription[Any].close)
-    next_batch = blocking(Subscription.next_batch, _deliveries)
+    close = twin.blocking(Subscription[Any].close)
+    next_batch = twin.blocking(Subscription.next_batch, _deliveries)
 
-    stream = mirrored[Subscription, str](lambda subscription: subscription.stream)
-    credit = mirrored[Subscription, int](lambda subscription: subscription.credit)
-    lease_ms = mirrored[Subscription, int | None](lambda subscription: subscription.lease_ms)
-    batch = mirrored[Subscription, int](lambda subscription: subscription.batch)
-    is_open = mirrored[Subscription, bool](lambda subscription: subscription.is_open)
+    stream = twin.mirrored[Subscription, str](lambda subscription: subscription.stream)
+    credit = twin.mirrored[Subscription, int](lambda subscription: subscription.credit)
+    lease_ms = twin.mirrored[Subscription, int | None](lambda subscription: subscription.lease_ms)
+    batch = twin.mirrored[Subscription, int](lambda subscription: subscription.batch)
+    is_open = twin.mirrored[Subscription, bool](lambda subscription: subscription.is_open)
 
     def open(self) -> Self:
         """Subscribe, and wait for the server's confirmation. Iterating does this by itself."""
@@ -129,17 +119,17 @@ class SyncSubscription(Opening, Twin[Subscription]):
         return batch[0]
 
 
-class SyncLiveView(Opening, IteratedTwin[LiveView, Change]):
+class SyncLiveView(twin.Opening, twin.IteratedTwin[LiveView, Change]):
     """A view as it changes: `for change in view`, best inside `with`. `rows` is the table after the changes read so far."""
 
-    close = blocking(LiveView.close)
-    next_change = blocking(LiveView.next_change)
+    close = twin.blocking(LiveView.close)
+    next_change = twin.blocking(LiveView.next_change)
 
-    view = mirrored[LiveView, str](lambda live: live.view)
-    addr = mirrored[LiveView, str | None](lambda live: live.addr)
-    credit = mirrored[LiveView, int](lambda live: live.credit)
-    version = mirrored[LiveView, int](lambda live: live.version)
-    rows = mirrored[LiveView, dict[str, Any]](lambda live: live.rows)
+    view = twin.mirrored[LiveView, str](lambda live: live.view)
+    addr = twin.mirrored[LiveView, str | None](lambda live: live.addr)
+    credit = twin.mirrored[LiveView, int](lambda live: live.credit)
+    version = twin.mirrored[LiveView, int](lambda live: live.version)
+    rows = twin.mirrored[LiveView, dict[str, Any]](lambda live: live.rows)
 
     def open(self) -> Self:
         """Follow the view, and wait for its first snapshot. Iterating does this by itself."""
@@ -147,7 +137,7 @@ class SyncLiveView(Opening, IteratedTwin[LiveView, Change]):
         return self
 
 
-class SyncClient(Closing, Twin[Client]):
+class SyncClient(twin.Closing, twin.Twin[Client]):
     """A connection to Penstock for code without `async`; `connect_sync` makes one. Threads may share it.
 
     Example:
@@ -156,31 +146,31 @@ class SyncClient(Closing, Twin[Client]):
             print(sent.seq, sent.recipient)
     """
 
-    enqueue = blocking(Client.enqueue)
-    send = blocking(Client.send)
-    ask = blocking(Client.ask, SyncDelivery)
-    subscribe = called(Client.subscribe, SyncSubscription)
-    inbox = called(Client.inbox, SyncSubscription)
-    pull = blocking(Client.pull, _deliveries)
-    settle = blocking(Client.settle)
-    stats = blocking(Client.stats)
-    streams = blocking(Client.streams)
-    peek = blocking(Client.peek)
-    where = blocking(Client.where)
-    explain = blocking(Client.explain)
-    trigger = blocking(Client.trigger)
-    snapshot = blocking(Client.snapshot)
-    live = called(Client.live, SyncLiveView)
-    redrive = blocking(Client.redrive)
-    purge = blocking(Client.purge)
-    drop = blocking(Client.drop)
-    schemas = blocking(Client.schemas)
-    validate = blocking(Client.validate)
-    ping = blocking(Client.ping)
+    enqueue = twin.blocking(Client.enqueue)
+    send = twin.blocking(Client.send)
+    ask = twin.blocking(Client.ask, SyncDelivery)
+    subscribe = twin.called(Client.subscribe, SyncSubscription)
+    inbox = twin.called(Client.inbox, SyncSubscription)
+    pull = twin.blocking(Client.pull, _deliveries)
+    settle = twin.blocking(Client.settle)
+    stats = twin.blocking(Client.stats)
+    streams = twin.blocking(Client.streams)
+    peek = twin.blocking(Client.peek)
+    where = twin.blocking(Client.where)
+    explain = twin.blocking(Client.explain)
+    trigger = twin.blocking(Client.trigger)
+    snapshot = twin.blocking(Client.snapshot)
+    live = twin.called(Client.live, SyncLiveView)
+    redrive = twin.blocking(Client.redrive)
+    purge = twin.blocking(Client.purge)
+    drop = twin.blocking(Client.drop)
+    schemas = twin.blocking(Client.schemas)
+    validate = twin.blocking(Client.validate)
+    ping = twin.blocking(Client.ping)
 
-    agent = mirrored[Client, str | None](lambda client: client.agent)
-    server = mirrored[Client, ServerHello](lambda client: client.server)
-    url = mirrored[Client, str](lambda client: client.url)
+    agent = twin.mirrored[Client, str | None](lambda client: client.agent)
+    server = twin.mirrored[Client, ServerHello](lambda client: client.server)
+    url = twin.mirrored[Client, str](lambda client: client.url)
 
     def close(self) -> None:
         """Close the connection and stop its thread."""
@@ -188,7 +178,7 @@ class SyncClient(Closing, Twin[Client]):
         self._thread.close()
 
 
-@parameters_of(connect)
+@twin.parameters_of(connect)
 def connect_sync(*args: Any, **kwargs: Any) -> SyncClient:
     """Connect to Penstock without `async`; the arguments are those of `connect`.
 
@@ -196,7 +186,7 @@ def connect_sync(*args: Any, **kwargs: Any) -> SyncClient:
         with penstock.connect_sync(agent="sam") as client:
             client.send("jen", {"text": "hello"})
     """
-    thread = LoopThread()
+    thread = twin.LoopThread()
 
     async def dial() -> Client:
         return await connect(*args, **kwargs)

@@ -18,18 +18,10 @@ from nacl import signing as ed25519
 from nacl.exceptions import BadSignatureError
 
 from penstock.core.errors import TABLE, Refusal
-from penstock.dialects.streamservice import encode
+from penstock.dialects.streamservice import encode, messages
 from penstock.dialects.streamservice.capnp_segments import REASONS, Message, WireError
 from penstock.dialects.streamservice.decode import read_register, read_response, signed_envelope
 from penstock.dialects.streamservice.encode import canonical
-from penstock.dialects.streamservice.messages import (
-    Claims,
-    RequestEnvelope,
-    ResponseEnvelope,
-    SignedEnvelope,
-    StreamRegister,
-    StreamScope,
-)
 from penstock.dialects.streamservice.nonces import AGE_MAX_MS, SKEW_MAX_MS, NonceCache, Verdict
 from penstock.dialects.streamservice.wire import KEY_SIZE, SIGNATURE_SIZE, FrameFault, Register, is_topic
 
@@ -170,7 +162,7 @@ class Registrar:
         verdict = self.nonces.take(signer, envelope.nonce, envelope.timestamp_ms, now_ms)
         return _NONCE_REFUSALS[verdict] or self._decide(signed, now_ms)
 
-    def _decide(self, signed: SignedEnvelope, now_ms: int) -> Registration | Refusal:
+    def _decide(self, signed: messages.SignedEnvelope, now_ms: int) -> Registration | Refusal:
         register = read_register(signed.envelope.payload)
         if isinstance(register, FrameFault):
             return Refusal("InvalidRequest", f"the payload is no registration: {register.message}", ref="payload")
@@ -236,7 +228,7 @@ def seconds(time: int) -> int:
     return time // 1000 if time > MILLISECONDS_FROM else time
 
 
-def sign(envelope: RequestEnvelope, key: SigningKey) -> bytes:
+def sign(envelope: messages.RequestEnvelope, key: SigningKey) -> bytes:
     """A SignedEnvelope, ready to be sent."""
     data = canonical(Message(encode.request(envelope)).root())
     return encode.signed(envelope, key.sign(data), key.public)
@@ -244,15 +236,15 @@ def sign(envelope: RequestEnvelope, key: SigningKey) -> bytes:
 
 def sign_registration(topic: str, exp_s: int, key: SigningKey, *, nonce: bytes, now_ms: int, sub: str) -> bytes:
     """A registration of one topic, with claims for that topic only."""
-    claims = Claims(sub, exp_s, now_ms // 1000, (StreamScope(*PUBLISH, topic),))
-    payload = encode.register(StreamRegister(topic, exp_s))
-    return sign(RequestEnvelope(payload, nonce, now_ms, claims), key)
+    claims = messages.Claims(sub, exp_s, now_ms // 1000, (messages.StreamScope(*PUBLISH, topic),))
+    payload = encode.register(messages.StreamRegister(topic, exp_s))
+    return sign(messages.RequestEnvelope(payload, nonce, now_ms, claims), key)
 
 
 def sign_response(request_id: int, payload: bytes, key: SigningKey) -> bytes:
     """An answer whose signature covers the request's number and the payload."""
     signature = key.sign(_response_data(request_id, payload))
-    return encode.response(ResponseEnvelope(request_id, payload, signature, key.public))
+    return encode.response(messages.ResponseEnvelope(request_id, payload, signature, key.public))
 
 
 def check_response(frame: bytes, request_id: int, trust: TrustStore) -> bytes | Refusal:

@@ -19,14 +19,7 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS, OPERATOR, TOKEN_BYTES, Principal, require, token_text
 from penstock.server.config.load import Config, ConfigError
 from penstock.server.config.sections import AuthSection, TokenSection
-from penstock.server.files.addresses import (
-    HostPort,
-    client_address,
-    is_among,
-    is_loopback,
-    parse_control,
-    parse_network,
-)
+from penstock.server.files import addresses
 from penstock.server.files.secret_files import digest_of, write_private
 
 UNIX_PEER = "unix"
@@ -158,11 +151,11 @@ class Guard:
         self._tokens_configured = bool(config.auth.tokens) or not config.serves_courier
         self.allows_anonymous = config.auth.allow_anonymous
         self.origins = tuple(origin for text in config.listen.origins if (origin := _origin(text)))
-        self._proxies = tuple(parse_network(text) for text in config.listen.trusted_proxies)
+        self._proxies = tuple(addresses.parse_network(text) for text in config.listen.trusted_proxies)
 
     def is_proxy(self, peer: str) -> bool:
         """Whether a peer is a trusted proxy."""
-        return is_among(peer, self._proxies)
+        return addresses.is_among(peer, self._proxies)
 
     def is_listed(self, origin: str) -> bool:
         """Whether the config lists this site."""
@@ -172,13 +165,13 @@ class Guard:
         """The address of the client behind trusted proxies."""
         if not self._proxies:
             return peer
-        return client_address(peer, headers.get("X-Forwarded-For"), self._proxies)
+        return addresses.client_address(peer, headers.get("X-Forwarded-For"), self._proxies)
 
     def check_peer(self, peer_ip: str | None, bind_is_loopback: bool) -> Refusal | None:
         """Why an anonymous peer is refused; call it for anonymous principals only."""
         if self.allows_anonymous:
             return None
-        if peer_ip == UNIX_PEER or (bind_is_loopback and peer_ip is not None and is_loopback(peer_ip)):
+        if peer_ip == UNIX_PEER or (bind_is_loopback and peer_ip is not None and addresses.is_loopback(peer_ip)):
             return None
         return Refusal("Unauthorized", "without a token only peers on this machine are served")
 
@@ -200,7 +193,7 @@ class Guard:
     def is_local_name(self, host: str | None) -> bool:
         """Whether `Host` is a loopback name; a request without `Host` does not come from a page."""
         name = None if host is None else _host_name(host)
-        return host is None or (name is not None and is_loopback(name))
+        return host is None or (name is not None and addresses.is_loopback(name))
 
     def check_origin(self, host: str | None, origin: str | None) -> Refusal | None:
         """Why a page of another site is refused."""
@@ -234,9 +227,9 @@ def start_check(
         raise ConfigError([f"auth.allowAnonymous conflicts with minted tokens; {hint}"])
     if config.auth.tokens or minted or config.auth.allow_anonymous or not config.serves_courier:
         return
-    open_doors = [f"http on `{host}`" for host in http_hosts if not is_loopback(host)]
-    address = parse_control(control) if control is not None else None
-    if isinstance(address, HostPort) and not is_loopback(address.host):
+    open_doors = [f"http on `{host}`" for host in http_hosts if not addresses.is_loopback(host)]
+    address = addresses.parse_control(control) if control is not None else None
+    if isinstance(address, addresses.HostPort) and not addresses.is_loopback(address.host):
         open_doors.append(f"control on `{address}`")
     if open_doors:
         hint = "hint: add `auth.tokens` or mint one with `penstock token new`, listen on `localhost`, or set `auth.allowAnonymous: true`"

@@ -5,16 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from penstock.core import health
 from penstock.core.clock import Now
-from penstock.core.health import (
-    Health,
-    PartHealth,
-    disk_finding,
-    doors_finding,
-    journal_finding,
-    lake_finding,
-    relay_finding,
-)
 from penstock.core.scopes import UNAUTHENTICATED
 from penstock.journal.log import FULL_BYTES, MARGIN_BYTES, RESERVE_BYTES
 from penstock.server.http.request import Request
@@ -27,15 +19,15 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 """How often the parts are looked at."""
 _LEVELS = {"failed": logs.error, "degraded": logs.warning}
-_OFF = PartHealth("off", "off on this server")
-_IN_MEMORY = PartHealth("off", "in memory: envelopes do not survive a restart")
+_OFF = health.PartHealth("off", "off on this server")
+_IN_MEMORY = health.PartHealth("off", "in memory: envelopes do not survive a restart")
 
 
 class HealthMonitor:
     """The health of one server."""
 
     def __init__(self) -> None:
-        self.health = Health()
+        self.health = health.Health()
         self._slow: dict[str, int] = {}
         """Readers that were slow at the last look, and the bytes that they held."""
         self._unknown_tokens = 0
@@ -51,7 +43,7 @@ class HealthMonitor:
             self.look(services, services.runtime.scheduler.now(), is_turn=True)
             await asyncio.sleep(LOOK_S)
 
-    def look(self, services: HttpServices, now: Now, *, is_turn: bool = False) -> Health:
+    def look(self, services: HttpServices, now: Now, *, is_turn: bool = False) -> health.Health:
         """Look at every part now; only every `LOOK_S` for readers that stay slow."""
         archive, relay, pipeline = services.journal.archive, services.relay, services.pipeline()
         findings = {
@@ -64,18 +56,20 @@ class HealthMonitor:
         }
         if archive is not None:
             trouble = archive.journal.trouble or services.runtime.trouble
-            findings["journal"] = journal_finding(trouble, archive.health()["notice"], RESERVE_BYTES + MARGIN_BYTES)
-            findings["disk"] = disk_finding(*archive.journal.space, FULL_BYTES)
-            findings["lake"] = lake_finding(archive.lake_trouble)
+            findings["journal"] = health.journal_finding(
+                trouble, archive.health()["notice"], RESERVE_BYTES + MARGIN_BYTES
+            )
+            findings["disk"] = health.disk_finding(*archive.journal.space, FULL_BYTES)
+            findings["lake"] = health.lake_finding(archive.lake_trouble)
         if relay is not None:
-            findings["relay"] = relay_finding(relay.is_up, relay.restarts, len(relay.topics), relay.last_failure)
+            findings["relay"] = health.relay_finding(relay.is_up, relay.restarts, len(relay.topics), relay.last_failure)
         for name in self.health.update(now.wall_us, findings):
             found = findings[name]
             log = _LEVELS.get(found.state, logs.event)
             log("health.changed", part=name, state=found.state, reason=found.reason, action=found.action or None)
         return self.health
 
-    def _doors(self, services: HttpServices, now: Now, *, is_turn: bool) -> PartHealth:
+    def _doors(self, services: HttpServices, now: Now, *, is_turn: bool) -> health.PartHealth:
         runtime = services.runtime
         if services.tokens.unknown > self._unknown_tokens:
             self._unknown_tokens = services.tokens.unknown
@@ -88,7 +82,7 @@ class HealthMonitor:
         ]
         if is_turn:
             self._slow = slow
-        return doors_finding(
+        return health.doors_finding(
             len(runtime.connections),
             is_draining=runtime.commit_log.draining,
             is_full=services.entrance.open >= services.entrance.room,
@@ -97,7 +91,7 @@ class HealthMonitor:
         )
 
 
-def health(services: HttpServices, request: Request) -> Reply:
+def overall(services: HttpServices, request: Request) -> Reply:
     """Whether the server accepts work, and how each part is; 503 while it refuses new envelopes or drains."""
     archive, found = services.journal.archive, services.health.look(services, request.now)
     body = services.runtime.health(request.now)

@@ -174,7 +174,7 @@ ROUTES = (
     Route("GET", "/v1/control", "control", "WebSocket: Control v1 lines",
           None, query=AnyQuery, socket=sockets.ControlUpgrade),
     Route("GET", "/health", "health", "Whether the server accepts work, and the state of each part",
-          health.health, query=AnyQuery, answer=answers.HEALTH, is_open=True),
+          health.overall, query=AnyQuery, answer=answers.HEALTH, is_open=True),
     Route("GET", "/health/live", "health_live", "Whether the process runs, for a supervisor that restarts it",
           health.live, query=AnyQuery, answer=answers.LIVE, is_open=True),
     Route("GET", "/metrics", "prometheus", "Metrics for Prometheus",

@@ -18,14 +18,7 @@ from msgspec.structs import asdict, replace
 from penstock.core.clock import rfc3339
 from penstock.core.patterns import matches
 from penstock.dialects.courier.wire.envelopes import inbox
-from penstock.ipc.pipeline import (
-    AnyAlertRule,
-    DeadLetterRule,
-    LatencyRule,
-    RateRule,
-    SilenceRule,
-    TriggerFailureRule,
-)
+from penstock.ipc import pipeline
 from penstock.spark.lake.schemas import ALERTS
 from penstock.spark.lake_tables.expressions import OWN_SENDER
 from penstock.spark.lake_tables.minutes import MINUTE_US, is_final
@@ -101,7 +94,7 @@ def alert_id(rule: str, subject: str, window_start: int) -> str:
 # Minutes of streams and triggers
 
 
-def breaches(minutes: DataFrame, rules: Sequence[AnyAlertRule], subject: str = "channel") -> DataFrame:
+def breaches(minutes: DataFrame, rules: Sequence[pipeline.AnyAlertRule], subject: str = "channel") -> DataFrame:
     """The minutes that break a rule, as the fields of `Breach`; `minutes` are rows of `queue_minutes` of one journal.
 
     With `trigger` as the subject they are rows of `trigger_minutes`. Rules on other subjects are ignored. Counts only grow, so a running
@@ -126,7 +119,7 @@ def _breach(rule: Column, severity: Column, value: Column, threshold: Column) ->
     return [column.alias(name) for column, name in zip(columns, Breach._fields, strict=True)]
 
 
-def _broken(rule: AnyAlertRule, subject: str) -> Column | None:
+def _broken(rule: pipeline.AnyAlertRule, subject: str) -> Column | None:
     """The breach of a rule in a row of minutes, as a struct; null if there is none."""
     from pyspark.sql import functions as f
 
@@ -134,15 +127,15 @@ def _broken(rule: AnyAlertRule, subject: str) -> Column | None:
     if meant is None:
         return None
     match rule:
-        case RateRule():
+        case pipeline.RateRule():
             value, is_known = f.col("enqueued"), f.lit(True)
-        case TriggerFailureRule():
+        case pipeline.TriggerFailureRule():
             value, is_known = f.col("failed"), f.lit(True)
-        case DeadLetterRule():
+        case pipeline.DeadLetterRule():
             value, is_known = f.col("dead"), f.lit(True)
-        case LatencyRule():
+        case pipeline.LatencyRule():
             value, is_known = f.col("wait_p95_ms"), f.col("final")
-        case SilenceRule():
+        case pipeline.SilenceRule():
             return None
     value = value.cast("double")
     row = f.struct(
@@ -175,7 +168,7 @@ class _Window(NamedTuple):
 
 def episodes(
     journal: str,
-    rules: Sequence[AnyAlertRule],
+    rules: Sequence[pipeline.AnyAlertRule],
     known: Iterable[Alert],
     found: Iterable[Breach],
     until_us: int,
@@ -188,7 +181,7 @@ def episodes(
     by_id = {rule.id: rule for rule in rules}
     windows: dict[tuple[str, str], list[_Window]] = {}
     for alert in known:
-        if not isinstance(by_id.get(alert.rule), SilenceRule):
+        if not isinstance(by_id.get(alert.rule), pipeline.SilenceRule):
             window = _Window(alert.window_start, alert.window_end, alert.value, alert.threshold, alert.severity, alert)
             windows.setdefault((alert.rule, alert.subject), []).append(window)
     for breach in found:
@@ -226,7 +219,7 @@ def _runs(pieces: list[_Window]) -> list[list[_Window]]:
 
 
 def _episode(
-    journal: str, rule: AnyAlertRule | None, rule_id: str, subject: str, run: list[_Window], until_us: int
+    journal: str, rule: pipeline.AnyAlertRule | None, rule_id: str, subject: str, run: list[_Window], until_us: int
 ) -> Alert:
     start_us, end_us = run[0].start_us, max(window.end_us for window in run)
     before = run[0].alert
@@ -235,7 +228,7 @@ def _episode(
     if before is not None:
         fired_at = before.fired_at
     else:
-        fired_at = start_us + MINUTE_US if isinstance(rule, LatencyRule) else start_us
+        fired_at = start_us + MINUTE_US if isinstance(rule, pipeline.LatencyRule) else start_us
     alert = Alert(
         journal=journal,
         id=alert_id(rule_id, subject, start_us),
@@ -259,7 +252,7 @@ def _episode(
 
 def silences(
     journal: str,
-    rules: Sequence[AnyAlertRule],
+    rules: Sequence[pipeline.AnyAlertRule],
     last_seen: Mapping[str, int],
     acts: Iterable[Act],
     known: Iterable[Alert],
@@ -270,14 +263,14 @@ def silences(
     A silence that has ended is an alert too, so the result does not depend on when the rules are evaluated. `now_us` must not be later
     than the rows that have been read: an agent whose rows are still waiting is not silent.
     """
-    watched = [rule for rule in rules if isinstance(rule, SilenceRule)]
+    watched = [rule for rule in rules if isinstance(rule, pipeline.SilenceRule)]
     ids = {rule.id: rule for rule in watched}
     before = {alert.id: alert for alert in known if alert.rule in ids}
     firing = {(a.rule, a.subject, a.window_start): a for a in before.values() if a.state == "firing"}
     seen = dict(last_seen)
     made: dict[str, Alert] = {}
 
-    def note(rule: SilenceRule, agent: str, from_us: int, ended_us: int | None) -> None:
+    def note(rule: pipeline.SilenceRule, agent: str, from_us: int, ended_us: int | None) -> None:
         alert = _silence(journal, rule, agent, from_us, ended_us)
         made[alert.id] = alert
 
@@ -301,13 +294,13 @@ def silences(
     return changed, seen
 
 
-def _watching(rules: Iterable[SilenceRule], agent: str) -> list[SilenceRule]:
+def _watching(rules: Iterable[pipeline.SilenceRule], agent: str) -> list[pipeline.SilenceRule]:
     if agent.startswith(UNWATCHED):
         return []
     return [rule for rule in rules if matches(rule.agent, agent)]
 
 
-def _silence(journal: str, rule: SilenceRule, agent: str, from_us: int, ended_us: int | None) -> Alert:
+def _silence(journal: str, rule: pipeline.SilenceRule, agent: str, from_us: int, ended_us: int | None) -> Alert:
     fired_us = from_us + rule.for_ms * 1000
     alert = Alert(
         journal=journal,
@@ -330,22 +323,22 @@ def _silence(journal: str, rule: SilenceRule, agent: str, from_us: int, ended_us
 # Messages and envelopes
 
 
-def message(alert: Alert, rule: AnyAlertRule | None) -> str:
+def message(alert: Alert, rule: pipeline.AnyAlertRule | None) -> str:
     """The text of an alert. While it fires, the text has no number that may still grow."""
     subject, start = f"`{alert.subject}`", rfc3339(alert.window_start)
     limit = f"{alert.threshold:g}"
-    if isinstance(rule, SilenceRule):
+    if isinstance(rule, pipeline.SilenceRule):
         if alert.state == "firing":
             return f"{subject} has done nothing since {start}, for more than {limit} ms"
         return f"{subject} did nothing for {alert.value:g} ms, from {start} on; {limit} ms are allowed"
     match rule:
-        case RateRule():
+        case pipeline.RateRule():
             what = "envelopes enqueued in a minute"
-        case LatencyRule():
+        case pipeline.LatencyRule():
             what = "ms of waiting at the 95th percentile"
-        case DeadLetterRule():
+        case pipeline.DeadLetterRule():
             what = "dead letters in a minute"
-        case TriggerFailureRule():
+        case pipeline.TriggerFailureRule():
             what = "failed firings in a minute"
         case None:
             what = f"by the rule `{alert.rule}`"

@@ -19,16 +19,7 @@ from penstock.core.names import stream_problem
 from penstock.core.records import Record, shared
 from penstock.core.rules.rule_set import Emission, Failure, Moment, Rule
 from penstock.core.tenants import split
-from penstock.dialects.courier.triggers.config import (
-    Action,
-    EmitAction,
-    EnrichAction,
-    NotifyAction,
-    RouteAction,
-    Texts,
-    Trigger,
-    When,
-)
+from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.templates import MissingError, TemplateText, TemplateTree
 
 SYSTEM = "system/courier"
@@ -104,7 +95,7 @@ class TriggerEnvelope:
 class TriggerScript:
     """The conditions and actions of one rule."""
 
-    def __init__(self, trigger: Trigger, limits: Limits) -> None:
+    def __init__(self, trigger: config.Trigger, limits: Limits) -> None:
         self._trigger = trigger
         self._limits = limits
         self._tags = _texts(trigger.when.tags)
@@ -116,7 +107,7 @@ class TriggerScript:
         self._writers = [
             _writer(trigger, number, action, limits)
             for number, action in enumerate(trigger.do)
-            if not isinstance(action, EnrichAction)
+            if not isinstance(action, config.EnrichAction)
         ]
         self._enrichers = [
             (
@@ -124,7 +115,7 @@ class TriggerScript:
                 TemplateTree(action.payload, is_strict=trigger.strict),
             )
             for action in trigger.do
-            if isinstance(action, EnrichAction)
+            if isinstance(action, config.EnrichAction)
         ]
 
     def fits(self, source: TriggerEnvelope) -> bool:
@@ -211,7 +202,7 @@ def _equal(found: Any, wanted: Any) -> bool:
     return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
 
 
-def _texts(texts: Texts | msgspec.UnsetType) -> tuple[str, ...] | None:
+def _texts(texts: config.Texts | msgspec.UnsetType) -> tuple[str, ...] | None:
     if texts is UNSET:
         return None
     return (texts,) if isinstance(texts, str) else tuple(texts)
@@ -220,7 +211,7 @@ def _texts(texts: Texts | msgspec.UnsetType) -> tuple[str, ...] | None:
 class _Route:
     """Writes the envelope itself to another stream."""
 
-    def __init__(self, trigger: Trigger, action: RouteAction, limits: Limits) -> None:
+    def __init__(self, trigger: config.Trigger, action: config.RouteAction, limits: Limits) -> None:
         self._rule = trigger.id
         self._to = TemplateText(action.to, is_strict=trigger.strict)
         self._moves = action.mode == "move"
@@ -244,11 +235,13 @@ class _Route:
 class _Letter:
     """Writes an envelope of the rule's own."""
 
-    def __init__(self, trigger: Trigger, number: int, action: NotifyAction | EmitAction, limits: Limits) -> None:
+    def __init__(
+        self, trigger: config.Trigger, number: int, action: config.NotifyAction | config.EmitAction, limits: Limits
+    ) -> None:
         self._rule = trigger.id
         self._number = number
         self._limits = limits
-        self._is_notice = isinstance(action, NotifyAction)
+        self._is_notice = isinstance(action, config.NotifyAction)
         self._to = TemplateText(action.to, is_strict=trigger.strict)
         self._type = TemplateText(action.type, is_strict=trigger.strict)
         self._payload = TemplateTree(action.payload, is_strict=trigger.strict)
@@ -343,16 +336,16 @@ def _address(to: TemplateText, source: TriggerEnvelope, moment: Moment, limits: 
     return name
 
 
-def _writer(trigger: Trigger, number: int, action: Action, limits: Limits) -> _Route | _Letter:
-    if isinstance(action, RouteAction):
+def _writer(trigger: config.Trigger, number: int, action: config.Action, limits: Limits) -> _Route | _Letter:
+    if isinstance(action, config.RouteAction):
         return _Route(trigger, action, limits)
-    assert isinstance(action, NotifyAction | EmitAction)
+    assert isinstance(action, config.NotifyAction | config.EmitAction)
     return _Letter(trigger, number, action, limits)
 
 
-def rule_of(trigger: Trigger, limits: Limits, *, at_run_time: bool = False) -> Rule:
+def rule_of(trigger: config.Trigger, limits: Limits, *, at_run_time: bool = False) -> Rule:
     """A checked rule for the engine."""
-    when: When = trigger.when
+    when: config.When = trigger.when
     return Rule(
         id=trigger.id,
         hook=trigger.hook,
@@ -361,8 +354,8 @@ def rule_of(trigger: Trigger, limits: Limits, *, at_run_time: bool = False) -> R
         channels=_texts(when.to),
         kinds=_texts(when.type),
         senders=_texts(when.from_),
-        enriches=any(isinstance(action, EnrichAction) for action in trigger.do),
-        acts=any(not isinstance(action, EnrichAction) for action in trigger.do),
+        enriches=any(isinstance(action, config.EnrichAction) for action in trigger.do),
+        acts=any(not isinstance(action, config.EnrichAction) for action in trigger.do),
         enabled=trigger.enabled,
         origin="runtime" if at_run_time else "config",
         cooldown_us=trigger.limits.cooldown_ms * 1_000,
