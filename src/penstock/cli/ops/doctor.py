@@ -376,8 +376,7 @@ def _server(common: Common, file: Path, running: ServerEndpoints | None) -> Iter
         if error.code == "Unreachable" and not is_expected:
             yield CheckResult("server", "info", "none is running here")
         else:
-            hint = error.refusal.hint or error.refusal.kind.hint
-            yield CheckResult("server", "failed", f"{error.code}: {error.refusal.message}; {hint}")
+            yield CheckResult("server", "failed", f"{error.code}: {error.message}; {error.hint}")
         return
     yield CheckResult("server", "ok", answer)
     yield CheckResult("redeliveries", "failed" if hot else "ok", "; ".join(hot) or "no envelope fails again and again")

@@ -118,10 +118,8 @@ class Queries(ABC):
         try:
             return msgspec.json.decode(result, type=answer)
         except msgspec.ValidationError as error:
-            message, hint = (
-                f"the answer to `{kind}` cannot be read: {error}",
-                "server and client differ in their version",
-            )
+            message = f"the answer to `{kind}` cannot be read: {error}"
+            hint = "server and client differ in their version"
             raise PenstockError(Refusal("Unsupported", message, hint=hint)) from None
 
     async def _stream_of(self, id_: str | None, *, is_dead_letter: bool = False) -> str:

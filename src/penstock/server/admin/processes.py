@@ -96,14 +96,11 @@ def _processes(pid: int) -> list[ProcessRow]:
             # The name in parentheses may contain spaces; the fields after it do not.
             fields = folder.joinpath("stat").read_text().rpartition(")")[2].split()
             waiting += [int(child) for task in folder.glob("task/*/children") for child in task.read_text().split()]
-            name = (
-                _name(folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0"))
-                if found
-                else "server"
-            )
+            command = folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:  # it has ended
             continue
         cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
+        name = _name(command) if found else "server"
         found.append(ProcessRow(int(folder.name), name, int(fields[21]) * _PAGE, cpu_s, int(fields[17])))
     return found
 

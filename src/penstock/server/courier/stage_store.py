@@ -84,9 +84,8 @@ class Staging:
         refusal = staged_envelopes.part_problem(name) or stage.unknown_app(machine, source.memory)
         if refusal is not None:
             return refusal
-        ends = body.count(
-            b"\n"
-        )  # counted first: a body may have millions, and may have as many blank lines as envelopes
+        # Counted first: a body may have millions, and may have as many blank lines as envelopes.
+        ends = body.count(b"\n")
         lines = [line for line in body.split(b"\n") if line.strip()] if ends <= 2 * limits.batch_max else []
         if not 0 < len(lines) <= limits.batch_max:
             message = f"a part has 1 to {limits.batch_max} envelopes, one a line, not {len(lines) or ends}"
