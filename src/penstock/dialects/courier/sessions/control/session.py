@@ -27,7 +27,8 @@ from penstock.dialects.courier.operations.redrive_and_purge import drop, purge_s
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control import frames
-from penstock.dialects.courier.sessions.control.runs import ReadFrame, Reads, Runs, deny, error_line, ok_line
+from penstock.dialects.courier.sessions.control.reads import ReadFrame, Reads
+from penstock.dialects.courier.sessions.control.runs import Runs, deny, error_line, ok_line
 from penstock.dialects.courier.sessions.control.subscriptions import Subscriptions
 from penstock.dialects.courier.sessions.live import Followers
 from penstock.dialects.courier.sessions.message_session import FloodLimiter, StrikeCounter
