@@ -168,7 +168,7 @@ def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path, visit: Visiting) -
             assert Http(server.http).post("/v1/enqueue", body).code == "JournalUnavailable"
             page = visit(server).sign_in()
             attention = page.get_by_role("status").filter(has_text="Journal: the disk is full")
-            expect(attention).to_contain_text("free some space")
+            expect(attention).to_contain_text("20.0 MiB of free space")
             expect(page.get_by_role("list", name="Services")).to_contain_text("down")
         expect(attention).to_have_count(0)
     finally:

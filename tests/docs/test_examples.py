@@ -133,7 +133,7 @@ def test_the_sensor_example_says_why_the_pipeline_fails(copied: Path) -> None:
         command, env=environment(JAVA_HOME="/nowhere"), capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 1
-    assert re.match(r"error: Spark has halted: JAVA_HOME is `/nowhere`.*\nhint: .*`penstock doctor`", done.stderr)
+    assert re.match(r"error: Spark has halted: JAVA_HOME is `/nowhere`.*\nhint: .*correct JAVA_HOME", done.stderr)
     [(host, port)] = re.findall(r"the server is at http://(\S+):(\d+);", done.stdout)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)))

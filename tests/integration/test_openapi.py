@@ -122,7 +122,7 @@ REQUESTS = {
     "pull": {"stream": STREAM, "lease_ms": 3_600_000},
     "settle": {"id": "c", "op": "extend", "stream": STREAM},
     "redrive": {"stream": STREAM},
-    "drop": {"stream": STREAM, "ids": ["d"]},
+    "drop": {"stream": STREAM, "ids": ["later"]},
     "purge": {"stream": STREAM},
     "schemas_validate": {"envelope": {"schema": "some/number@v1", "payload": 1}},
     "stage_commit": {"parts": []},
