@@ -122,7 +122,7 @@ REQUESTS = {
     "pull": {"stream": STREAM, "lease_ms": 3_600_000},
     "settle": {"id": "c", "op": "extend", "stream": STREAM},
     "redrive": {"stream": STREAM},
-    "drop": {"stream": STREAM, "ids": ["later"]},
+    "drop": {"stream": STREAM, "ids": ["unwanted"]},
     "purge": {"stream": STREAM},
     "schemas_validate": {"envelope": {"schema": "some/number@v1", "payload": 1}},
     "stage_commit": {"parts": []},
@@ -156,6 +156,8 @@ def test_every_documented_route_answers_as_documented(target, described, session
     operator = Http(target.http, token)
     if route.name == "token_revoke":
         operator.post("/v1/tokens", REQUESTS["token_mint"])
+    if route.name == "drop":
+        operator.enqueue(STREAM, "unwanted")
     body = REQUESTS.get(route.name) or LINES.get(route.name, schemathesis.core.NOT_SET)
     if route.name == "console_sign_in":
         body = {"token": token}
