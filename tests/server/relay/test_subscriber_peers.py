@@ -40,7 +40,7 @@ def total(run: Running) -> int:
 
 
 def cut(run: Running) -> int:
-    return run.service._subscribers.peers.cut
+    return run.service._subscribers.peers.cut["subscriptions"]
 
 
 @pytest.mark.promise(

@@ -207,7 +207,8 @@ def answer_refused(register: Register, refusal: Refusal) -> tuple[bytes, bytes] 
     wanted = read_register(envelope.payload)
     if isinstance(wanted, FrameFault) or not is_topic(wanted.topic.encode()):
         return None
-    return wanted.topic.encode(), REFUSED_MARK + envelope.nonce + msgspec.json.encode(refusal)
+    members = {name: value for name, value in msgspec.structs.asdict(refusal).items() if value is not None}
+    return wanted.topic.encode(), REFUSED_MARK + envelope.nonce + msgspec.json.encode(members)
 
 
 def read_refused(answer: bytes, nonce: bytes) -> Refusal | None:

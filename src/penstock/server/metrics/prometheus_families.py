@@ -218,10 +218,10 @@ def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: 
             "penstock_relay_held_bytes": figures.bytes,
             "penstock_relay_observations_dropped": figures.dropped,
             "penstock_relay_facts_dropped": figures.facts_dropped + relay.facts_dropped,
-            "penstock_relay_peers_cut": figures.peers_cut,
             "penstock_relay_reopened": figures.reopened,
         }
         more = labelled(figures.refused.items(), {"relay_refusals": lambda count: count})
+        more += labelled(figures.peers_cut.items(), {"relay_peers_cut": lambda count: count})
     if per_topic:
         topics = {f"relay_topic_{name}": attrgetter(name) for name in ("messages", "bytes", "waiting")}
         more += labelled(islice(relay.topics.items(), topics_max), topics)

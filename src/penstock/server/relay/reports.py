@@ -105,8 +105,8 @@ class RelayTotals(msgspec.Struct, tag="figures", array_like=True, frozen=True):
     facts_dropped: int = 0
     refused: dict[str, int] = {}
     """Refused messages, registrations and subscriptions, by reason."""
-    peers_cut: int = 0
-    """Subscribers disconnected because they held too many subscriptions."""
+    peers_cut: dict[str, int] = {}
+    """Subscribers disconnected, by reason."""
     reopened: int = 0
     """Times all peers were disconnected to free memory."""
 

@@ -34,7 +34,7 @@ class TopicStats:
         """Number of refusals by reason; the reasons are few."""
         self.dropped = 0
         self.facts_dropped = 0
-        self.peers_cut = 0
+        self.peers_cut: dict[str, int] = {}
         self.reopened = 0
 
     def refuse(self, reason: str) -> None:
@@ -120,7 +120,7 @@ class TopicStats:
                 self.dropped,
                 self.facts_dropped,
                 dict(self.refused),
-                self.peers_cut,
+                dict(self.peers_cut),
                 self.reopened,
             )
         )

@@ -21,6 +21,8 @@ SCANNED_MAX = 64
 """Holders of one name that are checked for the one that disconnected."""
 
 
+MESSAGES_MAX = 4
+"""Requests to resume that one peer may send as messages within a second."""
 UNIT = 65
 """Bytes of a subscription to a topic; a longer name counts as several subscriptions."""
 _LOST = -1
@@ -67,8 +69,11 @@ class SubscriberPeers:
         """Who is subscribed to a name, granted or not."""
         self.total = 0
         """Subscriptions of all peers that are not cut."""
-        self.cut = 0
-        """Peers that were disconnected."""
+        self.cut = {"subscriptions": 0, "message": 0, "mixed": 0, "memory": 0}
+        """Peers that were disconnected, by reason."""
+        self._second = 0
+        self._senders: dict[int, tuple[SubscriberPeer, int]] = {}
+        """Peers that sent messages in this second, and how many."""
 
     def find(self, frame: zmq.Frame) -> SubscriberPeer | None:
         """The sender of a frame; None if libzmq made it, because a peer disconnected."""
@@ -78,7 +83,8 @@ class SubscriberPeers:
             return None
         try:
             inode = os.fstat(descriptor).st_ino
-            return self._peers.get(inode) or SubscriberPeer(inode, descriptor)
+            sender = self._senders.get(inode)
+            return self._peers.get(inode) or (sender[0] if sender else SubscriberPeer(inode, descriptor))
         except OSError:
             return SubscriberPeer(0, _LOST)
 
@@ -94,10 +100,14 @@ class SubscriberPeers:
             return
         self.total += _units(name)
         if peer.is_bounded and peer.count > self._peer_max:
-            self.disconnect(peer)
+            self.disconnect(peer, "subscriptions")
         elif self.total > self._total_max:
             bounded = [each for each in self._peers.values() if each.is_bounded and not each.is_cut]
-            self.disconnect(max(bounded, key=lambda each: each.count, default=peer))
+            self.disconnect(max(bounded, key=lambda each: each.count, default=peer), "subscriptions")
+
+    def holds(self, peer: SubscriberPeer, name: bytes) -> bool:
+        """Whether a peer is connected and subscribed to a name, granted or not."""
+        return not peer.is_cut and peer in self._holders.get(name, ())
 
     def grant(self, peer: SubscriberPeer, name: bytes) -> bool:
         """Note that a subscription is granted; false if it was before."""
@@ -125,16 +135,24 @@ class SubscriberPeers:
             del self._peers[peer.inode]
         return was_granted
 
-    def disconnect(self, peer: SubscriberPeer) -> None:
+    def is_flood(self, peer: SubscriberPeer, second: int) -> bool:
+        """Count a message of a peer; whether it sends too many."""
+        if second != self._second:
+            self._second, self._senders = second, {}
+        count = self._senders.get(peer.inode, (peer, 0))[1] + 1
+        self._senders[peer.inode] = (peer, count)
+        return count > MESSAGES_MAX
+
+    def disconnect(self, peer: SubscriberPeer, reason: str) -> None:
         """Disconnect a peer. libzmq then unsubscribes it from each name, and drops what waits for it."""
         if not peer.is_cut:
-            self.cut += 1
+            self.cut[reason] += 1
             self.total -= peer.count
             peer.cut()
 
     def disconnect_all(self) -> None:
         for peer in list(self._peers.values()):
-            self.disconnect(peer)
+            self.disconnect(peer, "memory")
 
 
 def _units(name: bytes) -> int:

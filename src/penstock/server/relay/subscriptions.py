@@ -3,8 +3,9 @@
 Subscriptions are granted one by one (XPUB_MANUAL), so that an empty or short prefix receives nothing. A request to resume arrives on
 PULL or on XPUB: as a subscription to 0x02 and the framed request, which is never granted, or as a message that begins with 0x02.
 
-libzmq assigns the subscription behind such a message to another peer, so a grant could reach the wrong subscriber. The relay then grants
-nothing and disconnects the peer that subscribed, which reconnects and subscribes again.
+libzmq assigns the subscriptions behind such a message to the peers of later ones, until all are read; only the last one is assigned
+rightly. The relay therefore reads all, then grants those of the last peer. It disconnects the other peers, which reconnect and subscribe
+again. It also disconnects the sender of a message that is no request, or of too many requests.
 
 The socket stays open as long as the relay runs: libzmq aborts the process when a socket closes at the moment in which a peer disconnects
 that has received only some parts of a message (4.3.5, session_base.cpp).
@@ -73,6 +74,10 @@ class SubscriberSocket:
         """The latest answers to refused registrations, for publishers that subscribe after the answer."""
         self._is_unsure = False
         """A message was among the waiting subscriptions: libzmq may confuse their senders until all are read."""
+        self._pending: dict[tuple[SubscriberPeer, bytes], None] = {}
+        """Subscriptions since then."""
+        self._last: SubscriberPeer | None = None
+        """The peer that subscribed or unsubscribed last since then."""
 
     def _bind(self, settings: RelaySettings) -> str:
         xpub = self.socket
@@ -96,24 +101,43 @@ class SubscriberSocket:
             try:
                 arrived = xpub.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                self._is_unsure = False
+                self._end_unsure(now)
                 return
-            frame = arrived.bytes
-            is_message = frame[:1] not in (b"\x00", b"\x01")
-            if is_message:
+            frame, peer = arrived.bytes, self.peers.find(arrived)
+            if frame[:1] not in (b"\x00", b"\x01"):
                 self._is_unsure = True
-                self._take_request(now, frame)
-            elif frame[0] == 1:
-                self._take_subscription(now, self.peers.find(arrived), frame[1:])
+                requests += self._take_message(now, peer, frame)
             else:
-                self._take_unsubscription(now, self.peers.find(arrived), frame[1:])
-            if is_message or frame[:2] == b"\x01\x02":
-                requests += 1
-                if requests == REQUESTS:
-                    return
+                self._last = peer
+                if frame[0] == 1:
+                    self._take_subscription(now, peer, frame[1:])
+                    requests += frame[1:2] == b"\x02"
+                else:
+                    self._take_unsubscription(now, peer, frame[1:])
+            if requests == REQUESTS:
+                return
+
+    def _take_message(self, now: Now, peer: SubscriberPeer | None, frame: bytes) -> bool:
+        """Handle a request that came as a message, or disconnect its sender. True if it was handled."""
+        if peer is None or peer.is_cut:
+            return False
+        if not self.peers.is_flood(peer, now.us // 1_000_000) and self._take_request(now, frame):
+            return True
+        self.peers.disconnect(peer, "message")
+        return False
+
+    def _end_unsure(self, now: Now) -> None:
+        """All is read: grant what the last peer asked for, and disconnect the others, whose pipes are unknown."""
+        pending, self._pending, self._is_unsure = self._pending, {}, False
+        for peer, name in pending:
+            if peer is self._last and self.peers.holds(peer, name):
+                self._grant(now, peer, name)
+            else:
+                self._stats.refuse("mixed")
+                self.peers.disconnect(peer, "mixed")
 
     def _take_subscription(self, now: Now, peer: SubscriberPeer | None, name: bytes) -> None:
-        """Grant a subscription, unless its sender is unsure or holds too many."""
+        """Grant a subscription, unless its peer holds too many; while its sender is unsure, later."""
         if peer is None:
             return
         self.peers.add(peer, name)
@@ -124,33 +148,38 @@ class SubscriberSocket:
         elif not is_topic(name):
             self._stats.refuse("prefix")  # it would receive the messages of other topics
         elif self._is_unsure:
-            self._stats.refuse("mixed")
-            self.peers.disconnect(peer)
+            self._pending[peer, name] = None
         else:
-            messages = self._relay.subscribe(now, name)
-            if name in self._relay.topics or name in self._relay.early:
-                self.socket.set(zmq.SUBSCRIBE, name)
-            if not self.peers.grant(peer, name):  # a peer counts once, however often it asks for a replay
-                self._relay.unsubscribe(now, name)
-            self._stats.subscribers_changed(name, on=True)
-            if name in self.refusals:
-                self.answer(name, self.refusals[name])
-            self.send_all(messages)
+            self._grant(now, peer, name)
+
+    def _grant(self, now: Now, peer: SubscriberPeer, name: bytes) -> None:
+        messages = self._relay.subscribe(now, name)
+        if name in self._relay.topics or name in self._relay.early:
+            self.socket.set(zmq.SUBSCRIBE, name)
+        if not self.peers.grant(peer, name):  # a peer counts once, however often it asks for a replay
+            self._relay.unsubscribe(now, name)
+        self._stats.subscribers_changed(name, on=True)
+        if name in self.refusals:
+            self.answer(name, self.refusals[name])
+        self.send_all(messages)
 
     def _take_unsubscription(self, now: Now, peer: SubscriberPeer | None, name: bytes) -> None:
         """End a subscription that the peer holds; others cannot end it."""
+        if peer is not None:
+            self._pending.pop((peer, name), None)
         if self.peers.remove(peer, name):
             if not self._is_unsure:
                 self.socket.set(zmq.UNSUBSCRIBE, name)
             self._relay.unsubscribe(now, name)
             self._stats.subscribers_changed(name, on=False)
 
-    def _take_request(self, now: Now, frame: bytes) -> None:
+    def _take_request(self, now: Now, frame: bytes) -> bool:
         found = peek(frame[1:]) if frame[:1] == b"\x02" else FrameFault("unknown")
         if isinstance(found, Resume):
             self.resume(now, found)
-        else:
-            self._stats.refuse("upstream")
+            return True
+        self._stats.refuse("upstream")
+        return False
 
     def answer(self, topic: bytes, answer: bytes) -> None:
         """Answer a refused registration on its topic, now and when its publisher subscribes."""

@@ -45,6 +45,13 @@ TURN = 256
 BATCH_MAX = 128 * MIB
 """Bytes of one report."""
 KEY_FILE = "publisher.key"
+PEER_CUTS = {
+    "subscriptions": "too many subscriptions",
+    "message": "a message that is no request to resume, or too many requests",
+    "mixed": "subscribed behind another peer's message; it reconnects",
+    "memory": "too much memory",
+}
+"""Why the relay disconnects a subscriber, for the log."""
 LOCAL_SIGNER = "local"
 """Name of the signer whose key is in the run directory."""
 
@@ -201,8 +208,9 @@ class RelaySupervisor:
             case reports.RelayTotals():
                 before, self.figures = self.figures or report, report
                 self._propose_again()
-                if report.peers_cut > before.peers_cut:
-                    logs.warning("relay.peer_cut", peers=report.peers_cut, reason="too many subscriptions")
+                for reason, peers in report.peers_cut.items():
+                    if peers > before.peers_cut.get(reason, 0):
+                        logs.warning("relay.peer_cut", peers=peers, reason=PEER_CUTS[reason])
                 if report.reopened > before.reopened:
                     logs.warning("relay.reopened", times=report.reopened, reason="too much memory")
             case reports.RelayStopped():
