@@ -47,6 +47,19 @@ def test_the_oldest_stranger_makes_room_and_known_peers_stay() -> None:
     assert isinstance(closing(made, HERE), Arrival), "peers on this machine have a reserve"
 
 
+@pytest.mark.parametrize("strangers", [1_000, 2])
+def test_a_proxy_on_this_machine_does_not_get_the_reserve(strangers: int) -> None:
+    made = Entrance(lambda: Limits(unauthenticated_per_address_max=strangers), lambda peer: peer == HERE)
+    made.room = 3
+    for _ in range(100):
+        made.arrive(HERE, lambda: None)
+    assert made.open == 3 + CLOSING
+    made = entrance(room=3, strangers=strangers)
+    for _ in range(100):
+        made.arrive(FAR, lambda: None)
+    assert made.open == 3 + CLOSING, "connections that are evicted still have their descriptors"
+
+
 def test_a_burst_stops_while_evicted_connections_are_not_closed_yet() -> None:
     made = entrance(room=3)
     arrived = [made.arrive(HERE, lambda: None) for _ in range(100)]
@@ -56,13 +69,16 @@ def test_a_burst_stops_while_evicted_connections_are_not_closed_yet() -> None:
 
 def test_strangers_of_an_address_are_bounded_and_proxies_are_exempt() -> None:
     made = entrance(room=100, strangers=2)
-    first = made.arrive(FAR, lambda: None)
-    assert isinstance(first, Arrival) and isinstance(made.arrive(FAR, lambda: None), Arrival)
-    refusal = made.arrive(FAR, lambda: None)
-    assert isinstance(refusal, Refusal) and "unauthenticated_per_address_max" in refusal.message
+    closed: list[str] = []
+    first = made.arrive(FAR, lambda: closed.append("first"))
+    assert isinstance(first, Arrival) and isinstance(made.arrive(FAR, lambda: closed.append("second")), Arrival)
     first.known()
     first.known()
-    assert isinstance(made.arrive(FAR, lambda: None), Arrival)
+    assert isinstance(made.arrive(HERE, lambda: closed.append("of another address")), Arrival)
+    assert isinstance(made.arrive(FAR, lambda: closed.append("third")), Arrival) and not closed
+    for _ in range(2):
+        assert isinstance(made.arrive(FAR, lambda: closed.append("later")), Arrival)
+    assert closed == ["second", "third"] and made.refused == {"address": 2, "descriptors": 0, "evicted": 0}
     assert all(isinstance(made.arrive(PROXY, lambda: None), Arrival) for _ in range(5))
     assert isinstance(made.arrive("unix", lambda: None), Arrival)
 

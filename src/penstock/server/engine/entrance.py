@@ -1,8 +1,10 @@
 """Which connections are accepted: there must be a descriptor for them, and few of an address may be unauthenticated.
 
+When an address has too many, its oldest unauthenticated connection makes room for a new one.
+
 Some descriptors stay free for the journal, for sealing and for child processes. When connections have taken all others, the oldest
 that is not authenticated makes room for a new one; if there is none, the new one is refused. A few more descriptors are for
-peers on this machine, so that an operator can still connect.
+peers on this machine, so that an operator can still connect; a trusted proxy speaks for other machines and does not get them.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ class Entrance:
         self._is_proxy = is_proxy
         self._strangers: dict[Arrival, None] = {}
         """Unauthenticated ones, the oldest first."""
-        self._by_address: dict[str, int] = {}
+        self._by_address: dict[str, dict[Arrival, None]] = {}
+        """The same by address."""
         self._logged_s = 0.0
         self.room = connections_of(descriptor_limit())
         self.open = 0
@@ -90,24 +93,25 @@ class Entrance:
     def arrive(self, peer: str, close: Callable[[], None]) -> Arrival | Refusal:
         """Accept a connection, or say why not; `close` ends it at once."""
         address = payer_address(peer)
-        here = self._by_address.get(address, 0)
-        if here >= self._limits().unauthenticated_per_address_max and is_ip(peer) and not self._is_proxy(peer):
-            why = f"`{address}` has {here} connections that are not authenticated"
-            return self._refuse("address", f"{why}, and `limits.unauthenticated_per_address_max` allows no more")
-        above = self.open - self.room - LOCAL * (not is_ip(peer) or is_loopback(peer))
-        if above >= 0 and not (above < CLOSING and self._make_room()):
+        here, is_proxy = self._by_address.get(address, {}), is_ip(peer) and self._is_proxy(peer)
+        above = self.open - self.room - LOCAL * (not is_proxy and (not is_ip(peer) or is_loopback(peer)))
+        is_full = len(here) >= self._limits().unauthenticated_per_address_max and is_ip(peer) and not is_proxy
+        if is_full:
+            why = f"`{address}` has {len(here)} connections that are not authenticated"
+            self._evict(next(iter(here)), "address", f"{why}, so the oldest made room for another")
+        if above >= 0 and not (above < CLOSING and (is_full or self._make_room())):
             return self._refuse("descriptors", f"{self.open} connections leave no descriptor for another one")
         arrival = Arrival(self, address, close)
         self.open += 1
         self._strangers[arrival] = None
-        self._by_address[address] = self._by_address.get(address, 0) + 1
+        self._by_address.setdefault(address, {})[arrival] = None
         return arrival
 
     def forget(self, arrival: Arrival) -> None:
         """It no longer counts as unauthenticated."""
         if self._strangers.pop(arrival, self) is self:
             return
-        self._by_address[arrival.address] -= 1
+        del self._by_address[arrival.address][arrival]
         if not self._by_address[arrival.address]:
             del self._by_address[arrival.address]
 
@@ -115,10 +119,14 @@ class Entrance:
         oldest = next(iter(self._strangers), None)
         if oldest is None:
             return False
-        self._refuse("evicted", f"a connection of `{oldest.address}` was not authenticated and made room for another")
-        self.forget(oldest)
-        oldest.close()
+        why = f"a connection of `{oldest.address}` was not authenticated and made room for another"
+        self._evict(oldest, "evicted", why)
         return True
+
+    def _evict(self, arrival: Arrival, reason: str, message: str) -> None:
+        self._refuse(reason, message)
+        self.forget(arrival)
+        arrival.close()
 
     def _refuse(self, reason: str, message: str) -> Refusal:
         self.refused[reason] += 1
