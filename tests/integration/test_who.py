@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.cli import main
-from tests.integration.serving import Http, until
+from tests.integration.serving import Http, sockets, until
 from tests.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -41,7 +41,7 @@ def test_the_agent_of_a_lease_is_named_everywhere(start_server: Start, capsys: p
     def look() -> None:
         (place,) = http.get("/v1/envelopes/a").json["places"]
         assert (place["agent"], place["peer"]) == ("sam", "127.0.0.1")
-        assert place["holder"].startswith("sam (link ") and "127.0.0.1" in place["holder"]
+        assert place["holder"].startswith("sam (link ") and place["holder"].endswith(", 127.0.0.1, token team)")
         (consumer,) = http.get("/v1/streams/jobs/explain").json["consumers"]
         assert (consumer["agent"], consumer["peer"]) == ("sam", "127.0.0.1")
         (row,) = http.get("/v1/snapshot", view="inflight").json["rows"]
@@ -62,6 +62,32 @@ def test_the_agent_of_a_lease_is_named_everywhere(start_server: Start, capsys: p
         return [row["peer"] for row in rows if row["event"] == "ack"]
 
     assert until(lambda: len(found := settled()) == 2 and found, "the rows of the acks") == ["sam", "joe"]
+
+
+@pytest.mark.promise("Queue protocols", "a client cannot claim a reserved name, or the name or agent of another token")
+def test_a_token_without_an_agent_cannot_claim_the_name_of_another(start_server: Start) -> None:
+    server = start_server(config=TOKENS)
+    team = Http(server.http, TEAM)
+    assert team.post("/v1/pull", {"stream": "jobs", "agent": "team"}).status == 200, "its own name"
+
+    async def work() -> None:
+        async with sockets(server.http) as ways:
+            for claim in ("ann", "anns", "operator", "System", "penstock", "anonymous"):
+                refused = await asyncio.to_thread(team.post, "/v1/pull", {"stream": "jobs", "agent": claim})
+                assert refused.code == "Forbidden" and f"`{claim}`" in refused.error["message"]
+                peer = await ways.subscribe("jobs", f"agent={claim}", headers={"Authorization": f"Bearer {TEAM}"})
+                assert (await peer.error())["code"] == "Forbidden" and await peer.closed()
+                with pytest.raises(penstock.PenstockError) as caught:
+                    await penstock.connect(server.control, TEAM, claim)
+                assert caught.value.code == "Forbidden"
+
+    asyncio.run(work())
+
+
+def test_an_anonymous_client_of_an_open_server_may_claim_names_that_are_not_reserved(start_server: Start) -> None:
+    http = Http(start_server().http)
+    assert http.post("/v1/pull", {"stream": "jobs", "agent": "bob"}).status == 200
+    assert http.post("/v1/pull", {"stream": "jobs", "agent": "operator"}).code == "Forbidden"
 
 
 def test_a_token_of_an_agent_cannot_claim_another(start_server: Start) -> None:

@@ -6,9 +6,9 @@ A session speaks one protocol, a link is its connection inside a machine, a cons
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 AGENT_MAX = 256
 """Characters of an agent's name."""
+RESERVED_AGENTS = frozenset(("operator", "system", "penstock", "anonymous"))
+"""Names that the server uses itself."""
+
+IsTaken: TypeAlias = Callable[[Principal, str], bool]
+"""Whether a name belongs to another token."""
 
 
 class Session(Protocol):
@@ -94,27 +99,38 @@ class Link:
         """The agent: the one that its token names, else the one it says it is, else the name of its token."""
         return self.principal.agent or self.agent or self.principal.name
 
-    def claim(self, agent: str | None) -> Refusal | None:
+    def claim(self, agent: str | None, is_taken: IsTaken) -> Refusal | None:
         """The peer says which agent it is; returns why it may not. None changes nothing."""
-        refusal = None if agent is None else agent_refusal(self.principal, agent)
+        refusal = None if agent is None else agent_refusal(self.principal, agent, is_taken)
         if refusal is None:
             self.agent = agent or self.agent
         return refusal
 
     def name(self, kind: str = "link") -> str:
-        """Who it is and where, for people."""
-        return f"{self.who} ({kind} {self.no}{self.peer and f', {self.peer}'})"
+        """Who it is and where, for people; with the token of a peer that only says which agent it is."""
+        speaker = self.principal
+        has_token = not speaker.anonymous and self.who not in (speaker.agent, speaker.name)
+        token = f", token {speaker.name}" if has_token else ""
+        return f"{self.who} ({kind} {self.no}{self.peer and f', {self.peer}'}{token})"
 
 
-def agent_refusal(principal: Principal, agent: str) -> Refusal | None:
+def agent_refusal(principal: Principal, agent: str, is_taken: IsTaken) -> Refusal | None:
     """Why a peer may not call itself by this name."""
     if len(agent) > AGENT_MAX:
         return Refusal("InvalidRequest", f"`agent` has at most {AGENT_MAX} characters", ref="agent")
     problem = agent_problem(agent)
-    if problem is not None or principal.agent in (None, agent):
+    if problem is not None or principal.agent == agent or principal.operator:
         return problem
-    message = f"this token speaks for `{principal.agent}`, not for `{agent}`"
-    return Refusal("Forbidden", message, ref="agent", hint="leave `agent` out, or use the token of that agent")
+    hint = "leave `agent` out, or use the token of that agent"
+    if principal.agent is not None:
+        message = f"this token speaks for `{principal.agent}`, not for `{agent}`"
+    elif agent.casefold() in RESERVED_AGENTS:
+        message, hint = f"`{agent}` is a name of the server", "use another name"
+    elif is_taken(principal, agent):
+        message = f"`{agent}` is the name of another token or its agent"
+    else:
+        return None
+    return Refusal("Forbidden", message, ref="agent", hint=hint)
 
 
 @dataclass(slots=True, eq=False)

@@ -106,6 +106,7 @@ class Service:
         self.archive = None if data is None else JournalLifecycle(data, config)
         self.cell = open_cell(config, self.archive, self.scheduler, authenticate=self.tokens.resolve)
         self.runtime = self.cell.runtime
+        self.runtime.is_agent_taken = self.tokens.is_taken
         self.entrance = Entrance(lambda: self.runtime.machine.limits, self.guard.is_proxy)
         self._minted = MintedTokens(None if data is None else data / FILE)
         learn(self._minted, self.tokens, self.guard)

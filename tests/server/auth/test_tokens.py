@@ -44,6 +44,21 @@ def test_a_token_gives_its_holder() -> None:
     assert sam.allows("read", "jobs") and not sam.allows("enqueue", "jobs")
 
 
+def test_names_and_agents_of_other_tokens_are_taken_within_a_tenant() -> None:
+    tokens = (
+        TokenSection(token="a" * 20, scopes=READ, name="ann"),
+        TokenSection(token="b" * 20, scopes=READ, name="bobs", agent="bob"),
+        TokenSection(token="c" * 20, scopes=READ, name="cat", tenant="acme"),
+        TokenSection(token="d" * 20, scopes=READ, agent="dan", tenant="acme"),
+    )
+    store = TokenStore(AuthSection(tokens=tokens))
+    ann, cat = store.resolve("a" * 20), store.resolve("c" * 20)
+    assert ann is not None and cat is not None
+    names = ("ann", "bob", "bobs", "cat", "dan", "eve")
+    assert [name for name in names if store.is_taken(ann, name)] == ["bob", "bobs"]
+    assert [name for name in names if store.is_taken(cat, name)] == ["dan"]
+
+
 def test_a_token_may_be_configured_as_its_digest() -> None:
     store = TokenStore(
         AuthSection(tokens=(TokenSection(token=f"sha256:{digest_of('secret')}", scopes=READ, name="ci"),))

@@ -82,6 +82,7 @@ class TokenStore:
             )
             holders[digest] = (digest, principal)
         self._holders = holders
+        self._names = {(one.tenant, name) for _, one in holders.values() for name in (one.agent, _bare_name(one))}
         self._used = {kept: self._used[kept] for kept in self._used.keys() & holders.keys()}
         self.required = bool(tokens)
         self._expiries = dict(self._all_expiries)
@@ -104,6 +105,10 @@ class TokenStore:
             if known.credential == principal.credential:
                 return known
         return None
+
+    def is_taken(self, principal: Principal, agent: str) -> bool:
+        """Whether a name is that of another token, or of its agent; tenants have names of their own."""
+        return agent != _bare_name(principal) and (principal.tenant, agent) in self._names
 
     def expire(self) -> int:
         """Refuse the tokens that have expired from now on; returns how many. They still make a token required."""
@@ -135,6 +140,10 @@ class TokenStore:
     def __repr__(self) -> str:
         names = ", ".join(principal.name for _, principal in self._holders.values())
         return f"<TokenStore of {names or 'no tokens'}>"
+
+
+def _bare_name(principal: Principal) -> str:
+    return principal.name if principal.tenant is None else principal.name.removeprefix(f"{principal.tenant}/")
 
 
 class Guard:

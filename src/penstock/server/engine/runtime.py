@@ -18,7 +18,7 @@ from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
 from penstock.core.effects import Copy, Deliver, Expire, Hot, Send
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, Session, agent_refusal
+from penstock.core.links import Consumer, IsTaken, Session, agent_refusal
 from penstock.core.queue.deliver import end_pull
 from penstock.core.queue.hot import HINT, describe
 from penstock.core.queue.machine import QueueMachine
@@ -72,6 +72,8 @@ class Runtime:
         self.finished = 0
         self.boot_id = machine.entropy(8).hex()
         self._authenticate = authenticate
+        self.is_agent_taken: IsTaken = lambda principal, agent: False
+        """Set where there are tokens."""
         self._version = version
         self._about = about
         """More members of `health`, from the protocols that are served."""
@@ -123,7 +125,7 @@ class Runtime:
         agent: str | None = None,
     ) -> Connection | Refusal:
         """A peer has connected, and may say which agent it is. A brief connection is a single request and is not logged."""
-        foreign = None if agent is None else agent_refusal(principal, agent)
+        foreign = None if agent is None else agent_refusal(principal, agent, self.is_agent_taken)
         if foreign is not None:
             return foreign
         address = payer_address(peer)

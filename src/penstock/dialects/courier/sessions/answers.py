@@ -16,7 +16,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, Session
+from penstock.core.links import Consumer, IsTaken, Session
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 
@@ -44,6 +44,8 @@ class RuntimePort(Protocol):
 
     def wait(self, answers: GatedAnswers) -> None:
         """Call `finished` of these answers for each batch until it returns False."""
+
+    is_agent_taken: IsTaken
 
     def authenticate(self, token: str | None) -> Principal | None:
         """Who a token stands for."""

@@ -284,13 +284,13 @@ class ControlSession:
             if principal is None:
                 self._fail(req_id, Refusal("Unauthorized", "the token is not known"), close=1008)
                 return
-            self.link.principal = principal
+            self.link.principal, self.link.agent = principal, None
             self.token_needed = False
             self.identified()
         elif self.token_needed:
             self._fail(req_id, Refusal("Unauthorized", "a token is needed"), close=1008)
             return
-        if (foreign := self.link.claim(frame.agent)) is not None:
+        if (foreign := self.link.claim(frame.agent, self._runtime.is_agent_taken)) is not None:
             self._fail(req_id, foreign, close=1008)
             return
         health = self._runtime.health(now)
