@@ -39,6 +39,43 @@ def carried(work: Callable[[asyncio.Transport], Awaitable[None]]) -> bytes:
     return asyncio.run(go())
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system has no such option")
+def test_what_a_slow_peer_reads_is_seen_soon() -> None:
+    """The kernel takes megabytes by default, and reports progress when a third of that is read."""
+
+    async def go() -> int:
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[asyncio.Transport] = loop.create_future()
+
+        class Accepted(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                assert isinstance(transport, asyncio.Transport)
+                made.set_result(transport)
+
+        server = await loop.create_server(Accepted, "127.0.0.1", 0)
+        with socket.socket() as peer:
+            peer.setblocking(False)
+            await loop.sock_connect(peer, server.sockets[0].getsockname())
+            transport = await made
+            wire = ServerWebSocketTransport(transport, merge=False)
+            wire.show_progress()
+            wire.is_framed = True
+            wire.send([bytes(32 << 20)])
+            seen, read, since, most = wire.buffered, 0, 0, 0
+            while read < 8 << 20:
+                since += (size := len(await loop.sock_recv(peer, 16_384)))
+                read += size
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                if wire.buffered < seen:
+                    seen, most, since = wire.buffered, max(most, since), 0
+            transport.abort()
+        server.close()
+        return max(most, since)
+
+    assert asyncio.run(go()) < 1 << 20
+
+
 @pytest.mark.parametrize(
     ("size", "head"),
     [

@@ -18,6 +18,8 @@ PING = 0x89
 PONG = 0x8A
 SHARED_MIN = 4_096
 """Messages of this mean size are not joined: many connections may hold the same ones until their peers read."""
+UNSENT_MAX = 131_072
+"""Bytes that the kernel takes before it can send them, where progress must be seen; by default it takes megabytes."""
 CLOSE_TIMEOUT_S = 5.0
 """How long a peer may take to answer a close."""
 
@@ -101,6 +103,12 @@ class ByteStreamTransport:
                 self._transport.write(data)
             else:
                 self._transport.writelines(messages)
+
+    def show_progress(self) -> None:
+        """Let `buffered` follow what the peer reads."""
+        sock = self._transport.get_extra_info("socket")
+        if hasattr(socket, "TCP_NOTSENT_LOWAT") and getattr(sock, "family", None) in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MAX)
 
     @property
     def buffered(self) -> int:

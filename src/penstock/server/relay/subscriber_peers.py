@@ -70,7 +70,8 @@ class SubscriberPeers:
         self.total = 0
         """Subscriptions of all peers that are not cut."""
         self.cut = {"subscriptions": 0, "message": 0, "mixed": 0, "memory": 0}
-        """Peers that were disconnected, by reason."""
+        """Peers that were disconnected, by reason: too many subscriptions; a message that is no request, or too many of them; a subscription
+        behind the message of another peer; too much memory."""
         self._second = 0
         self._senders: dict[int, tuple[SubscriberPeer, int]] = {}
         """Peers that sent messages in this second, and how many."""
@@ -106,7 +107,6 @@ class SubscriberPeers:
             self.disconnect(max(bounded, key=lambda each: each.count, default=peer), "subscriptions")
 
     def holds(self, peer: SubscriberPeer, name: bytes) -> bool:
-        """Whether a peer is connected and subscribed to a name, granted or not."""
         return not peer.is_cut and peer in self._holders.get(name, ())
 
     def grant(self, peer: SubscriberPeer, name: bytes) -> bool:

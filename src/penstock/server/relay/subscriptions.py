@@ -121,10 +121,10 @@ class SubscriberSocket:
         """Handle a request that came as a message, or disconnect its sender. True if it was handled."""
         if peer is None or peer.is_cut:
             return False
-        if not self.peers.is_flood(peer, now.us // 1_000_000) and self._take_request(now, frame):
-            return True
-        self.peers.disconnect(peer, "message")
-        return False
+        is_taken = not self.peers.is_flood(peer, now.us // 1_000_000) and self._take_request(now, frame)
+        if not is_taken:
+            self.peers.disconnect(peer, "message")
+        return is_taken
 
     def _end_unsure(self, now: Now) -> None:
         """All is read: grant what the last peer asked for, and disconnect the others, whose pipes are unknown."""

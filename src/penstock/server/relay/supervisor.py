@@ -45,13 +45,6 @@ TURN = 256
 BATCH_MAX = 128 * MIB
 """Bytes of one report."""
 KEY_FILE = "publisher.key"
-PEER_CUTS = {
-    "subscriptions": "too many subscriptions",
-    "message": "a message that is no request to resume, or too many requests",
-    "mixed": "subscribed behind another peer's message; it reconnects",
-    "memory": "too much memory",
-}
-"""Why the relay disconnects a subscriber, for the log."""
 LOCAL_SIGNER = "local"
 """Name of the signer whose key is in the run directory."""
 
@@ -210,7 +203,7 @@ class RelaySupervisor:
                 self._propose_again()
                 for reason, peers in report.peers_cut.items():
                     if peers > before.peers_cut.get(reason, 0):
-                        logs.warning("relay.peer_cut", peers=peers, reason=PEER_CUTS[reason])
+                        logs.warning("relay.peer_cut", peers=peers, reason=reason)
                 if report.reopened > before.reopened:
                     logs.warning("relay.reopened", times=report.reopened, reason="too much memory")
             case reports.RelayStopped():
