@@ -434,7 +434,7 @@ class QueueStateful(RuleBasedStateMachine):
         ids = None if dead is None or place is None else [record.id for record in dead.ready][place : place + 1] or None
         job = self.machine.redrive(self.now, "a", limit, ids)
         self.apply()
-        assert isinstance(job, Refusal) or job.moved + job.kept <= limit
+        assert isinstance(job, Refusal) or job.moved + len(job.kept) <= limit
 
     @rule(kept=st.integers(0, 3))
     def crash(self, kept: int) -> None:

@@ -333,9 +333,9 @@ def a_lost_connection_is_nobodys_business(patch: pytest.MonkeyPatch) -> None:
 def a_release_counts_as_a_lost_connection(patch: pytest.MonkeyPatch) -> None:
     give_back = settle._give_back
 
-    def count(state: Any, now: Any, record: Any, peer: str) -> None:
+    def count(state: Any, now: Any, record: Any, peer: str, delay_us: int = 0) -> None:
         record.abandoned += 2
-        give_back(state, now, record, peer)
+        give_back(state, now, record, peer, delay_us)
 
     patch.setattr(settle, "_give_back", count)
 

@@ -39,7 +39,10 @@ class Job(msgspec.Struct, eq=False):
     """Counts what became of a group of sends."""
 
     moved: int = 0
-    kept: int = 0
+    kept: list[Record] = []
+    """Records that found no room. They are held until every send is answered, then ready again."""
+    count: int = 0
+    """Records in all."""
     waiting: list[Record] = []
     """Records that are not sent yet; they are held meanwhile."""
     is_chosen: bool = False

@@ -75,6 +75,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
     """Deliveries that ended with the connection of their holder."""
     abandoned_row: int = 0
     """The latest of those, without another end between them."""
+    released_row: int = 0
+    """Releases since it last failed."""
     holder: Consumer | None = None
     lapsed: Consumer | None = None
     """Who held it last and lost it to the clock."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.core.clock import Now
 from penstock.core.links import Session
@@ -32,23 +32,25 @@ class Survey(Protocol):
 class Steps(Generic[T]):
     """A generator as work that is done a step a turn."""
 
-    def __init__(self, work: Generator[None, None, T]) -> None:
+    def __init__(self, work: Generator[None, Any, T]) -> None:
         self._work = work
+        self._is_begun = False
         self.result: T
         """Set when all steps are done."""
 
     def step(self, now: Now | None = None) -> bool:
-        """Do one step; True when all are done."""
+        """Do one step; True when all are done. A `yield` of the generator returns the time of the next step."""
         try:
-            next(self._work)
+            self._work.send(now if self._is_begun else None)
         except StopIteration as end:
             self.result = end.value
             return True
+        self._is_begun = True
         return False
 
     def all(self, now: Now | None = None) -> T:
         """Do all steps at once."""
-        while not self.step():
+        while not self.step(now):
             pass
         return self.result
 
@@ -96,10 +98,10 @@ class InputQueue(Generic[T]):
         self._messages.extend(messages)
         self._start()
 
-    def carry_out(self, work: Generator[None, None, R], answer: Callable[[R], None]) -> None:
+    def carry_out(self, work: Generator[None, Any, R], answer: Callable[[R], None]) -> None:
         """Carry out a request in steps, then answer it. It is finished even if the connection closes."""
 
-        def whole() -> Generator[None, None, None]:
+        def whole() -> Generator[None, Any, None]:
             answer((yield from work))
 
         self._work = Steps(whole())
@@ -143,7 +145,7 @@ class InputQueue(Generic[T]):
     def step(self, now: Now) -> bool:
         """Hand over as many bytes as a turn allows, or do one step of a request, or of the checks of a large message."""
         if self._work is not None:
-            if self._work.step():
+            if self._work.step(now):
                 self._work = None
             return not self
         size = 0

@@ -56,6 +56,23 @@ def test_lost_connections_in_a_row_make_a_record_hot() -> None:
     assert hot.total(driver.machine) == 0
 
 
+@pytest.mark.promise("Delivery", "a consumer that releases an envelope again and again does not spin")
+def test_repeated_releases_back_off_and_make_a_record_hot_but_are_no_failures() -> None:
+    driver = QueueDriver(entropy=bytes)
+    consumer = driver.subscribe("a", 1_000)
+    driver.put("a", "1", "2")
+    for _ in range(6):
+        driver.release(consumer, "1")
+    assert driver.state("a") == (0, 1, 1), "the sixth waits, and no other record does"
+    assert driver.hot == [("1", 1)]
+    assert "`1` was released 6 times" in reasons(driver)["redelivery.hot"]["message"]
+    assert driver.channel("a").live["1"].failures == driver.channel("a").live["1"].abandoned == 0
+    driver.advance(1_000)
+    assert driver.ids().count("1") == 7
+    driver.ack(consumer, "1")
+    assert hot.total(driver.machine) == 0
+
+
 def test_a_stream_reports_once_a_minute() -> None:
     driver = QueueDriver(AT_ONCE)
     consumer = driver.subscribe("a", 1_000)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.limits import Limits
-from penstock.core.queue.inspect import overview
+from penstock.core.queue.inspect import CUT_SHOWN_MS, overview
 from penstock.core.queue.policy import Policy
 from tests.core.driving import START_WALL_US, QueueDriver, record_of
 
@@ -214,6 +214,19 @@ class TestExplain:
         driver.put("a", "1")
         driver.term(consumer, "1")
         assert reasons(driver) == ["dead_letters_full", "full"]
+
+    def test_a_reader_that_was_disconnected_is_named_for_five_minutes(self) -> None:
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", 1)
+        driver.machine.note_cut(driver.now, consumer.link, 10, "outbox_max")
+
+        def codes() -> list[str]:
+            return [row["code"] for row in driver.machine.explain(driver.now, driver.channel("a"))["reasons"]]
+
+        driver.advance(CUT_SHOWN_MS - 1)
+        assert "reader_cut" in codes()
+        driver.advance(1)
+        assert "reader_cut" not in codes()
 
     def test_draining(self) -> None:
         driver = QueueDriver()

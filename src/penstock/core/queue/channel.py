@@ -7,6 +7,7 @@ Each operation is O(1), in `head` order O(log n); `ready_order.py` has the cost 
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from zlib import crc32
 
 import msgspec
@@ -14,8 +15,16 @@ import msgspec
 from penstock.core.links import Consumer
 from penstock.core.queue.counters import Counters, Latencies, MinuteRate
 from penstock.core.queue.policy import Policy
-from penstock.core.queue.ready_order import LeasableKeys, PriorityOrder, ReadyOrder, SeqOrder, ready_order_for
-from penstock.core.records import DELAYED, GONE, HELD, READY, Record
+from penstock.core.queue.ready_order import (
+    KeyedOrder,
+    LeasableKeys,
+    PriorityOrder,
+    ReadyOrder,
+    SeqOrder,
+    merged,
+    ready_order_for,
+)
+from penstock.core.records import DELAYED, GONE, HELD, LEASED, READY, Record
 from penstock.core.tenants import Holding
 
 NO_IDS: deque[str] = deque(maxlen=0)
@@ -113,19 +122,16 @@ class Channel(msgspec.Struct, gc=False, eq=False):
 
     def leave(self, record: Record) -> None:
         """Take a record out of the count of its state; the caller gives it another."""
-        match record.state:
-            case 1:  # READY
-                self.ready.remove(record)
-            case 2:  # LEASED
-                self.leased -= 1
-                if self.ready_order is not None:
-                    self.ready_order.free(record)
-            case 3:  # DELAYED
-                self.undelay(record)
-            case 4:  # HELD
-                self.held -= 1
-            case _:
-                return
+        if record.state == READY:
+            self.ready.remove(record)
+        elif record.state == LEASED:
+            self.leased -= 1
+            if self.ready_order is not None:
+                self.ready_order.free(record)
+        elif record.state == DELAYED:
+            self.undelay(record)
+        elif record.state == HELD:
+            self.held -= 1
 
     def make_ready(self, record: Record, now_us: int, *, first: bool = False) -> None:
         record.state = READY
@@ -137,16 +143,37 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         else:
             ready.append(record)
 
-    def put_back(self, record: Record, place: int, now_us: int) -> None:
-        """Make ready again what had been taken from this place in the line."""
+    def take_out(self, count: int) -> list[Record]:
+        """Take the next ready records out, other than by deliveries. O(1) a record, by number O(log n)."""
+        if isinstance(self.ready, KeyedOrder | PriorityOrder):
+            taken = list(islice(self.ready, count))
+            for record in taken:
+                self.ready.remove(record)
+            return taken
+        return [self.ready.popleft() for _ in range(min(count, len(self.ready)))]
+
+    def take_chosen(self, records: set[Record]) -> None:
+        """Take these ready records out, wherever they wait, in one pass."""
         if isinstance(self.ready, deque):
-            record.state = READY
-            self.ready.insert(place, record)
-        elif isinstance(self.ready, PriorityOrder):
-            record.state = READY
-            self.ready.put_back(record, now_us)
+            self._line_up([record for record in self.ready if record not in records])
         else:
-            self.make_ready(record, now_us)
+            self.ready.remove_all(records)
+
+    def put_back(self, records: list[Record], now_us: int, *, is_chosen: bool) -> None:
+        """Make ready again what was taken from the front, or, chosen, from before records with a greater number; in one pass."""
+        for record in records:
+            record.state = READY
+        if isinstance(self.ready, deque):
+            self._line_up(merged(list(self.ready), records) if is_chosen else [*records, *self.ready])
+        elif isinstance(self.ready, PriorityOrder):
+            self.ready.put_back(records, now_us)
+        else:
+            for record in records:
+                self.make_ready(record, now_us)
+
+    def _line_up(self, line: list[Record]) -> None:
+        self.ready.clear()
+        self.ready.extend(line)  # type: ignore[union-attr]  # a deque
 
     def make_delayed(self, record: Record) -> None:
         """A record waits for its time. One that was delivered before keeps others of its key waiting too."""

@@ -14,9 +14,8 @@ from penstock.core.errors import Refusal
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.deliver import dispatch
 from penstock.core.queue.enqueue import RETRY_WRITE_MS, admit, enqueue
-from penstock.core.queue.ready_order import take_out
 from penstock.core.queue.state import Cause, QueueState
-from penstock.core.records import DELAYED, PENDING, Record, Settle
+from penstock.core.records import DELAYED, HELD, LEASED, PENDING, READY, Record, Settle
 from penstock.core.rules import firing
 from penstock.core.rules.rule_set import Firing
 from penstock.core.tenants import dead_name, home_name, is_dead
@@ -130,6 +129,7 @@ def sent(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> No
         state.settle(record, "dead" if send.event == "dead" else "moved", now)
         if send.job is not None:
             send.job.moved += 1
+            _finish(state, now, channel, send.job)
         return
     if send.event == "dead":
         state.totals.dead_blocked += 1
@@ -142,13 +142,17 @@ def sent(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> No
         state.timers.arm(now.us + HELD_RETRY_US, record)
         return
     assert send.job is not None
-    channel.leave(record)
-    place = send.job.kept  # they were taken from the front, in order
-    if send.job.is_chosen:
-        later = (n for n, other in enumerate(channel.ready) if other.seq > record.seq)
-        place = next(later, len(channel.ready))
-    channel.put_back(record, place, now.us)
-    send.job.kept += 1
+    send.job.kept.append(record)
+    _finish(state, now, channel, send.job)
+
+
+def _finish(state: QueueState, now: Now, channel: Channel, job: Job) -> None:
+    """Once every send of a redrive is answered, put what found no room back in its place, in one pass."""
+    if not job.kept or job.moved + len(job.kept) < job.count:
+        return
+    channel.held -= len(job.kept)
+    channel.put_back(job.kept, now.us, is_chosen=job.is_chosen)
+    dispatch(state, now, channel)
 
 
 def redrive(state: QueueState, now: Now, name: str, limit: int, ids: Iterable[str] | None = None) -> Job | Refusal:
@@ -168,10 +172,10 @@ def begin_redrive(
         hint = "an envelope comes there by `term`, or after `maxDeliveries`"
         return Refusal("UnknownStream", f"there are no dead letters in `{dead_name(name)}`", ref=name, hint=hint)
     state.rest(channel, now)
-    taken = take_out(channel.ready, limit) if ids is None else _take_chosen(channel, ids)
+    taken = channel.take_out(limit) if ids is None else _take_chosen(channel, ids)
     if isinstance(taken, Refusal):
         return taken
-    return Job(waiting=_hold(channel, taken), is_chosen=ids is not None)
+    return Job(waiting=_hold(channel, taken), count=len(taken), is_chosen=ids is not None)
 
 
 def send_back(state: QueueState, job: Job, count: int) -> None:
@@ -187,6 +191,7 @@ def send_back(state: QueueState, job: Job, count: int) -> None:
 def _hold(channel: Channel, records: list[Record]) -> list[Record]:
     for record in records:
         channel.make_held(record)
+        record.fate = ""  # it does not go to the dead letters
     return records
 
 
@@ -196,7 +201,7 @@ def doom(channel: Channel) -> list[Record]:
     for record in waiting:
         channel.undelay(record)
         record.ticket = 0
-    return _hold(channel, take_out(channel.ready, len(channel.ready)) + waiting)
+    return _hold(channel, channel.take_out(len(channel.ready)) + waiting)
 
 
 def purge(state: QueueState, now: Now, channel: Channel, doomed: list[Record] | None = None) -> int:
@@ -212,15 +217,15 @@ def purge(state: QueueState, now: Now, channel: Channel, doomed: list[Record] | 
 
 
 def drop(state: QueueState, now: Now, channel: Channel, ids: Iterable[str], peer: str) -> int | Refusal:
-    """Drop ready or delayed records by their ids, all of them or none. `peer` is the party that asked."""
+    """Purge ready or delayed records by their ids, all of them or none. `peer` is the party that asked."""
     chosen = _take_chosen(channel, ids)
     if isinstance(chosen, Refusal):
         return chosen
     for record in chosen:
-        channel.counters.drop += 1
+        channel.counters.purged += 1  # `drop` counts what a full stream loses
         reason = "requested"
-        state.commit_log.facts.append(Settle("drop", record, peer, record.attempt, record.first_wall_us, reason))
-        state.settle(record, "dropped", now)
+        state.commit_log.facts.append(Settle("purge", record, peer, record.attempt, record.first_wall_us, reason))
+        state.settle(record, "purged", now)
     dispatch(state, now, channel)  # a dropped record may have blocked others of its key
     state.rest(channel, now)
     return len(chosen)
@@ -231,19 +236,19 @@ def _take_chosen(channel: Channel, ids: Iterable[str]) -> list[Record] | Refusal
     found = []
     for id_ in dict.fromkeys(ids):
         record = channel.live.get(id_)
-        match None if record is None else record.state:
-            case 1 | 3:  # READY, DELAYED
-                assert record is not None
-                found.append(record)
-            case 2:  # LEASED
-                return Refusal("EnvelopeLeased", f"`{id_}` is leased to a consumer", ref=id_)
-            case 4:  # HELD
-                hint = f"make room in `{dead_name(channel.name)}`"
-                return Refusal("StreamFull", f"`{id_}` waits for room in the dead letters", ref=id_, hint=hint)
-            case _:
-                hint = "`penstock where ID` shows every stream that holds an id"
-                return Refusal("UnknownEnvelope", f"`{id_}` does not wait in `{channel.name}`", ref=id_, hint=hint)
+        if record is not None and record.state in (READY, DELAYED):
+            found.append(record)
+        elif record is not None and record.state == LEASED:
+            return Refusal("EnvelopeLeased", f"`{id_}` is leased to a consumer", ref=id_)
+        elif record is not None and record.state == HELD and record.fate:
+            hint = f"make room in `{dead_name(channel.name)}`"
+            return Refusal("StreamFull", f"`{id_}` waits for room in the dead letters", ref=id_, hint=hint)
+        else:  # unknown, not committed, or a purge or a redrive has taken it
+            hint = "`penstock where ID` shows every stream that holds an id"
+            return Refusal("UnknownEnvelope", f"`{id_}` does not wait in `{channel.name}`", ref=id_, hint=hint)
+    channel.take_chosen({record for record in found if record.state == READY})
     for record in found:
-        channel.leave(record)
+        if record.state == DELAYED:
+            channel.undelay(record)
         record.ticket = record.due_wall_us = 0
     return found

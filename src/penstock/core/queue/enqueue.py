@@ -13,7 +13,6 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.queue.channel import Channel
-from penstock.core.queue.ready_order import take_out
 from penstock.core.queue.state import QueueState
 from penstock.core.records import PENDING, Record, Settle
 from penstock.core.rules import firing
@@ -218,7 +217,7 @@ def overflowing(channel: Channel, count: int, size: int) -> list[Record] | Refus
 def drop(state: QueueState, now: Now, channel: Channel, victims: list[Record]) -> None:
     """Drop ready records of a channel that `overflowing` found: of a plain line the first ones."""
     if channel.ready_order is None:
-        take_out(channel.ready, len(victims))
+        channel.take_out(len(victims))
     for record in victims:
         if channel.ready_order is not None:
             channel.ready_order.remove(record)

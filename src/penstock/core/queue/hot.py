@@ -1,7 +1,7 @@
 """Hot records: those that fail again and again. `explain`, the metrics and the log read them here.
 
-A record is hot from its sixth nack or expiry on, or from the sixth lost connection in a row, until it is settled. Only names and ids are
-kept, within bounds. Reads prune what was settled, O(ids kept).
+A record is hot from its sixth nack or expiry, its sixth release, or the sixth lost connection in a row on, until it is settled. Only
+names and ids are kept, within bounds. Reads prune what was settled, O(ids kept).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HINT = "correct the consumer, or give the envelope up with `term`"
 
 
 def is_hot(record: Record) -> bool:
-    return record.failures > IMMEDIATE or record.abandoned_row > IMMEDIATE
+    return max(record.failures, record.abandoned_row, record.released_row) > IMMEDIATE
 
 
 def note_hot(state: QueueState, now: Now, record: Record) -> None:
@@ -75,4 +75,6 @@ def describe(record: Record) -> str:
     """Why a record is hot, in words."""
     if record.failures > IMMEDIATE:
         return f"`{record.id}` failed {record.failures} times" + (f", last: {record.error}" if record.error else "")
+    if record.released_row > IMMEDIATE:
+        return f"`{record.id}` was released {record.released_row} times"
     return f"{record.abandoned_row} consumers in a row lost their connection while they held `{record.id}`"

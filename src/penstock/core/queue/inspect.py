@@ -26,6 +26,8 @@ AGENTS_SHOWN = 4
 """Consumers of a stream whose agents its figures name; `explain` has the others."""
 CUTS_MAX = 1_000
 """Streams that remember a reader that was disconnected."""
+CUT_SHOWN_MS = 300_000
+"""How long `explain` names it."""
 
 
 def _ms(us: int) -> float:
@@ -211,14 +213,16 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
         )
     if hot:
         because("redelivery.hot", f"{describe(hot[0])}; {HINT}", count=len(hot), ids=[record.id for record in hot[:10]])
-    if channel.held:
+    held = [r for r in channel.live.values() if r.state == HELD and r.fate] if channel.held else []
+    if held:  # without a fate, a purge or a redrive holds them
         dead = dead_name(channel.name)
         why = f"`{dead}` cannot take them: it is full, or holds the same ids; make room there"
-        because("dead_letters_full", why, count=channel.held)
+        because("dead_letters_full", why, count=len(held))
     if len(channel.live) >= policy.max_depth or channel.bytes >= policy.max_bytes:
         because("full", "the stream is at its bound and refuses new envelopes")
-    if channel.name in state.cuts:
-        reasons.append(state.cuts[channel.name])
+    cut = state.cuts.get(channel.name)
+    if cut is not None and now.wall_us // 1000 - cut["at"] < CUT_SHOWN_MS:
+        reasons.append(cut)
     return {
         "stream": channel.name,
         "flowing": bool(channel.leasable and able) and not state.commit_log.draining,

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import accumulate
 
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
@@ -50,9 +50,10 @@ class SeqOrder:
         return heappop(self._heap)[1]
 
     def remove(self, record: Record) -> None:
-        rest = [entry for entry in self._heap if entry[1] is not record]
-        rest.sort()
-        self._heap[:] = rest
+        self.remove_all({record})
+
+    def remove_all(self, records: set[Record]) -> None:
+        self._heap = sorted(entry for entry in self._heap if entry[1] not in records)
 
 
 def _number(record: Record) -> int:
@@ -218,6 +219,14 @@ class KeyedOrder:
             del self.ring[key]
             del self._keys[key.name]
 
+    def remove_all(self, records: set[Record]) -> None:
+        """Ready records leave, in one pass over each of their keys."""
+        for key in {self._keys[self._name(record)] for record in records}:
+            last, *others = (record for record in key if record in records)
+            key.rest = deque(record for record in key.rest or () if record is last or record not in records)
+            self._count -= len(others)
+            self.remove(last)
+
     def clear(self) -> None:
         """Nothing waits any more; what is out stays out."""
         self.ring.clear()
@@ -290,16 +299,14 @@ class PriorityOrder:
             return
         self._insert(level, index, record, now_us)
 
-    def put_back(self, record: Record, now_us: int) -> None:
-        """A record that was taken out from the front is ready again, before those that came after it. O(those before it)."""
-        level = self._level(record) or ()
-        index = next((n for n, entry in enumerate(level) if entry[1].seq > record.seq), None)
-        if index is None:
-            self.put(record, now_us, first=False)
-            return
-        assert isinstance(level, deque)
-        self._count += 1
-        self._insert(level, index, record, now_us)
+    def put_back(self, records: list[Record], now_us: int) -> None:
+        """Records that were taken out are ready again, before those that came after them. O(their levels)."""
+        self._count += len(records)
+        for number in {_level_of(record) for record in records}:
+            since = {record: since_us for since_us, record in self._levels[number] or ()}
+            line = merged(list(since), [record for record in records if _level_of(record) == number])[::-1]
+            waits = accumulate((since.get(record, now_us) for record in line), min)  # as `_insert` keeps them
+            self._levels[number] = deque(list(zip(waits, line, strict=True))[::-1])
 
     def _insert(self, level: deque[tuple[int, Record]], index: int, record: Record, now_us: int) -> None:
         # Waiting times never decrease along the level, or a record in front would hide older ones from `_aged`.
@@ -345,6 +352,11 @@ class PriorityOrder:
         del level[index]
         self._count -= 1
 
+    def remove_all(self, records: set[Record]) -> None:
+        self._count -= len(records)
+        for number in {_level_of(record) for record in records}:
+            self._levels[number] = deque(entry for entry in self._levels[number] or () if entry[1] not in records)
+
     def clear(self) -> None:
         self._levels = [None] * LEVELS
         self._count = 0
@@ -370,11 +382,12 @@ def ready_order_for(policy: Policy) -> ReadyOrder | None:
     return None
 
 
-def take_out(ready: deque[Record] | SeqOrder | ReadyOrder, count: int) -> list[Record]:
-    """Take the next records out, other than by deliveries. O(1) a record, by number O(log n)."""
-    if isinstance(ready, KeyedOrder | PriorityOrder):
-        taken = list(islice(ready, count))
-        for record in taken:
-            ready.remove(record)
-        return taken
-    return [ready.popleft() for _ in range(min(count, len(ready)))]
+def merged(line: list[Record], back: list[Record]) -> list[Record]:
+    """A line with these records, each before the first one with a greater number. O(n)."""
+    whole: list[Record] = []
+    start = 0
+    for record in sorted(back, key=_number):
+        end = next((n for n in range(start, len(line)) if line[n].seq > record.seq), len(line))
+        whole += [*line[start:end], record]
+        start = end
+    return whole + line[start:]

@@ -164,7 +164,7 @@ def _backoff_us(state: QueueState, record: Record, failures: int, immediate: int
 def _has_failed(record: Record) -> bool:
     """Count a nack or an expiry. Returns whether it was one too many."""
     record.failures += 1
-    record.abandoned_row = 0
+    record.abandoned_row = record.released_row = 0
     limit = record.channel.policy.max_deliveries
     return 0 < limit <= record.failures
 
@@ -215,18 +215,19 @@ def nack(
 
 
 def release(state: QueueState, now: Now, consumer: Consumer, record: Record) -> Done:
-    """The holder gives it back untouched: first in line again, and the delivery does not count."""
+    """The holder gives it back untouched: first in line again, from the sixth time in a row after the back-off. Not a failure."""
     _unlease(record)
-    _give_back(state, now, record, consumer.link.who)
+    record.released_row += 1
+    delay_us = _backoff_us(state, record, record.released_row, IMMEDIATE)
+    _give_back(state, now, record, consumer.link.who, delay_us)
     _after(state, now, consumer, 1)
     return Done(state.commit_log.gate)
 
 
-def _give_back(state: QueueState, now: Now, record: Record, peer: str) -> None:
+def _give_back(state: QueueState, now: Now, record: Record, peer: str, delay_us: int = 0) -> None:
     record.abandoned_row = 0
     record.channel.counters.release += 1
-    record.due_wall_us = 0
-    record.channel.make_ready(record, now.us, first=True)
+    _requeue(state, now, record, delay_us, first=True)
     state.commit_log.observe_settle(_ended("release", record, peer))
 
 

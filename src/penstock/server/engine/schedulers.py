@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Generator
 from heapq import heappop, heappush
+from typing import Any
 
 import msgspec
 
@@ -155,7 +156,7 @@ async def completed(run: RunSurvey, survey: Survey) -> None:
     await done.wait()
 
 
-async def in_steps(run: RunSurvey, work: Generator[None, None, T]) -> T:
+async def in_steps(run: RunSurvey, work: Generator[None, Any, T]) -> T:
     """Do work that a request asked for, one step a turn."""
     steps = Steps(work)
     await completed(run, steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.clock import Now
 from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
 from penstock.core.steps import Steps
@@ -123,3 +124,12 @@ def test_a_redrive_takes_several_steps_and_keeps_what_has_no_room_in_its_order()
     broker.runtime.apply(broker.now)
     assert value(broker, work.result) == {"moved": REDRIVE_STEP + 3, "kept": 2, "left": 2}
     assert [record.id for record in broker.machine.channels["dlq/q"].ready] == ["e1", f"e{REDRIVE_STEP + 1}"]
+
+
+def test_each_step_of_a_purge_has_its_own_time() -> None:
+    broker = many(PURGE_STEP + 5)
+    work = Steps(purge_steps(broker.machine, broker.now, OPERATOR, StreamRequest("q")))
+    assert not work.step(broker.now)
+    later = Now(broker.now.us + 5_000_000, broker.now.wall_us + 5_000_000)
+    assert work.step(later)
+    assert broker.machine.channels["q"].settled[f"e{PURGE_STEP + 4}"].settled_us == later.us

@@ -79,7 +79,7 @@ def enqueue_steps(
     assign: bool,
     address: str = "",
     is_checked: bool = False,
-) -> Generator[None, None, Outcome]:
+) -> Generator[None, Now, Outcome]:
     """Check envelopes in steps, then admit all of them at once. `is_checked`: `check_request` has seen them."""
     refusal = check_access(machine, principal, "enqueue", request.to)
     if refusal is not None:
@@ -110,7 +110,7 @@ def enqueue_steps(
         weight += ENVELOPE_WEIGHT + len(record.body)
         if weight > STEP_BYTES:
             weight = 0
-            yield
+            now = yield
     return admit(machine, now, principal, channel, records, due, single=single, address=address)
 
 
