@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from penstock.spark.lake.schemas import CONVERSATIONS
 from penstock.spark.lake_tables import conversations
 from penstock.spark.lake_tables.conversations import ConversationEvent, conversation
+from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.lake_tables.envelopes import envelopes
-from penstock.spark.lake_tables.minutes import deliveries
 from tests.spark.journaled import Journaled, holder
 
 if TYPE_CHECKING:

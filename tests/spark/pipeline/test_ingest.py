@@ -15,7 +15,7 @@ from penstock.journal.retention import Retention
 from penstock.spark import location
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
-from penstock.spark.lake_tables.minutes import deliveries
+from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import JournalBatch, journal_frame
 from penstock.spark.pipeline.ingest import Ingest, LostRowsError, accept, check_kept, rebuild_table

@@ -1,10 +1,7 @@
-"""The tables `deliveries`, a row for each settled record, `frames`, and those of minutes; when a minute is final.
+"""The tables `queue_minutes` and `trigger_minutes`, and when a minute is final.
 
 A minute's row depends only on the journal rows of that minute. So a batch recomputes every minute it can touch (`reach_us`) from all
 of its rows and replaces the stored ones; the result does not depend on how the journal was cut into batches.
-
-The table `fanout_minutes` has the deliveries that targeting saved. A stream journaled in full has a row for each frame, any other stream one row a second with counts; a minute adds up both. The cost of
-a broadcast includes the sender, which receives its own frames.
 """
 
 from __future__ import annotations
@@ -12,56 +9,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from penstock.spark.lake_tables.expressions import (
-    MEW,
-    OUTCOMES,
-    TOTAL_MS,
-    WAIT_MS,
-    date_of,
-    minute_of,
-    ms_between,
-    query,
-)
+from penstock.spark.lake_tables.deliveries import SETTLED
+from penstock.spark.lake_tables.expressions import TOTAL_MS, WAIT_MS, date_of, minute_of, query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-SETTLED = f"event in {tuple(OUTCOMES)}"
-"""Rows that settle a record, as SQL."""
-
-
-def deliveries(events: DataFrame) -> DataFrame:
-    """One row for each settled record.
-
-    `wait_ms` is from the enqueue to the first delivery, `work_ms` from there to the settle, `total_ms` the sum. The first two are
-    null for a record that was never delivered. If the clock was set back in between, the time is 0.
-    """
-    return events.where(f"door <=> 'courier' and {SETTLED}").selectExpr(*_DELIVERY)
-
-
-_CASES = " ".join(f"when '{event}' then '{outcome}'" for event, outcome in OUTCOMES.items())
-_DELIVERY = (
-    "journal",
-    "offset",
-    f"{date_of('recorded_at')} as date",
-    "channel",
-    "seq",
-    "id",
-    "kind as type",
-    "sender",
-    "peer as holder",
-    "corr",
-    "ref_at as enqueued_at",
-    "first_at as first_delivered_at",
-    "recorded_at as settled_at",
-    "attempt as attempts",
-    f"{WAIT_MS} as wait_ms",
-    f"{ms_between('first_at', 'recorded_at')} as work_ms",
-    f"{TOTAL_MS} as total_ms",
-    f"case event {_CASES} end as outcome",
-    "reason",
-)
-
 
 MINUTE_US = 60_000_000
 GRACE_US = 10_000_000
@@ -190,77 +142,6 @@ with acted as (
   from acted group by journal, trigger, minute
 )
 select journal, {date_of("minute")} as date, minute, trigger, hook, fired, failed, suppressed, sent, streams,
-  {FINAL} as final
-from counted
-"""
-
-
-FRAMED = f"door = '{MEW}' and event = 'frame'"
-"""Rows of frames, as SQL."""
-FANNED = f"door = '{MEW}' and event in ('frame', 'frame_counts')"
-"""Rows that count frames, as SQL."""
-# The channel is `<space>/<stream>`, and a stream's id has no slash.
-STREAM = "substring_index(channel, '/', -1)"
-SPACE = f"left(channel, length(channel) - length({STREAM}) - 1)"
-
-
-def frames(events: DataFrame) -> DataFrame:
-    """One row for each frame of a stream that is journaled in full; `targets` is null for a stream that goes to the whole space."""
-    read = events.where(FRAMED).selectExpr("*", f"from_json(meta, '{_FRAME}') as info")
-    return read.selectExpr(
-        "journal",
-        "offset",
-        f"{date_of('recorded_at')} as date",
-        "recorded_at",
-        f"{SPACE} as space",
-        f"{STREAM} as stream_id",
-        "seq",
-        "sender",
-        "info.target as targets",
-        "recipients",
-        "info.participants as participants",
-        "bytes",
-        "body",
-    )
-
-
-_FRAME = "target array<string>, participants int"
-
-
-def fanout_minutes(events: DataFrame, until: datetime) -> DataFrame:
-    """One row for each space and each minute in which frames passed through it.
-
-    `events` are all rows of some minutes; `until` is the time of the last. Counted frames belong to the minute in which their second
-    ended.
-    """
-    return query(_FANOUT_MINUTES, events, until_us=to_us(until))
-
-
-_COUNTED = "frames bigint, bytes bigint, deliveries bigint, participants bigint, broadcast bigint"
-_FANOUT_MINUTES = f"""
-with read as (
-  select journal, channel, {SPACE} as space, {minute_of("recorded_at")} as minute, event = 'frame' as is_one, bytes, recipients,
-    from_json(meta, '{_COUNTED}') as meta
-  from {{rows}} where {FANNED}
-), each as (
-  select journal, space, minute, channel,
-    if(is_one, 1L, coalesce(meta.frames, 0)) as frames,
-    cast(coalesce(if(is_one, bytes, meta.bytes), bytes, 0) as bigint) as bytes,
-    cast(coalesce(if(is_one, recipients, meta.deliveries), recipients, 0) as bigint) as deliveries,
-    if(is_one, meta.participants, meta.broadcast) as broadcast
-  from read
-), counted as (
-  select journal, space, minute,
-    count(distinct channel) as streams,
-    sum(frames) as frames,
-    sum(bytes) as bytes,
-    sum(deliveries) as deliveries,
-    -- Without a known broadcast cost, assume that nothing was saved.
-    sum(coalesce(broadcast, deliveries)) as broadcast_deliveries
-  from each group by journal, space, minute
-)
-select journal, {date_of("minute")} as date, minute, space, streams, frames, bytes, deliveries, broadcast_deliveries,
-  broadcast_deliveries - deliveries as saved,
   {FINAL} as final
 from counted
 """

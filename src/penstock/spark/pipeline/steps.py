@@ -50,35 +50,34 @@ class Step:
 
 def built_in(token_keys: str | Path | None = None) -> list[Step]:
     """The built-in tables; a file of keys lets `token_streams` read tokens."""
-    from penstock.spark.lake_tables import minutes
     from penstock.spark.lake_tables.conversations import conversations
+    from penstock.spark.lake_tables.deliveries import SETTLED, deliveries
     from penstock.spark.lake_tables.envelopes import INBOXES, SENT, envelopes, latest_per_agent
     from penstock.spark.lake_tables.expressions import TOUCHED
+    from penstock.spark.lake_tables.frames import FANNED, FRAMED, fanout_minutes, frames
+    from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger_minutes
     from penstock.spark.lake_tables.token_streams import PASSED, RELAYED, token_chunks, token_streams
     from penstock.spark.lake_tables.verification_keys import KeyFile
 
     key_file = None if token_keys is None else KeyFile(Path(token_keys))
     return [
         # First, because the console shows it.
-        Step(
-            schemas.QUEUE_MINUTES,
-            lambda batch: minutes.queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since),
-        ),
+        Step(schemas.QUEUE_MINUTES, lambda batch: queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since)),
         Step(schemas.ENVELOPES, lambda batch: envelopes(batch.events), when=SENT),
-        Step(schemas.DELIVERIES, lambda batch: minutes.deliveries(batch.events), when=minutes.SETTLED),
-        Step(schemas.FRAMES, lambda batch: minutes.frames(batch.events), when=minutes.FRAMED),
+        Step(schemas.DELIVERIES, lambda batch: deliveries(batch.events), when=SETTLED),
+        Step(schemas.FRAMES, lambda batch: frames(batch.events), when=FRAMED),
         Step(schemas.TOKEN_CHUNKS, lambda batch: token_chunks(batch.events), when=PASSED),
         Step(schemas.LATEST_PER_AGENT, lambda batch: latest_per_agent(envelopes(batch.inboxes)), when=INBOXES),
         Step(
             schemas.TRIGGER_MINUTES,
-            lambda batch: minutes.trigger_minutes(batch.whole_minutes, batch.until),
-            when=minutes.TRIGGERED,
+            lambda batch: trigger_minutes(batch.whole_minutes, batch.until),
+            when=TRIGGERED,
             by_minute=True,
         ),
         Step(
             schemas.FANOUT_MINUTES,
-            lambda batch: minutes.fanout_minutes(batch.whole_minutes, batch.until),
-            when=minutes.FANNED,
+            lambda batch: fanout_minutes(batch.whole_minutes, batch.until),
+            when=FANNED,
             by_minute=True,
         ),
         Step(
