@@ -2,7 +2,7 @@
 
 import type { ComponentType } from "preact";
 
-import { AccessPage } from "./pages/access.tsx";
+import { AccessTokensPage } from "./pages/accesstokens.tsx";
 import { ConnectionsPage } from "./pages/connections.tsx";
 import { OverviewPage } from "./pages/overview.tsx";
 import { PipelinePage } from "./pages/pipeline.tsx";
@@ -10,7 +10,7 @@ import { QueuesPage } from "./pages/queues.tsx";
 import { SettingsPage } from "./pages/settings.tsx";
 import { SpacesPage } from "./pages/spaces.tsx";
 import { TailPage } from "./pages/tail.tsx";
-import { TokensPage } from "./pages/tokens.tsx";
+import { TokenStreamsPage } from "./pages/tokenstreams.tsx";
 import type { IconName } from "./parts/icon.tsx";
 
 export interface PageEntry {
@@ -31,9 +31,9 @@ export const pages: readonly PageEntry[] = [
   { path: "tail", title: "Live tail", short: "Tail", letter: "t", icon: "tail", Page: TailPage },
   { path: "queues", title: "Queues", short: "Queues", letter: "q", icon: "queues", Page: QueuesPage },
   { path: "spaces", title: "Spaces", short: "Spaces", letter: "s", icon: "spaces", Page: SpacesPage },
-  { path: "tokens", title: "Token streams", short: "Tokens", letter: "k", icon: "streams", Page: TokensPage },
+  { path: "tokens", title: "Token streams", short: "Tokens", letter: "k", icon: "streams", Page: TokenStreamsPage },
   { path: "pipeline", title: "Pipeline", short: "Pipeline", letter: "p", icon: "pipeline", Page: PipelinePage },
   { path: "connections", title: "Connections", short: "Peers", letter: "c", icon: "connections", Page: ConnectionsPage },
-  { path: "access", title: "Access tokens", short: "Access", letter: "a", icon: "access", Page: AccessPage },
+  { path: "access", title: "Access tokens", short: "Access", letter: "a", icon: "access", Page: AccessTokensPage },
   { path: "settings", title: "Settings", short: "Settings", letter: "e", icon: "settings", Page: SettingsPage },
 ];

@@ -76,7 +76,7 @@ function StreamPolicy() {
     }
   };
   return (
-    <Panel title="Policy of a stream" note="times in microseconds, sizes in bytes; 0 means no limit">
+    <Panel title="Policy of a stream" note="keys and units as in a config file: times in milliseconds, sizes in bytes; 0 means no limit">
       <form
         class="stack"
         onSubmit={(event) => {

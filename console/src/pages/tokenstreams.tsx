@@ -53,7 +53,7 @@ const COLUMNS: readonly Column<Row>[] = [
 /** The window of the rates in seconds. */
 const RATE_S = 5;
 
-export function TokensPage() {
+export function TokenStreamsPage() {
   return (
     <div class="stack">
       <PageHead title="Token streams" note="Topics of the relay. The relay has no keys: this page verifies a stream with the key that you enter." />

@@ -51,7 +51,7 @@ function Expiry({ expires_at }: Token) {
   return Date.parse(expires_at) <= serverTime(Date.now()) ? <Badge tone="warn">expired</Badge> : <>{moment(expires_at)}</>;
 }
 
-export function AccessPage() {
+export function AccessTokensPage() {
   const { data, failure, refresh } = useResource("/v1/tokens", (stop) => fetchJson<Answer>("/v1/tokens", { signal: stop }), 2_000);
   const [isMinting, setMinting] = useState(false);
   const [revoking, revoke] = useState<string | undefined>(undefined);
