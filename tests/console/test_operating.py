@@ -23,6 +23,9 @@ triggers:
   - id: copy-alarms
     when: {to: "readings/*", type: alarm}
     do: [{action: notify, to: alarms}]
+  - id: copy-drafts
+    when: {to: "drafts/*"}
+    do: [{action: notify, to: copies}]
 """
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -142,6 +145,36 @@ def test_a_waiting_envelope_is_edited_or_dropped(server: ServerProcess, visit: V
     assert [row["env"]["payload"] for row in http.get("/v1/peek", stream="waiting").json["rows"]] == ["corrected"]
 
 
+def test_an_envelope_of_the_server_is_edited_and_resent(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    http.enqueue("drafts/one", "draft-1")
+    until(lambda: http.get("/v1/peek", stream="copies").status == 200, "the notification of the trigger")
+    [row] = http.get("/v1/peek", stream="copies").json["rows"]
+    assert row["env"]["from"].startswith("system/")
+    page = visit(server).sign_in("#/queues/copies")
+    page.get_by_role("checkbox", name=f"Select {row['env']['id']}").check()
+    page.get_by_role("button", name="Edit and resend").click()
+    page.get_by_label("Payload").fill('"corrected"')
+    page.get_by_role("button", name="Resend", exact=True).click()
+    notified(page, "to copies")
+    (lease,) = http.pull("copies")
+    assert lease["deliver"]["payload"] == "corrected" and not lease["deliver"].get("from", "").startswith("system/")
+
+
+def test_a_selection_ends_with_its_tab_and_a_filter_says_how_far_it_looks(
+    server: ServerProcess, visit: Visiting, http: Http
+) -> None:
+    bury(http, "picked", "dead-1")
+    http.enqueue("picked", *(f"p-{number}" for number in range(101)))
+    page = visit(server).sign_in("#/queues/picked")
+    page.get_by_role("checkbox", name="Select p-0", exact=True).check()
+    page.get_by_role("button", name="Dead", exact=True).click()
+    page.get_by_role("checkbox", name="Select dead-1").check()
+    page.get_by_role("button", name="Ready", exact=True).click()
+    expect(page.get_by_role("checkbox", name="Select p-0", exact=True)).not_to_be_checked()
+    page.get_by_label("Filter envelopes").fill("p-100")
+    expect(page.get_by_text("None of the first 100 envelopes matches the filter")).to_be_visible()
+
+
 # Connections
 
 
@@ -233,7 +266,8 @@ def test_settings_show_the_config_and_the_policy_of_a_stream(server: ServerProce
     policy = page.get_by_role("region", name="Policy of a stream")
     policy.get_by_label("Stream").fill("small/one")
     policy.get_by_role("button", name="Show").click()
-    expect(policy.get_by_role("row").filter(has_text="max_depth")).to_contain_text("7")
+    expect(policy.get_by_role("row").filter(has_text="maxDepth")).to_contain_text("7")
+    expect(policy.get_by_role("row").filter(has_text="defaultLeaseMs")).to_contain_text("30000")
 
 
 @pytest.mark.promise(

@@ -23,6 +23,8 @@ const NOTHING: Readonly<Record<Shown, string>> = {
   dead: "No dead letters",
 };
 
+const NONE: ReadonlySet<string> = new Set();
+
 const COLUMNS: readonly Column<Peeked>[] = [
   { key: "type", title: "Type", cell: ({ env }) => env.type, sort: ({ env }) => env.type },
   { key: "from", title: "From", cell: ({ env }) => env.from ?? "–", sort: ({ env }) => env.from },
@@ -38,15 +40,20 @@ export function Contents({ stream, onChange }: { stream: string; onChange: () =>
   const state: Shown = STATES.find(([known]) => known === asked)?.[0] ?? "ready";
   const { data, failure, refresh } = usePeek(stream, state as PeekState);
   const [opened, open] = useState<Peeked | undefined>(undefined);
-  const [chosen, choose] = useState<ReadonlySet<string>>(new Set());
+  // A selection counts only in the stream and state in which it was made.
+  const place = `${state} ${stream}`;
+  const [selection, select] = useState({ place, ids: NONE });
+  const chosen = selection.place === place ? selection.ids : NONE;
+  const choose = (ids: ReadonlySet<string>): void => select({ place, ids });
   const filter = route.value.query["contents"] ?? "";
   const all = data.value ?? [];
   const rows = all.filter((row) => written([row.env, row.lastError]).toLowerCase().includes(filter.toLowerCase()));
+  const isCut = all.length >= PEEK_MAX;
   const picked = rows.filter(({ env }) => chosen.has(env.id));
   const pick = (ids: readonly string[], isPicked: boolean): void =>
     choose(new Set([...chosen].filter((id) => !ids.includes(id)).concat(isPicked ? ids : [])));
   const done = (): void => {
-    choose(new Set());
+    choose(NONE);
     open(undefined);
     refresh();
     onChange();
@@ -64,7 +71,7 @@ export function Contents({ stream, onChange }: { stream: string; onChange: () =>
     <Panel
       title="Contents"
       isFlush
-      note={all.length >= PEEK_MAX ? `the first ${PEEK_MAX}` : undefined}
+      note={isCut ? `the first ${PEEK_MAX}` : undefined}
       actions={
         <>
           {picked.length > 0 && <Repairs rows={picked} onDone={done} />}
@@ -79,7 +86,7 @@ export function Contents({ stream, onChange }: { stream: string; onChange: () =>
         columns={columns}
         rows={rows}
         keyOf={({ seq }) => seq}
-        empty={<Empty title={data.value === undefined ? "Loading…" : all.length > 0 ? "No envelope matches the filter" : NOTHING[state]} />}
+        empty={<Empty title={data.value === undefined ? "Loading…" : all.length === 0 ? NOTHING[state] : isCut ? `None of the first ${PEEK_MAX} envelopes matches the filter` : "No envelope matches the filter"} />}
       />
       {opened !== undefined && <EnvelopeDetails row={opened} onClose={() => open(undefined)} onRepaired={done} />}
     </Panel>

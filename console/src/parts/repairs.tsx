@@ -73,7 +73,7 @@ function EditDialog({ row, onDone, onClose }: { row: Peeked; onDone: () => void;
     if (typed.error !== undefined) return;
     setBusy(true);
     try {
-      const envelope = { ...withoutCause(env), id, ts: new Date().toISOString(), to: to.trim(), type: kind.trim(), payload: typed.value, refs: [...(env.refs ?? []), env.id] };
+      const envelope = { ...withoutReserved(env), id, ts: new Date().toISOString(), to: to.trim(), type: kind.trim(), payload: typed.value, refs: [...(env.refs ?? []), env.id] };
       await fetchJson("/v1/enqueue", { method: "POST", body: { to: to.trim(), envelope } });
       notify(`Sent ${id} to ${to.trim()}.`);
       await report(async () => void (await fetchJson("/v1/drop", { method: "POST", body: { stream, ids: [env.id] } })));
@@ -113,9 +113,15 @@ function EditDialog({ row, onDone, onClose }: { row: Peeked; onDone: () => void;
 /** Characters of an id. */
 const ID_MAX = 256;
 
-/** An envelope without the header that says why it is a dead letter, which only the server may set. */
-function withoutCause(env: Envelope): Envelope {
-  const headers = Object.entries(env.headers ?? {}).filter(([name]) => name !== "x-courier");
-  const { headers: _, ...rest } = env;
-  return headers.length > 0 ? { ...rest, headers: Object.fromEntries(headers) } : rest;
+/** Senders that only the server may name. */
+const RESERVED = /^(system|pipeline)\//;
+
+/** An envelope without what only the server may set: the header that says why it is a dead letter, and a reserved sender. */
+function withoutReserved({ headers = {}, from, ...rest }: Envelope): Envelope {
+  const kept = Object.entries(headers).filter(([name]) => name !== "x-courier");
+  return {
+    ...rest,
+    ...(from !== undefined && !RESERVED.test(from) && { from }),
+    ...(kept.length > 0 && { headers: Object.fromEntries(kept) }),
+  };
 }

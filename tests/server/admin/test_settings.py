@@ -34,7 +34,11 @@ def test_the_policy_of_a_stream_comes_from_its_pattern() -> None:
     async def work(driver: HttpDriver) -> None:
         for stream, depth in (("jobs/a", 7), ("other", 500)):
             _, found = await driver.ask("GET", "/v1/config", token=OPERATOR_TOKEN, query={"stream": stream})
-            assert found["policy"]["max_depth"] == depth
+            policy = found["policy"]
+            assert (policy["maxDepth"], policy["defaultLeaseMs"], policy["retry"]["maxMs"]) == (depth, 30_000, 300_000)
+            assert msgspec.convert(policy, StreamCaps), "it can be copied into a config file"
+        _, found = await driver.ask("GET", "/v1/config", token=OPERATOR_TOKEN, query={"stream": "dlq/jobs/a"})
+        assert (found["policy"]["maxDepth"], found["policy"]["maxDeliveries"]) == (500, 0)
         assert await driver.code("GET", "/v1/config", token=OPERATOR_TOKEN, query={"stream": ""}) == "InvalidRequest"
 
     drive(work, CONFIG)

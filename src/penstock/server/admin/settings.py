@@ -9,8 +9,9 @@ import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.names import stream_problem
-from penstock.server.config.load import Config, policy_for
+from penstock.server.config.load import Config, settings_for
 from penstock.server.config.reference import to_plain
+from penstock.server.config.sections import StreamCaps
 
 
 class ConfigQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -25,14 +26,19 @@ class ConfigReply(msgspec.Struct):
 
     source: Annotated[str | None, msgspec.Meta(description="The config file; null without one")]
     config: dict[str, Any]
-    policy: Annotated[dict[str, Any] | None, msgspec.Meta(description="The policy of the stream that was asked for")]
+    policy: Annotated[
+        dict[str, Any] | None,
+        msgspec.Meta(description="The settings of the stream that was asked for, with the keys of `perStreamCaps`"),
+    ]
 
 
 def effective(config: Config, query: ConfigQuery) -> ConfigReply | Refusal:
     """The config, and the policy of a stream: its own settings where the config has a pattern for it, else the general ones."""
+    policy = None
     if query.stream is not None:
         refusal = stream_problem(query.stream, config.limits.name_max)
         if refusal is not None:
             return refusal
-    policy = None if query.stream is None else msgspec.to_builtins(policy_for(config, query.stream))
+        found = msgspec.to_builtins(settings_for(config, query.stream))
+        policy = {name: found[name] for name in StreamCaps.__struct_encode_fields__}
     return ConfigReply(str(config.source) if config.source else None, to_plain(config), policy)

@@ -25,6 +25,7 @@ from penstock.server.config.sections import (
     RetrySettings,
     Sections,
     StreamCaps,
+    StreamsSection,
     TokenSection,
 )
 from penstock.server.config.spaces import schema, space_yaml
@@ -33,7 +34,7 @@ from penstock.server.files.schema_files import read_schemas
 from penstock.server.files.secret_files import digest_of, token_error
 from penstock.server.files.yaml_tree import ConfigError, format_error, read_text
 
-__all__ = ["Config", "ConfigError", "load", "policy_for", "quotas", "rates"]
+__all__ = ["Config", "ConfigError", "load", "policy_for", "quotas", "rates", "settings_for"]
 
 
 class Config(Sections, frozen=True):
@@ -81,28 +82,31 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
     return config
 
 
-def policy_for(config: Config, stream: str) -> Policy:
-    """The policy of a stream: the settings of all streams, changed by the pattern that matches best."""
+def settings_for(config: Config, stream: str) -> StreamsSection:
+    """The settings of a stream: those of all streams, changed by the pattern that matches best."""
     caps = config.streams.per_stream_caps
     pattern = _pattern_for(caps, stream)
-    settings, given = config.streams, dict[str, Any]()
-    if pattern is not None:
-        given = {name: value for name, value in msgspec.structs.asdict(caps[pattern]).items() if value is not UNSET}
-        settings = msgspec.structs.replace(settings, **given)
+    found = {} if pattern is None else msgspec.structs.asdict(caps[pattern])
+    given = {name: value for name, value in found.items() if value is not UNSET}
+    if is_dead(stream):
+        # Above a bound of deliveries a dead letter is deleted, so only a pattern for dead letters sets it for them.
+        is_own = pattern is not None and split(pattern)[1].startswith(DEAD_PREFIX)
+        unbounded = {"max_deliveries": 0, "max_abandoned": 0}
+        given = unbounded | given if is_own else given | unbounded
+    return msgspec.structs.replace(config.streams, **given)
 
-    def is_bounded(name: str) -> bool:
-        """Above a bound of deliveries a dead letter is deleted, so only a pattern for dead letters sets it for them."""
-        is_own = pattern is not None and split(pattern)[1].startswith(DEAD_PREFIX) and name in given
-        return is_own or not is_dead(stream)
 
+def policy_for(config: Config, stream: str) -> Policy:
+    """The policy of a stream."""
+    settings = settings_for(config, stream)
     return Policy(
         lease_us=settings.default_lease_ms * 1_000,
         max_depth=settings.max_depth,
         max_bytes=settings.max_bytes,
         overflow=settings.overflow,
         redelivery=settings.redelivery,
-        max_deliveries=settings.max_deliveries if is_bounded("max_deliveries") else 0,
-        max_abandoned=settings.max_abandoned if is_bounded("max_abandoned") else 0,
+        max_deliveries=settings.max_deliveries,
+        max_abandoned=settings.max_abandoned,
         max_inflight=settings.max_inflight,
         on_disconnect=settings.on_disconnect,
         late_ack=settings.late_ack,
