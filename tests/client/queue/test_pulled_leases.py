@@ -67,3 +67,13 @@ def test_settle_by_id_from_another_client(server, stream):
             assert (await other.settle(delivery.id, lease_id=delivery.lease_id)).settled
 
     run(go())
+
+
+@pytest.mark.parametrize("backoff", [False, True])
+def test_a_nack_by_id_backs_off_when_it_should(server, stream, backoff):
+    with penstock.connect_sync(server.control) as client:
+        client.enqueue(stream, message(1))
+        [delivery] = client.pull(stream, renew=False)
+        client.settle(delivery.id, "nack", lease_id=delivery.lease_id, backoff=backoff)
+        found = client.stats(stream)
+        assert (found.depth, found.delayed) == ((0, 1) if backoff else (1, 0))

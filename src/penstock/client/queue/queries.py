@@ -69,10 +69,14 @@ class Queries(ABC):
         delay_ms: int | None = None,
         reason: str | None = None,
         ms: int | None = None,
+        backoff: bool = False,
     ) -> Settled:
-        """Settle a pulled delivery by its id, together with its lease or its stream. Raises `LeaseLost` when the lease has ended."""
+        """Settle a pulled delivery by its id, together with its lease or its stream. Raises `LeaseLost` when the lease has ended.
+
+        With `backoff` a nack waits from the first failure on, as the `retry` of the stream says.
+        """
         fields = {"leaseId": lease_id, "stream": stream, "delayMs": delay_ms, "reason": reason, "ms": ms}
-        return await self._ask(Settled, "settle", id=id, op=op, **fields)
+        return await self._ask(Settled, "settle", id=id, op=op, backoff=backoff or None, **fields)
 
     async def redrive(
         self,
