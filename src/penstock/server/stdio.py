@@ -1,6 +1,7 @@
 """`penstock stdio`: Control v1 on stdin and stdout, inside another program's process tree.
 
-The queue is in memory, or with `--server` that of a running server. Exits when stdin ends, after writing what is still to be answered, or when stdout is closed. Logs go to stderr.
+The queue is in memory, or with `--server` that of a running server. Exits when stdin ends, after writing what is still to be
+answered, or when stdout is closed. Logs go to stderr.
 """
 
 from __future__ import annotations

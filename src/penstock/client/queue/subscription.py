@@ -137,8 +137,9 @@ class Subscription(FrameListener, Generic[P]):
         """Call `handler` for every delivery, up to `concurrency` of them at a time, until the subscription is closed.
 
         When a handler returns, its delivery is acked, unless the handler settled it. When it raises, the delivery is nacked, comes
-        back after a back-off, and the exception is logged; the asker of a question gets `HandlerFailed` at once instead. Leases are renewed while handlers run; if one is lost nevertheless, `LeaseLost` is raised at the
-        handler's current `await`. Cancelling `work` stops the handlers and releases their unsettled deliveries.
+        back after a back-off, and the exception is logged; the asker of a question gets `HandlerFailed` at once instead. Leases are
+        renewed while handlers run; if one is lost nevertheless, `LeaseLost` is raised at the handler's current `await`. Cancelling
+        `work` stops the handlers and releases their unsettled deliveries.
 
         Example:
             async def resize(delivery):
