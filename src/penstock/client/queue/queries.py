@@ -40,13 +40,7 @@ class Queries(ABC):
         """The stats and counters of every stream that you may read."""
         return (await self._ask(dict[str, list[answers.StreamMetrics]], "metrics"))["streams"]
 
-    async def peek(
-        self,
-        stream: str,
-        *,
-        state: PeekState = "ready",
-        max: int = 10,  # noqa: A002
-    ) -> list[answers.PeekedRow]:
+    async def peek(self, stream: str, *, state: PeekState = "ready", max: int = 10) -> list[answers.PeekedRow]:  # noqa: A002
         """Read envelopes without leasing them; `state="dead"` reads the dead letters of the stream."""
         rows = await self._ask(dict[str, list[answers.PeekedRow]], "peek", stream=stream, state=state, max=max)
         return rows["rows"]

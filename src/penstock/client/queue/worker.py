@@ -2,8 +2,7 @@
 
 A handler that returns has its delivery acked, and one that raises has it nacked with a back-off. If an asker waits for the answer, it
 gets the error instead, and the question becomes a dead letter: a late answer would reach an asker that is gone. A handler whose lease is
-lost gets `LeaseLost` at its current `await`, before another consumer has done much of the same work. No exception of a handler ends the
-worker.
+lost gets `LeaseLost` at its current `await`, before another consumer has done much of the same work. No exception ends the worker.
 """
 
 from __future__ import annotations

@@ -68,30 +68,15 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
         Step(schemas.FRAMES, lambda batch: frames(batch.events), when=FRAMED),
         Step(schemas.TOKEN_CHUNKS, lambda batch: token_chunks(batch.events), when=PASSED),
         Step(schemas.LATEST_PER_AGENT, lambda batch: latest_per_agent(envelopes(batch.inboxes)), when=INBOXES),
-        Step(
-            schemas.TRIGGER_MINUTES,
-            lambda batch: trigger_minutes(batch.whole_minutes, batch.until),
-            when=TRIGGERED,
-            by_minute=True,
-        ),
-        Step(
-            schemas.FANOUT_MINUTES,
-            lambda batch: fanout_minutes(batch.whole_minutes, batch.until),
-            when=FANNED,
-            by_minute=True,
-        ),
-        Step(
-            schemas.TOKEN_STREAMS,
-            lambda batch: token_streams(batch, {} if key_file is None else key_file.keys()),
-            when=RELAYED,
-        ),
-        Step(
-            schemas.CONVERSATIONS,
-            lambda batch: conversations(*batch.touched_conversations()),
-            after=("envelopes", "deliveries"),
-            when=f"{TOUCHED} is not null",
-        ),
-    ]
+        Step(schemas.TRIGGER_MINUTES, lambda batch: trigger_minutes(batch.whole_minutes, batch.until),
+             when=TRIGGERED, by_minute=True),
+        Step(schemas.FANOUT_MINUTES, lambda batch: fanout_minutes(batch.whole_minutes, batch.until),
+             when=FANNED, by_minute=True),
+        Step(schemas.TOKEN_STREAMS, lambda batch: token_streams(batch, {} if key_file is None else key_file.keys()),
+             when=RELAYED),
+        Step(schemas.CONVERSATIONS, lambda batch: conversations(*batch.touched_conversations()),
+             after=("envelopes", "deliveries"), when=f"{TOUCHED} is not null"),
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
