@@ -119,7 +119,7 @@ class SubscriberSocket:
 
     def _take_message(self, now: Now, peer: SubscriberPeer | None, frame: bytes) -> bool:
         """Handle a request that came as a message, or disconnect its sender. True if it was handled."""
-        if peer is None or peer.is_cut:
+        if peer is None or peer.is_cut or not peer.inode:  # it is gone
             return False
         is_taken = not self.peers.is_flood(peer, now.us // 1_000_000) and self._take_request(now, frame)
         if not is_taken:
