@@ -140,6 +140,28 @@ def test_fifty_participants_aggregate_and_broadcast(server: ServerProcess) -> No
     run(work())
 
 
+def test_what_is_sent_right_before_a_close_is_handled(server: ServerProcess) -> None:
+    """More messages than one turn handles, and the goodbye, in one write."""
+
+    async def work() -> None:
+        async with space(server) as join:
+            reader = await join("p1")
+            with silent(server, "p2") as writer:
+                while not is_presence(await reader.read(), "join", "p2"):
+                    pass
+                texts = [f"{n}" for n in range(1_200)]
+                sent = [msgspec.json.encode({"kind": "chat", "payload": {"text": text}}) for text in texts]
+                writer.write(
+                    b"".join(client_frame(0x81, data) for data in sent) + client_frame(0x88, (1000).to_bytes(2, "big"))
+                )
+                for text in texts:
+                    assert (await reader.until("chat"))["payload"]["text"] == text
+                while not is_presence(await reader.read(), "leave", "p2"):
+                    pass
+
+    run(work())
+
+
 def memory(server: ServerProcess, what: str) -> int:
     """Bytes of the server's memory: `VmRSS` now, `VmHWM` at most so far."""
     for line in Path(f"/proc/{server.process.pid}/status").read_text().splitlines():

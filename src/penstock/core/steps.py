@@ -81,7 +81,7 @@ class InputQueue(Generic[T]):
         self._checked: Steps[T] | None = None
         """The checks of the first message."""
         self._work: Steps[None] | None = None
-        self._is_running = False
+        self._is_running = self._is_late = False
         self.is_paused = False
         """Whether messages wait for something else, such as a join."""
 
@@ -93,8 +93,9 @@ class InputQueue(Generic[T]):
         """Whether messages of this size together are too much for one turn."""
         return size > STEP_BYTES and (size > CHUNK_MAX or max(map(len, messages)) > STEP_BYTES)
 
-    def add(self, messages: list[bytes]) -> None:
-        """Handle these messages after those that wait."""
+    def add(self, messages: list[bytes], *, is_late: bool = False) -> None:
+        """Handle these messages after those that wait; with `is_late` not in this turn."""
+        self._is_late = is_late and not self._is_running
         self._messages.extend(messages)
         self._start()
 
@@ -148,6 +149,9 @@ class InputQueue(Generic[T]):
             if self._work.step(now):
                 self._work = None
             return not self
+        if self._is_late:
+            self._is_late = False
+            return False
         size = 0
         ready: list[bytes] = []
         found: T | None = None

@@ -405,6 +405,9 @@ class HttpListener:
                 if isinstance(endpoint, PongListener):
                     endpoint.pong_received()
             else:
+                await asyncio.sleep(0)  # messages that came with the goodbye may wait for a turn
+                if kind is WSMsgType.CLOSE and wire.is_held:
+                    await wire.readable.wait()
                 return
 
 

@@ -229,3 +229,12 @@ def filled(broker: Broker, stream: str, *ids: str) -> None:
     for id_ in ids:
         (answer,) = producer.say(type_="enqueue", to=stream, env=envelope(id_))
         assert answer["type"] == "ok", answer
+
+
+def turns(scheduler: HandScheduler) -> int:
+    """Run everything that is due, and count the calls."""
+    count = 0
+    while scheduler._soon:
+        scheduler._soon.popleft()()
+        count += 1
+    return count

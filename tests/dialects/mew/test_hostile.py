@@ -578,3 +578,52 @@ def test_no_turn_does_all_the_checks_of_a_large_envelope(name: str) -> None:
     (p1,) = GatewayDriver().joined("p1")
     longest = min(max(turns(p1, data)) for _ in range(3))
     assert longest < 0.8 * cpu_s(lambda: read_object(data, Limits()))
+
+
+# Many small messages
+
+
+def steps(driver: GatewayDriver) -> int:
+    """Run everything that is due, and count the calls."""
+    count = 0
+    while driver.scheduler._soon:
+        driver.scheduler._soon.popleft()()
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("message", [b"{}", b"#x#", b"[", b'{"kind":"chat"}'])
+def test_a_stranger_loses_its_connection_after_too_many_errors(message: bytes) -> None:
+    driver = GatewayDriver(limits=Limits(strikes_max=3))
+    client = driver.client()
+    heard = client.send(*[message] * 2_000)
+    assert kinds(heard) == ["system/error"] * 4
+    assert client.wire.closed is not None and client.wire.closed[0] == 1008
+
+
+def test_a_few_errors_before_the_join_are_forgiven() -> None:
+    client = GatewayDriver().client()
+    client.send(b"#x#", b"{}", b"[")
+    assert kinds(client.send(join("p1"))) == ["system/welcome"]
+
+
+@pytest.mark.parametrize("message", [b"#x#", b"[", b'{"kind":"chat","payload":{"text":"x"}}'])
+def test_small_messages_of_a_participant_take_several_turns_and_keep_their_order(message: bytes) -> None:
+    driver = GatewayDriver()
+    (client,) = driver.joined("p1")
+    client.put(*[message] * 4_000, envelope("chat", {"text": "last"}, id="last"))
+    assert client.session.is_full
+    assert steps(driver) > 7
+    heard = client.heard()
+    assert len(heard) == 4_001 and heard[-1]["id"] == "last"
+    assert not client.session.is_full
+
+
+def test_frames_to_a_stream_never_wait_for_a_turn() -> None:
+    driver = GatewayDriver()
+    client, reader = driver.joined("p1", "p2")
+    stream = driver.open_stream(client)
+    client.put(*[f"#{stream}#x".encode()] * 4_000)
+    assert not client.session.is_full
+    driver.run()
+    assert len(reader.frames()) == 4_000

@@ -23,11 +23,13 @@ FRAME_BYTES = 128
 """What a delivery adds to its body on the wire, roughly."""
 
 
-def subscribe(state: QueueState, now: Now, link: Link, name: str, lease_us: int = 0) -> Consumer | Refusal:
-    """Add a consumer to a channel, with no credit."""
+def subscribe(
+    state: QueueState, now: Now, link: Link, name: str, lease_us: int = 0, *, replaces: bool = False
+) -> Consumer | Refusal:
+    """Add a consumer to a channel, with no credit. `replaces`: the caller ends another one if this one is accepted."""
     if state.commit_log.draining:
         return Refusal("Draining", "the server is shutting down")
-    channel = _subscriptions_problem(state, link) or state.open_channel(name)
+    channel = (None if replaces else _subscriptions_problem(state, link)) or state.open_channel(name)
     if isinstance(channel, Refusal):
         return channel
     return _join(state, link, channel, lease_us)

@@ -26,6 +26,8 @@ from penstock.dialects.mew.participants import Participant
 
 IDS = ("participantId", "participant_id", "participant")
 """The names of the id in a join."""
+SLOW_MAX = 500
+"""Messages of one connection on the slow path that are handled before the next one waits for a turn: about 10 ms."""
 
 
 class SpaceHost(Protocol):
@@ -82,6 +84,8 @@ class MewSession:
         """Messages that wait for the join, or for the checks of a large one."""
         self.is_full = False
         """Whether messages wait in the queue."""
+        self._slow = self._strikes = 0
+        """Messages on the slow path since the queue had a turn, and errors before the join."""
         self.is_blocked = False
         """Whether it writes to a stream with a reader that is too far behind."""
         self.is_alive = True
@@ -123,8 +127,9 @@ class MewSession:
         """A message of the peer."""
         if self.closing is not None:
             return
-        if self._queue or self._queue.is_paused or (len(data) > STEP_BYTES and data[:1] != b"#"):
-            self._queue.add([data])
+        is_large = len(data) > STEP_BYTES and data[:1] != b"#"
+        if is_large or self._slow >= SLOW_MAX or self._queue or self._queue.is_paused:
+            self._queue.add([data], is_late=self._slow >= SLOW_MAX)
         elif not self._message(now, data, None):
             self._queue.hold_back([data])
 
@@ -133,10 +138,11 @@ class MewSession:
 
     def _take(self, now: Now, messages: list[bytes], found: Fields | MewRefusal | None) -> None:
         """Handle messages that have waited; `found` is what the checks of a large one found."""
+        self._slow = 0
         for number, data in enumerate(messages):
             if self.closing is not None:
                 break
-            if not self._message(now, data, found):
+            if self._slow >= SLOW_MAX or not self._message(now, data, found):
                 self._queue.hold_back(messages[number:])
                 break
         self.host.schedule_turn()
@@ -146,6 +152,7 @@ class MewSession:
         if self._queue.is_paused:
             return False
         limits = self.host.limits
+        self._slow += 1
         self.count += 1
         if self.participant is None and not self.is_known and len(data) > limits.join_bytes_max:
             message = f"join first: until then a message has at most {limits.join_bytes_max} bytes"
@@ -280,7 +287,10 @@ class MewSession:
     def _fail(self, now: Now, fault: MewRefusal) -> None:
         if self.participant is not None and self.space is not None:
             self.space.fail(now, self.participant, fault)
+        elif self._strikes >= self.host.limits.strikes_max:
+            self.end(now, fault, 1008)
         else:
+            self._strikes += 1
             self.out.append(self.host.text(self.host.messages.error(now, fault, None)))
 
     def end(self, now: Now, fault: MewRefusal, code: int) -> None:

@@ -39,7 +39,6 @@ class LiveSession(MessageSession[_Message]):
 
     def __init__(self, runtime: RuntimePort, query: LiveQuery, style: Style) -> None:
         super().__init__(runtime, _decode)
-        self.answers = ()
         self._query = query
         self._style = style
         self._watcher: ViewFollower

@@ -19,10 +19,13 @@ from penstock.core.errors import Refusal
 from penstock.core.json_checks import cost_problem
 from penstock.core.limits import Limits
 from penstock.core.links import Link
-from penstock.dialects.courier.sessions.answers import RuntimePort
+from penstock.core.steps import InputQueue
+from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.wire.envelopes import json_problem, path_of, to_refusal
 
 SECOND_US = 1_000_000
+WEIGHT_MAX, REFUSED_WEIGHT = 2_000, 4
+"""Messages of one connection that are handled before the next one waits for a turn, and for how many a refusal counts."""
 Message = TypeVar("Message")
 
 
@@ -78,9 +81,13 @@ class MessageSession(ABC, Generic[Message]):
         self.closing: tuple[int, str] | None = None
         self.link: Link
         """Set by the runtime, right after the machine accepted the connection."""
+        self.answers = Answers(runtime, self)
         self._runtime = runtime
         self._machine = runtime.machine
         self._decode = decode
+        self._weight = 0
+        self._queue = InputQueue[None](runtime.survey, self, self.answers, lambda _: (None for _ in ()), self._take)
+        """Messages that wait for a later turn."""
         self._strikes = StrikeCounter(runtime.machine.limits)
         self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
 
@@ -95,9 +102,13 @@ class MessageSession(ABC, Generic[Message]):
     def _message(self, now: Now, message: Message) -> None: ...
 
     def _fail(self, refusal: Refusal, close: int | None = None) -> None:
+        self._weight += REFUSED_WEIGHT
         self._write(refusal)
         if close is not None and self.closing is None:
             self.closing = (close, refusal.code)
+
+    def drain(self, refusal: Refusal) -> None:
+        self._fail(refusal, refusal.kind.close)
 
     def _strike(self, now: Now, refusal: Refusal) -> None:
         self._fail(refusal)
@@ -106,6 +117,22 @@ class MessageSession(ABC, Generic[Message]):
     def receive(self, now: Now, data: bytes) -> None:
         if self.closing is not None:
             return
+        if self.answers.is_full or self._weight >= WEIGHT_MAX:
+            self._queue.add([data], is_late=True)
+        else:
+            self._receive(now, data)
+
+    def _take(self, now: Now, messages: list[bytes], found: None) -> None:
+        """Handle messages that have waited, as many as one turn allows."""
+        self._weight = 0
+        for number, data in enumerate(messages):
+            if self._weight >= WEIGHT_MAX or self.closing is not None:
+                self._queue.hold_back(messages[number:])
+                break
+            self._receive(now, data)
+
+    def _receive(self, now: Now, data: bytes) -> None:
+        self._weight += 1
         flood = self._flood_limiter.flood(now)
         if flood is not None:
             self._fail(flood, 1008)

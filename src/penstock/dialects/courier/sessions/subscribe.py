@@ -12,8 +12,8 @@ from penstock.core.records import Record
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.operations.outcomes import check_access, check_lease
 from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
-from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
-from penstock.dialects.courier.sessions.message_session import MessageSession
+from penstock.dialects.courier.sessions.answers import RuntimePort
+from penstock.dialects.courier.sessions.message_session import REFUSED_WEIGHT, MessageSession
 from penstock.dialects.courier.wire.delivery_frames import delivery_messages
 
 _encode = msgspec.json.encode
@@ -82,7 +82,6 @@ class SubscribeSession(MessageSession[_Message]):
 
     def __init__(self, runtime: RuntimePort, query: SubscribeQuery) -> None:
         super().__init__(runtime, _decode)
-        self.answers = Answers(runtime, self)
         self._query = query
         self._consumer: Consumer
 
@@ -169,6 +168,7 @@ class SubscribeSession(MessageSession[_Message]):
         self.answers.after(gate, lambda refusal: _about(id_, refusal) if refusal else notice)
 
     def _deny(self, denied: Denied) -> None:
+        self._weight += REFUSED_WEIGHT
         message = error_message(denied.refusal)
         # `fresh`: it may depend on a drop, which is undone if a full disk rejects the records that caused it.
         self.answers.after(
@@ -180,6 +180,3 @@ class SubscribeSession(MessageSession[_Message]):
 
     def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
         self.out.append(_encode({"expired": record.id, "leaseId": lease_id}))
-
-    def drain(self, refusal: Refusal) -> None:
-        self._fail(refusal, refusal.kind.close)

@@ -127,3 +127,30 @@ def test_reading_a_broken_line_costs_little(shape: str) -> None:
 
     error = msgspec.DecodeError("broken")
     assert cost(lambda: frames.refusal_of(line, error)) < 10 * cost(lambda: msgspec.json.decode(plain))
+
+
+@pytest.mark.parametrize("value", [b"9" * 50_000, b"1e" + b"9" * 50_000, b'[{"a":0.1},' * 5_000 + b"1" + b"]" * 5_000])
+def test_a_reqId_that_is_no_short_number_and_no_text_names_nothing(value: bytes) -> None:
+    reference, _ = frames.refusal_of(b'{"type":"enqueue","reqId":%b}' % value, msgspec.ValidationError("broken"))
+    assert frames.name_of(reference) == "enqueue"
+
+
+def test_a_reqId_that_is_no_text_is_not_decoded() -> None:
+    """The CPU of a large one, compared with the same value in a member that is skipped."""
+    value = msgspec.json.encode([{f"k{no}": [no / 7, "x"]} for no in range(5_000)])
+
+    def cost(member: bytes) -> int:
+        line, times = b'{"type":"x","%b":%b}' % (member, value), []
+        for _ in range(5):
+            start = time.process_time_ns()
+            frames.name_of(frames.reference_of(line))
+            times.append(time.process_time_ns() - start)
+        return min(times)
+
+    assert cost(b"reqId") < 2 * cost(b"other")
+
+
+@pytest.mark.parametrize("req_id", ["", "r" * 5_000, 0, -7, 2**62])
+def test_a_reqId_is_named_as_it_was_sent(req_id: str | int) -> None:
+    line = msgspec.json.encode({"type": "x", "reqId": req_id})
+    assert frames.name_of(frames.reference_of(line)) == req_id

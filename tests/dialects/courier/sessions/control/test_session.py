@@ -11,7 +11,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.scopes import OPERATOR, Principal, require
 from penstock.dialects.courier.sessions.control.frames import FRAME_NAMES
 from penstock.dialects.courier.sessions.control.session import HELLO_MAX
-from tests.dialects.courier.talking import Broker, HandJournal, Peer, codes, envelope, filled, line
+from tests.dialects.courier.talking import Broker, HandJournal, Peer, codes, envelope, filled, line, turns
 
 SAM = Principal("sam", agent="sam", scopes=require(["streams:agents/*:*"]))
 
@@ -544,3 +544,48 @@ def test_purge_and_drop_are_answered_when_they_are_durable() -> None:
         ("purge", {"purged": 2}),
     ]
     assert codes(peer.say(type_="drop", stream="a", ids=["1"], reqId=1)) == [(1, "UnknownEnvelope")]
+
+
+class TestTurns:
+    @pytest.mark.parametrize(
+        "refused",
+        [
+            b'{"type":"x"}',
+            b'{"type":"ping","a":1,"a":2}',
+            b'{"type":"ack"}',
+            b'{"type":"enqueue","to":"a","env":{}}',
+            b'{"type":"ack","id":["x","x","x","x","x","x","x","x"]}',
+        ],
+    )
+    def test_refused_lines_take_several_turns(self, refused: bytes) -> None:
+        peer = Broker().control()
+        peer.say(type_="subscribe", stream="a")
+        peer.send((refused + b"\n") * 2_000)
+        assert turns(peer.broker.scheduler) > 5
+        assert {frame["type"] for frame in peer.heard()} == {"error"} and peer.wire.closed is None
+
+    def test_a_run_that_is_accepted_takes_one(self) -> None:
+        peer = Broker(journal=HandJournal()).control()
+        peer.send(b"".join(line(type_="enqueue", to="a", env=envelope(f"{no}")) for no in range(1_000)))
+        assert turns(peer.broker.scheduler) <= 2
+
+    @pytest.mark.parametrize(
+        ("first", "name"),
+        [
+            (b'{"type":"x","reqId":3}', 3),
+            (b"GET / HTTP/1.1", "req"),
+            (b'{"type":"ping","reqId":"r","a":1,"a":2}', "r"),
+            (b'{"type":"enqueue"}', "enqueue"),
+        ],
+    )
+    def test_a_stranger_gets_one_line(self, first: bytes, name: object) -> None:
+        peer = Broker(tokens={"secret": SAM}).control(token_needed=True)
+        peer.send((first + b"\n") * 1_000)
+        assert turns(peer.broker.scheduler) <= 2
+        assert codes(peer.heard()) == [(name, "Unauthorized")]
+        assert peer.wire.closed == (1008, "Unauthorized")
+
+    def test_a_hello_that_is_wrong_says_why(self) -> None:
+        peer = Broker(tokens={"secret": SAM}).control(token_needed=True)
+        assert codes(peer.say(type_="hello", token=5)) == [("hello", "InvalidRequest")]
+        assert peer.wire.closed == (1008, "InvalidRequest")

@@ -1,5 +1,6 @@
 """Several subscriptions on one connection: labels, and which one a settle without a label affects."""
 
+import time
 from typing import Any
 
 import pytest
@@ -144,3 +145,44 @@ def test_one_that_holds_envelopes_is_evicted_last_and_gives_them_back() -> None:
     assert (event, fields["stream"]) == ("conn.evicted", "s/0") and "subscriptions_max" in fields["reason"]
     assert subscribed(peer) == ["new"]
     assert peer.broker.counts("s/0")["q.depth"] == 1
+
+
+def test_a_subscribe_that_is_refused_evicts_nothing() -> None:
+    peer = Broker(limits=Limits(subscriptions_max=2, streams_max=2)).control()
+    for stream in ("a", "b"):
+        peer.say(type="subscribe", stream=stream)
+    ((_, code),) = codes(peer.say(type="subscribe", stream="new", reqId=1))
+    assert code == "QuotaExceeded"
+    assert subscribed(peer) == ["a", "b"]
+    assert peer.broker.runtime.subscriptions_evicted == 0
+
+
+def test_an_array_of_acks_reaches_each_subscription_that_holds_one_of_them() -> None:
+    peer = Broker().control()
+    for stream in ("a", "b", "c"):
+        peer.say(type="subscribe", stream=stream, subId=stream, credit=5)
+        peer.say(type="enqueue", to=stream, env=envelope("same"))
+        peer.say(type="enqueue", to=stream, env=envelope(f"only {stream}"))
+    answers = peer.say(type="ack", id=["only b", "same", "only a", "same", "only b", "unknown"], reqId=1)
+    assert [(answer["code"], answer["ref"]) for answer in answers] == [
+        ("AlreadyAcked", "only b"),
+        ("UnknownEnvelope", "unknown"),
+    ]
+    depths = [peer.broker.counts(stream)["q.if"] for stream in ("a", "b", "c")]
+    assert depths == [0, 0, 2], "the oldest subscriptions that hold it come first"
+
+
+def test_an_array_of_unknown_ids_costs_one_search_of_the_subscriptions() -> None:
+    def cost(subscriptions: int) -> int:
+        peer = Broker().control()
+        for number in range(subscriptions):
+            peer.say(type="subscribe", stream=f"s/{number}", subId=f"{number}")
+        times = []
+        for _ in range(3):
+            start = time.process_time_ns()
+            peer.send({"type": "ack", "id": [str(number) for number in range(2_000)]})
+            times.append(time.process_time_ns() - start)
+            peer.broker.run()
+        return min(times)
+
+    assert cost(400) < 8 * cost(2)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -218,7 +219,7 @@ FRAME_NAMES = tuple(kind.__struct_config__.tag for kind in ControlFrame.__args__
 class Reference(msgspec.Struct, rename="camel"):
     """The part of a refused frame that its error must name."""
 
-    req_id: Any = None
+    req_id: msgspec.Raw = msgspec.Raw(b"null")
     type: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -233,8 +234,13 @@ def req_id_of(frame: ControlFrame) -> str | int | None:
 
 
 decode_reference = msgspec.json.Decoder(Reference).decode
+_decode_req_id: Callable[[bytes], str | int] = msgspec.json.Decoder(str | int).decode
 
 
+FRAME_WEIGHT = 8
+"""For how many enqueues or acks of a run a line counts that is refused, or that is another request."""
+NUMBER_MAX = 64
+"""Bytes of a `reqId` that is a number: to decode a longer one would cost too much."""
 HEAD_MAX = 1024
 """Bytes at each end of a broken line in which its `reqId` is looked for."""
 LENIENT_MAX = 64 * 1024
@@ -270,7 +276,7 @@ def scan_reference(line: bytes, *, is_whole: bool) -> Reference | None:
     if not any(value != b"null" for value in found.values()):
         return None
     try:
-        return decode_reference(b'{"reqId":%b,"type":%b}' % (found[b'"reqId"'], found[b'"type"']))
+        return decode_reference((b'{"reqId":%b,"type":%b}' % (found[b'"reqId"'], found[b'"type"'])).decode())
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -279,8 +285,10 @@ def name_of(reference: Reference | None) -> str | int | None:
     """What an answer to a refused frame is called."""
     if reference is None:
         return None
-    if isinstance(reference.req_id, str | int):
-        return reference.req_id
+    raw = bytes(reference.req_id)
+    if raw[:1] == b'"' or (len(raw) <= NUMBER_MAX and raw[:1] in b"-0123456789"):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            return _decode_req_id(raw)
     return next((name for name in NAMED if bytes(reference.type) == b'"%b"' % name.encode()), None)
 
 

@@ -16,7 +16,7 @@ from penstock.core.rate_limits import Meter
 from penstock.core.records import Record
 from penstock.dialects.courier.operations.outcomes import check_access
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
-from penstock.dialects.courier.sessions.control.frames import AckFrame, EnqueueFrame
+from penstock.dialects.courier.sessions.control.frames import FRAME_WEIGHT, AckFrame, EnqueueFrame
 from penstock.dialects.courier.wire import envelopes
 
 _encode = msgspec.json.encode
@@ -55,11 +55,11 @@ class Runs:
         self._consumer: Consumer | None = None
         self._acks: list[str] = []
 
-    def join_enqueue(self, now: Now, link: Link, frame: EnqueueFrame) -> bool:
-        """Add a single enqueue without a schedule; False for any other."""
+    def join_enqueue(self, now: Now, link: Link, frame: EnqueueFrame) -> int:
+        """Add a single enqueue without a schedule; returns its weight, 0 for any other."""
         raw = bytes(frame.env)
         if raw[:1] == b"[" or frame.delay_ms is not None or frame.deliver_at is not None:
-            return False
+            return 0
         to = frame.to
         req_id = "enqueue" if frame.req_id is None else frame.req_id
         if self._consumer is not None or (self._to is not None and self._to != to):
@@ -74,24 +74,24 @@ class Runs:
         if isinstance(record, Refusal):
             self.close(now)
             self._answers.add(error_line(req_id, record))
-            return True
+            return FRAME_WEIGHT
         self._to = to
         self._records.append(record)
         self._reqs.append(req_id)
-        return True
+        return 1
 
-    def join_ack(self, now: Now, consumer: Consumer, frame: AckFrame) -> bool:
-        """Add an ack that wants no answer; False for any other."""
+    def join_ack(self, now: Now, consumer: Consumer, frame: AckFrame) -> int:
+        """Add an ack that wants no answer; returns how many ids it has, 0 for any other."""
         if frame.req_id is not None or frame.lease_id is not None or frame.sub_id is not None:
-            return False
+            return 0
         ids = frame.id if isinstance(frame.id, list) else [frame.id]
         if len(ids) > self._machine.limits.batch_max:
-            return False
+            return 0
         if self._to is not None or self._consumer is not consumer:
             self.close(now)
         self._consumer = consumer
         self._acks += ids
-        return True
+        return len(ids)
 
     def close(self, now: Now) -> None:
         """Call the machine for the open run, if there is one."""

@@ -41,10 +41,11 @@ FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq
 FEATURES += ["views", "live", "triggers", "tap", "partition"]
 WEIGHT_MAX = 2_000
 """Lines of one connection that are handled in one turn, where each is an enqueue or an ack: about 10 ms."""
-FRAME_WEIGHT, READ_WEIGHT = 8, 100
-"""For how many of those lines another request counts, and a read, which may list a thousand envelopes."""
+READ_WEIGHT, SEARCHED = 100, 16
+"""For how many of those lines a read counts, which may list a thousand envelopes; subscriptions that are searched in the time of one."""
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
+UNIDENTIFIED = Refusal("Unauthorized", "say hello with a token first")
 
 
 class ControlSession:
@@ -135,12 +136,17 @@ class ControlSession:
         return min(limit, HELLO_MAX) if self.token_needed else limit
 
     def _too_large(self, line: bytes) -> None:
-        """Refuse a line by its first bytes. A peer that has not said who it is also loses its connection."""
+        """Refuse a line by its first bytes."""
         refusal = Refusal("TooLarge", f"a line has at most {self._line_max} bytes")
         self._refuse(frames.scan_reference(line, is_whole=False), refusal, 1009 if self.token_needed else None)
 
     def _refuse(self, reference: frames.Reference | None, refusal: Refusal, close: int | None = None) -> None:
-        """Refuse a line that is no frame."""
+        """Refuse a line that is no frame. A peer that has not said who it is also loses its connection."""
+        self._weight += frames.FRAME_WEIGHT
+        if self.token_needed and close is None:
+            close = 1008
+            if reference is None or bytes(reference.type) != b'"hello"':
+                refusal = UNIDENTIFIED
         if reference is not None and bytes(reference.type) == b'"subscribe"':
             self._subs.refused()
         self._fail(frames.name_of(reference), refusal, close)
@@ -179,22 +185,24 @@ class ControlSession:
             self._runs.close(now)
             self._refuse(frames.reference_of(line), problem)
             return
-        self._weight += 1
-        if not self.token_needed and self._joins_run(now, frame):
+        if not self.token_needed and (weight := self._joins_run(now, frame)):
+            self._weight += weight
             return
-        self._weight += READ_WEIGHT if isinstance(frame, ReadFrame) else FRAME_WEIGHT
+        self._weight += READ_WEIGHT if isinstance(frame, ReadFrame) else frames.FRAME_WEIGHT
+        if getattr(frame, "sub_id", frame) is None:
+            self._weight += len(self.link.consumers) // SEARCHED
         self._runs.close(now)
         self._frame(now, frame)
         if self._machine.effects:
             self._runtime.apply(now)
 
-    def _joins_run(self, now: Now, frame: frames.ControlFrame) -> bool:
-        """Add a frame to the open run, if it fits there: the hot path ends here."""
+    def _joins_run(self, now: Now, frame: frames.ControlFrame) -> int:
+        """Add a frame to the open run; returns its weight, 0 if it does not fit there. The hot path ends here."""
         if type(frame) is frames.EnqueueFrame:
             return self._runs.join_enqueue(now, self.link, frame)
         if type(frame) is frames.AckFrame and self._subs.only is not None:
             return self._runs.join_ack(now, self._subs.only, frame)
-        return False
+        return 0
 
     def _bad_line(self, now: Now, line: bytes, error: Exception) -> None:
         """Refuse a line. Only one in which no request can be recognised is a strike: a gateway sends what its users wrote."""
@@ -210,8 +218,7 @@ class ControlSession:
             self._hello(now, frame)
             return
         if self.token_needed:
-            refusal = Refusal("Unauthorized", "say hello with a token first")
-            self._fail(frames.req_id_of(frame), refusal, close=1008)
+            self._fail(frames.req_id_of(frame), UNIDENTIFIED, close=1008)
             return
         if isinstance(frame, ReadFrame):
             self._reads.read(now, frame)
@@ -377,6 +384,7 @@ class ControlSession:
             self._answer(frame.req_id, self._subs.settle(now, request, frame.sub_id))
             return
         denied = self._subs.ack(now, ids, frame.sub_id)
+        self._weight += len(ids) + frames.FRAME_WEIGHT * len(denied)
         if denied:
             for one in denied:
                 deny(self.answers, frame.req_id, one)

@@ -2,7 +2,7 @@
 
 Owns the consumers by label. A client may leave labels out: then a settle goes to the subscription that holds the envelope, and a grant to the
 newest one, or to none after a refused subscribe. Such a client cannot unsubscribe, so it has one subscription a stream, and at the bound the
-idlest is evicted. Cost of `holder`: O(subscriptions) without a label.
+idlest is evicted. Cost of `holder`, and of the search for all ids of an ack: O(subscriptions) without a label.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ class Subscriptions:
         assert isinstance(lease_us, int)
         name = link.principal.to_channel(frame.stream)
         older = self._unlabelled.get(name) if label is None else None
-        if older is None and len(link.consumers) >= limits.subscriptions_max:
-            self._evict(now)
-        consumer = older or machine.subscribe(now, link, name, lease_us)
+        is_full = older is None and len(link.consumers) >= limits.subscriptions_max and bool(self._unlabelled)
+        consumer = older or machine.subscribe(now, link, name, lease_us, replaces=is_full)
         if isinstance(consumer, Refusal):
             return consumer
+        if is_full:
+            self._evict(now)
         if older is not None:  # the same consumer without its credit: what it holds can still be settled
             label, older.credit, older.lease_us = older.label, 0, lease_us or older.channel.policy.lease_us
         elif label is None:
@@ -127,11 +128,27 @@ class Subscriptions:
                     return consumer
         return self.find(label)
 
+    def _search(self, ids: set[str]) -> tuple[dict[str, list[Consumer]], dict[str, Consumer]]:
+        """Search once for many ids: the subscriptions that hold each, the newest first, and the oldest whose stream knows it."""
+        held: dict[str, list[Consumer]] = {}
+        known: dict[str, Consumer] = {}
+        for consumer in reversed(self._by_label.values()):
+            live = consumer.channel.live
+            known.update(dict.fromkeys(consumer.channel.settled.keys() & ids, consumer))
+            for id_ in live.keys() & ids:  # costs as much as the smaller one has members
+                known[id_] = consumer
+                if live[id_].holder is consumer:
+                    held.setdefault(id_, []).append(consumer)
+        return held, known
+
     def ack(self, now: Now, ids: list[str], label: str | None) -> list[Denied]:
         """Ack envelopes, each at the subscription that holds it; returns the refusals."""
         denied: list[Denied] = []
+        is_search = label is None and len(ids) > 1
+        held, known = self._search(set(ids)) if is_search else ({}, {})
         for id_ in ids:
-            consumer = self.holder(id_, label)
+            found = self._used(held[id_].pop()) if held.get(id_) else known.get(id_)
+            consumer = found or (self.find(label) if is_search else self.holder(id_, label))
             if isinstance(consumer, Refusal):
                 denied.append(Denied(0, consumer))
             else:
