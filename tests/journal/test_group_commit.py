@@ -79,8 +79,8 @@ class JournalDriver:
         assert [number for number, _ in self.answers] == list(range(len(self.answers)))
         return [outcome for _, outcome in self.answers]
 
-    def rotate(self) -> str | None:
-        names: list[str | None] = []
+    def rotate(self) -> str | Refused | None:
+        names: list[str | Refused | None] = []
         self.journal.rotate(names.append)
         while not names:
             self.calls.get(timeout=PATIENCE_S)()
@@ -138,7 +138,7 @@ def test_a_rotation_does_not_wait_for_a_quiet_moment(monkeypatch: pytest.MonkeyP
     disk.is_slow = True
     driver.append(put("a"))
     assert disk.syncing.acquire(timeout=PATIENCE_S)
-    names: list[str | None] = []
+    names: list[str | Refused | None] = []
     for n in range(5):
         driver.append(put(f"b{n}"))
     driver.journal.rotate(names.append)
@@ -266,6 +266,65 @@ def test_a_full_disk_is_reported_and_the_journal_recovers() -> None:
     assert driver.journal.trouble is None
     driver.journal.close()
     assert [row.id for row in rebuilt(disk)[2]] == ["a", "c", "d"]
+
+
+def test_a_rotation_whose_close_fails_is_answered_and_the_journal_goes_on() -> None:
+    disk = LyingDisk(1)
+    driver = JournalDriver(disk)
+    driver.append(put("a"))
+    driver.wait(1)
+    disk.failing, disk.eio = ("close",), 1.0
+    assert driver.rotate() == Refused("the disk reports an error")
+    assert driver.journal.trouble == "the disk reports an error"
+    disk.eio = 0.0
+    driver.append(put("b"))
+    assert driver.wait(2)[1] == Committed(1) and driver.journal.trouble is None
+    assert driver.rotate() == "log-00000000000000000001.seg"
+    driver.journal.close()
+    assert [row.id for row in rebuilt(disk)[2]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("part", ["rotate", "check", "sync"])
+def test_an_error_in_any_part_of_a_turn_is_the_trouble_and_does_not_end_the_thread(
+    monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(group_commit, "INTERVAL_S", 0.01)
+    driver = JournalDriver(LyingDisk(1), "interval")
+    failed = threading.Event()
+
+    def fail() -> None:
+        driver.log.unsynced = False
+        failed.set()
+        raise ValueError(part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.log, part, fail)
+        driver.append(put("a"))
+        driver.wait(1)
+        match part:
+            case "rotate":
+                assert driver.rotate() == Refused("ValueError('rotate')")
+            case "check":
+                driver.journal.check()
+        assert failed.wait(PATIENCE_S)
+    driver.append(put("b"))
+    assert driver.wait(2)[1] == Committed(1)
+    driver.journal.close()
+
+
+def test_a_thread_that_ended_is_reported_and_nothing_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = LyingDisk(1)
+    driver = JournalDriver(disk)
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    disk.steps_left = 0  # an error that no code may handle
+    driver.append(put("a"))
+    driver.journal._thread.join(PATIENCE_S)
+    assert driver.journal.trouble is not None and "has ended" in driver.journal.trouble
+    refused = driver.rotate()
+    assert isinstance(refused, Refused) and refused.reason == driver.journal.trouble
+    driver.answers.clear()
+    driver.journal.append(0, 0, [put("b")], lambda outcome: driver.answers.append((0, outcome)))
+    assert driver.wait(1) == [refused]
 
 
 def test_an_end_with_a_failing_disk_is_no_clean_end() -> None:

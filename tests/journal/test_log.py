@@ -6,6 +6,7 @@ failing seed, run the test with `-k` and its number.
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 import pytest
@@ -448,3 +449,30 @@ def test_a_check_sees_a_full_disk_and_its_recovery_without_a_commit() -> None:
     disk.free = lambda: MARGIN_BYTES  # type: ignore[method-assign]
     log.check()
     assert log.trouble is None
+
+
+def test_a_disk_that_does_not_say_its_free_space_is_not_called_full() -> None:
+    disk = LyingDisk(1)
+    opened, _, _ = rebuilt(disk)
+    log = opened.log()
+
+    def fail() -> int:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "free", fail)
+        assert log.space == (None, RESERVE_BYTES)
+        log.check()
+        assert log.trouble == "the disk refuses: Stale file handle"
+    log.check()
+    assert log.trouble is None
+
+
+def test_a_segment_is_abandoned_though_its_close_fails() -> None:
+    disk = LyingDisk(1)
+    log, _ = reopened(disk)
+    log.commit([[put("a")]], START_US)
+    disk.failing, disk.eio = ("sync", "close"), 1.0
+    assert log.commit([[put("b")]], START_US) == [Committed(1, "the disk reports an error")]
+    disk.eio = 0.0
+    assert log.commit([[put("c")]], START_US) == [Committed(1)]

@@ -88,8 +88,11 @@ def journal_finding(trouble: str | None, notice: str | None, needed_bytes: int) 
     return PartHealth("failed", f"{trouble}: new envelopes are refused, settles go on", action)
 
 
-def disk_finding(free_bytes: int, reserved_bytes: int | None, full_bytes: int) -> PartHealth:
-    """Free space, and what a running server reserves besides."""
+def disk_finding(free_bytes: int | None, reserved_bytes: int | None, full_bytes: int) -> PartHealth:
+    """Free space, None when it cannot be read, and what a running server reserves besides."""
+    if free_bytes is None:
+        action = "check that its file system is mounted and sound; the part `journal` has the reason"
+        return PartHealth("failed", "the free space of the disk cannot be read", action)
     reason = f"{size_text(free_bytes)} free"
     if reserved_bytes:
         reason += f"; {size_text(reserved_bytes)} more are reserved for settles, so that acks fit on a full disk"

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from penstock.core.records import Fact
 from penstock.journal.log import Log
@@ -21,7 +22,10 @@ GROUP_FACTS_MAX = 4096
 INTERVAL_S = 1.0
 """How often `sync: interval` syncs."""
 
+T = TypeVar("T")
 Done = Callable[[Outcome], None]
+Rotated = Callable[[str | Refused | None], None]
+_ENDED = "the journal's thread has ended; restart the server"
 
 
 class DiskJournal:
@@ -46,7 +50,7 @@ class DiskJournal:
         self._syncs_by_time = opened.sync == "interval"
         self._queue: deque[tuple[Sequence[Fact], Done]] = deque()
         self._wake = threading.Condition()
-        self._rotations: deque[Callable[[str | None], None]] = deque()
+        self._rotations: deque[Rotated] = deque()
         self._is_check_due = False
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
@@ -55,11 +59,11 @@ class DiskJournal:
     @property
     def trouble(self) -> str | None:
         """Why new records are refused, while they are."""
-        return self._log.trouble
+        return self._log.trouble if self._thread.is_alive() or self._is_closing else _ENDED
 
     @property
-    def space(self) -> tuple[int, int]:
-        """Bytes that are free for new records, and bytes that are allocated for settles on a full disk."""
+    def space(self) -> tuple[int | None, int]:
+        """Bytes that are free for new records, None when unknown, and bytes that are allocated for settles on a full disk."""
         return self._log.space
 
     @property
@@ -71,20 +75,19 @@ class DiskJournal:
         """Bytes in the newest segment."""
         return self._log.size
 
-    @property
-    def stuck(self) -> str | None:
-        """Why no segment could be begun, while there is none."""
-        return self._log.trouble if self._log.is_closed else None
-
     def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Done) -> None:
-        with self._wake:
-            self._queue.append((facts, done))
-            self._wake.notify()
+        self._put(self._queue, (facts, done), done)
 
-    def rotate(self, done: Callable[[str | None], None]) -> None:
-        """End the newest segment, in turn with the appends; `done` gets its name, or None when it is empty."""
+    def rotate(self, done: Rotated) -> None:
+        """End the newest segment, in turn with the appends; `done` gets its name, None when it is empty, or why the next did not begin."""
+        self._put(self._rotations, done, done)
+
+    def _put(self, queue: deque[T], item: T, done: Callable[[Refused], None]) -> None:
+        if not self._thread.is_alive():
+            self._soon(lambda: done(Refused(_ENDED)))
+            return
         with self._wake:
-            self._rotations.append(done)
+            queue.append(item)
             self._wake.notify()
 
     def check(self) -> None:
@@ -97,28 +100,31 @@ class DiskJournal:
         busy_until = 0.0
         synced_at = time.monotonic()
         while self._wait():
-            # Right after a commit, wait a little so that a group forms; when idle, commit at once.
-            if self._queue and self._linger_s and (rest := busy_until - time.monotonic()) > 0:
-                time.sleep(rest)
-            groups: list[Sequence[Fact]] = []
-            dones: list[Done] = []
-            count = 0
-            while self._queue and count < GROUP_FACTS_MAX:
-                facts, done = self._queue.popleft()
-                groups.append(facts)
-                dones.append(done)
-                count += len(facts)
-            if groups:
-                self._commit(groups, dones)
-                busy_until = time.monotonic() + self._linger_s
-            if self._rotations:  # between two commits, however many wait
-                self._rotate(self._rotations.popleft())
-            if self._is_check_due:
-                self._is_check_due = False
-                self._log.check()
-            if self._log.unsynced and self._syncs_by_time and time.monotonic() - synced_at >= INTERVAL_S:
-                self._log.sync()
-                synced_at = time.monotonic()
+            try:
+                # Right after a commit, wait a little so that a group forms; when idle, commit at once.
+                if self._queue and self._linger_s and (rest := busy_until - time.monotonic()) > 0:
+                    time.sleep(rest)
+                groups: list[Sequence[Fact]] = []
+                dones: list[Done] = []
+                count = 0
+                while self._queue and count < GROUP_FACTS_MAX:
+                    facts, done = self._queue.popleft()
+                    groups.append(facts)
+                    dones.append(done)
+                    count += len(facts)
+                if groups:
+                    self._commit(groups, dones)
+                    busy_until = time.monotonic() + self._linger_s
+                if self._rotations:  # between two commits, however many wait
+                    self._rotate(self._rotations.popleft())
+                if self._is_check_due:
+                    self._is_check_due = False
+                    self._log.check()
+                if self._log.unsynced and self._syncs_by_time and time.monotonic() - synced_at >= INTERVAL_S:
+                    self._log.sync()
+                    synced_at = time.monotonic()
+            except Exception as error:  # the thread goes on, so that no caller waits forever
+                self._log.fail(error)
 
     def _wait(self) -> bool:
         """Wait for work; False when the journal closes."""
@@ -148,12 +154,19 @@ class DiskJournal:
     def _publish(self) -> None:
         try:
             self._opened.publish()
-        except OSError:
+        except Exception:
             pass  # readers in other processes see these rows with the next commit
 
-    def _rotate(self, done: Callable[[str | None], None]) -> None:
-        name = self._log.rotate()
-        self._soon(lambda: done(name))
+    def _rotate(self, done: Rotated) -> None:
+        outcome: str | Refused | None
+        try:
+            outcome = self._log.rotate()
+            if self._log.is_closed and self._log.trouble is not None:
+                outcome = Refused(self._log.trouble)
+        except Exception as error:
+            self._log.fail(error)
+            outcome = Refused(repr(error))
+        self._soon(lambda: done(outcome))
 
     def close(self) -> None:
         with self._wake:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -65,13 +66,13 @@ class Log:
         self.unsynced = False
 
     @property
-    def space(self) -> tuple[int, int]:
-        """Bytes that are free for new records, and bytes that are allocated for settles; these are 0 while in use."""
+    def space(self) -> tuple[int | None, int]:
+        """Bytes that are free for new records, None when the disk does not say, and bytes that are allocated for settles, 0 while in use."""
         reserved = RESERVE_BYTES if self._has_reserve else 0
         try:
             return max(self._disk.free() + reserved - RESERVE_BYTES, 0), reserved
         except OSError:
-            return 0, reserved
+            return None, reserved
 
     @property
     def is_closed(self) -> bool:
@@ -177,7 +178,8 @@ class Log:
             file.sync()
         except OSError:
             pass  # recovery reads it only up to the beginning of the next segment
-        file.close()
+        with suppress(OSError):
+            file.close()
 
     def _give_up_reserve(self) -> None:
         if self._has_reserve:
@@ -210,10 +212,14 @@ class Log:
 
     def check(self) -> None:
         """Look at the disk without a commit: a full one refuses records, one that recovered takes them."""
-        if self.trouble is not None:
-            self._try_recovery()
-        elif self.space[0] < FULL_BYTES:
+        if self.trouble is not None or (free := self.space[0]) is None:
+            self._try_recovery()  # it also says why the free space cannot be read
+        elif free < FULL_BYTES:
             self.trouble = _FULL
+
+    def fail(self, error: Exception) -> None:
+        """Refuse new records because of this error, until a check or a commit finds the disk recovered."""
+        self.trouble = _reason(error)
 
     def sync(self) -> str | None:
         """For `interval`: make what was appended durable now."""
@@ -234,10 +240,10 @@ class Log:
         if self._file is None or name == segment_name(self.position.offset):
             return None
         self.sync()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
         try:
+            if file is not None:
+                file.close()
             self._open()
         except OSError as error:
             self.trouble = _reason(error)
@@ -253,7 +259,9 @@ class Log:
         return failure
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return f"the journal failed: {error!r}"
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return _FULL

@@ -156,7 +156,9 @@ class LyingFile:
         self._inode.cut(size)
 
     def close(self) -> None:
-        """Nothing is synced by closing."""
+        """Nothing is synced by closing. After an error the file is closed."""
+        if self._disk.fails("close"):
+            raise OSError(errno.EIO, "input/output error")
 
 
 class LyingDisk:
@@ -177,7 +179,7 @@ class LyingDisk:
         """Operations so far."""
         self.failures = 0
         """Operations that failed so far."""
-        self.failing: tuple[str, ...] = ("append", "sync", "truncate", "names")
+        self.failing: tuple[str, ...] = ("append", "sync", "truncate", "names", "close")
         """The operations that `eio` is about."""
         self._is_off = False
         self._names: dict[str, _Inode] = {}

@@ -77,8 +77,10 @@ def measure(runtime: Runtime, archive: JournalLifecycle | None) -> ResourcesRepl
     return ResourcesReply(_processes(os.getpid()), None if archive is None else _disk(archive), memory)
 
 
-def _disk(archive: JournalLifecycle) -> DiskRow:
+def _disk(archive: JournalLifecycle) -> DiskRow | None:
     free, reserved = archive.journal.space
+    if free is None:
+        return None
     return DiskRow(str(archive.data), shutil.disk_usage(archive.data).total, free, reserved)
 
 

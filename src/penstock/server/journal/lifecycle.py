@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
 from penstock.journal.open_and_repair import Opened, Progress, read_identity
 from penstock.journal.parquet_table import EventsTable
+from penstock.journal.port import Refused
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.journal.seal import SealReport
@@ -62,9 +64,11 @@ class JournalLifecycle:
         """Use the streams and limits of a reloaded config for sealing."""
         self._config = msgspec.structs.replace(self._config, streams=config.streams, limits=config.limits)
 
-    def free_bytes(self) -> int:
-        """Free bytes of the journal's disk."""
-        return self._disk.free()
+    def free_bytes(self) -> float:
+        """Free bytes of the journal's disk; NaN when they cannot be read."""
+        with suppress(OSError):
+            return self._disk.free()
+        return math.nan
 
     @property
     def news(self) -> Entry | None:
@@ -169,12 +173,12 @@ class JournalLifecycle:
         """Close the newest segment and seal everything before it."""
         async with self._sealing:
             offset = self.journal.next_offset
-            rotated: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+            rotated: asyncio.Future[str | Refused | None] = asyncio.get_running_loop().create_future()
             self.journal.rotate(rotated.set_result)
-            await rotated
+            outcome = await rotated
             try:
-                if self.journal.stuck is not None:
-                    raise OSError(f"cannot begin a segment: {self.journal.stuck}")
+                if isinstance(outcome, Refused):
+                    raise OSError(f"cannot begin a segment: {outcome.reason}")
                 config = self._config
                 task = SealTask(str(self.data), config.streams, config.limits, config.journal.retention, wants_live)
                 output = await run_child("penstock.server.journal.seal_process", task)
