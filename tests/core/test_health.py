@@ -77,6 +77,8 @@ def test_free_space_says_what_is_reserved_and_why() -> None:
     assert (low.state, low.action != "") == ("degraded", True)
     full = disk_finding(MIB - 1, 0, MIB)
     assert full.state == "failed" and "in use" in full.reason and full.action
+    unknown = disk_finding(None, 16 * MIB, MIB)
+    assert unknown.state == "failed" and "cannot be read" in unknown.reason and "full" not in unknown.reason
     assert "settles" not in disk_finding(0, None, MIB).reason
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -45,10 +46,10 @@ class FakeExchange:
 
 
 class HttpDriver:
-    """The HTTP endpoint of a server that keeps nothing."""
+    """The HTTP endpoint of a server that keeps nothing, unless it has a folder."""
 
-    def __init__(self, config: Config) -> None:
-        self.service = Service(config, None, lambda: 0)
+    def __init__(self, config: Config, data: Path | None = None) -> None:
+        self.service = Service(config, data, lambda: 0)
         self.service.tokens.add_operator(OPERATOR_TOKEN)
         self.services = self.service._http_services(config)
         spaces = SpaceEndpoint(self.services.spaces, self.services.guard, is_loopback_bind=True)

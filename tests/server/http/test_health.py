@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from penstock.core.health import PARTS
+from penstock.server.config.load import Config
+from penstock.server.http import health
 from penstock.server.http.health import HealthMonitor
 from tests.server.http.driving import OPERATOR_TOKEN, HttpDriver, drive
 
@@ -45,6 +49,50 @@ def test_reasons_are_for_those_who_have_a_token_where_one_is_needed() -> None:
         assert body["parts"]["doors"]["reason"]
 
     drive(work)
+
+
+def test_texts_of_the_journal_and_the_lake_follow_the_rule_of_the_reasons(tmp_path: Path) -> None:
+    async def work() -> None:
+        driver = HttpDriver(Config(), tmp_path / "data")
+        archive, tokens = driver.service.archive, driver.service.tokens
+        assert archive is not None
+        archive.lake_trouble = driver.service.runtime.trouble = "a reason"
+        try:
+            tokens.required = True
+            _, body = await driver.ask("GET", "/health")
+            assert (body["journal"], body["lake"]) == ({"ok": False, "epoch": 0}, {"ok": False})
+            assert b"a reason" not in msgspec.json.encode(body)
+            _, body = await driver.ask("GET", "/health", token=OPERATOR_TOKEN)
+            assert body["journal"] == {"ok": False, "trouble": "a reason", "epoch": 0, "notice": None}
+            assert body["lake"] == {"ok": False, "trouble": "a reason"}
+        finally:
+            await archive.close()
+
+    asyncio.run(work())
+
+
+def test_a_look_that_fails_is_logged_once_and_the_next_one_is_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(health, "LOOK_S", 0.0)
+
+    async def work(driver: HttpDriver) -> None:
+        services, left = driver.services, [OSError("stale")] * 2
+
+        def pipeline() -> None:
+            if left:
+                raise left.pop()
+
+        services.pipeline = pipeline
+        task = asyncio.ensure_future(services.health.run(services))
+        async with asyncio.timeout(10):
+            while not services.health.health.parts:  # noqa: ASYNC110 - each turn is a look
+                await asyncio.sleep(0)
+        task.cancel()
+
+    with caplog.at_level(logging.ERROR, logger="penstock"):
+        drive(work)
+    assert [record.getMessage() for record in caplog.records] == ["health.failed"]
 
 
 def test_a_token_that_is_not_known_is_the_last_failure_of_the_doors() -> None:

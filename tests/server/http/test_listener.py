@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +14,7 @@ from penstock.server.config.sections import AuthSection, ListenSection, TokenSec
 from penstock.server.http import routes
 from penstock.server.http.listener import SMALL_BODY
 from penstock.transports.http import BodyMalformedError, BodyTooLargeError, Reply
-from tests.server.http.driving import OPERATOR_TOKEN, HttpDriver, drive, envelope
+from tests.server.http.driving import OPERATOR_TOKEN, FakeExchange, HttpDriver, drive, envelope
 
 TOKENS = Config(
     auth=AuthSection(
@@ -141,5 +143,56 @@ def test_a_parameter_that_is_given_twice_is_refused() -> None:
         driver.exchange.query_pairs *= 2
         reply = await driver.endpoint.handle(driver.exchange)  # type: ignore[arg-type]
         assert isinstance(reply, Reply) and reply.status == 400 and b"twice" in reply.body
+
+    drive(work)
+
+
+MANY = 2_500
+
+
+def many() -> dict[str, Any]:
+    return {"to": "q", "envelopes": [envelope(f"e{n}", payload="x" * 40) for n in range(MANY)]}
+
+
+async def minted(driver: HttpDriver) -> str:
+    body = {"name": "leaver", "scopes": ["streams:*:*"]}
+    return str((await driver.ask("POST", "/v1/tokens", body, token=OPERATOR_TOKEN))[1]["token"])
+
+
+async def revoke(driver: HttpDriver) -> None:
+    assert (await driver.ask("DELETE", "/v1/tokens/leaver", token=OPERATOR_TOKEN))[0] == 200
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "k"}], ids=["plain", "idempotent"])
+def test_work_that_was_admitted_is_answered_though_its_token_is_revoked_meanwhile(headers: dict[str, str]) -> None:
+    async def work(driver: HttpDriver) -> None:
+        machine, token = driver.service.runtime.machine, await minted(driver)
+        asked = asyncio.ensure_future(driver.ask("POST", "/v1/enqueue", many(), token=token, headers=headers))
+        while not machine.bytes and not machine.pending_bytes:  # noqa: ASYNC110 - each turn is a step
+            await asyncio.sleep(0)
+        assert not asked.done()
+        await revoke(driver)
+        status, body = await asked
+        assert (status, len(machine.channels["q"].live)) == (200, MANY), body
+
+    drive(work)
+
+
+def test_a_token_that_is_revoked_while_the_body_arrives_admits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(driver: HttpDriver) -> None:
+        token, read = await minted(driver), FakeExchange.read
+
+        async def slow(exchange: FakeExchange) -> bytes:
+            with monkeypatch.context() as patch:
+                patch.setattr(FakeExchange, "read", read)
+                await revoke(driver)
+            return await read(exchange)
+
+        for body in (many(), {"to": "q", "envelopes": [envelope("1")]}):
+            monkeypatch.setattr(FakeExchange, "read", slow)
+            assert await driver.code("POST", "/v1/enqueue", body, token=token) == "Unauthorized"
+            monkeypatch.setattr(FakeExchange, "read", read)
+            assert "q" not in driver.service.runtime.machine.channels
+            token = await minted(driver)
 
     drive(work)

@@ -210,6 +210,15 @@ def test_text_is_always_one_printable_line(fields: dict[str, str]) -> None:
     assert logs.TextLine(colour=False).format(record).isprintable()
 
 
+def test_json_has_no_character_that_controls_a_terminal() -> None:
+    text = "\x9b2J \u202etxt \x7f \U000e0001 caf\xe9"
+    record = logging.LogRecord("penstock", logging.INFO, "", 0, "conn.open", None, None)
+    record.fields = {"name": text}
+    line = logs.JsonLine().format(record)
+    assert line.isprintable() and "caf\xe9" in line and r"\u202etxt" in line
+    assert json.loads(line)["name"] == text
+
+
 def test_text_quotes_what_could_be_mistaken() -> None:
     text = text_of(lambda: logs.event("conn.open", a="plain", b="two words", c="", d="\x1b[31m", e=[1, "x"], f=True))
     assert text.endswith('info    conn.open a=plain b="two words" c="" d=\\x1b[31m e=[1,"x"] f=true\n')

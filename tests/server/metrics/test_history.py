@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from penstock.core.clock import Now
+from penstock.core.scopes import Principal
+from penstock.server.http.idempotency import Replays
+from penstock.server.metrics import history as history_module
 from penstock.server.metrics.history import (
     DAY_S,
     FINE_ROWS,
@@ -17,10 +23,16 @@ from penstock.server.metrics.history import (
     HistoryQuery,
     MetricsHistory,
 )
+from penstock.server.metrics.prometheus_families import Exporter, Readings
 from tests.integration.serving import Http, until
+from tests.server.http.driving import HttpDriver, drive
 from tests.server_process import ServerProcess
 
 IN, DEPTH = "penstock_q_in_total", "penstock_q_depth"
+
+
+def at(monotonic_s: int, wall_s: int) -> Now:
+    return Now(monotonic_s * 1_000_000, wall_s * 1_000_000)
 
 
 def test_a_counter_becomes_a_rate_and_what_is_unknown_stays_unknown() -> None:
@@ -28,9 +40,9 @@ def test_a_counter_becomes_a_rate_and_what_is_unknown_stays_unknown() -> None:
     history.add(100, {IN: 1_000, DEPTH: 7})
     history.add(105, {IN: 1_050})
     history.add(110, {IN: 20, DEPTH: 9})  # it restarted
-    history.add(110, {IN: 99})  # the clock stood still
-    reply = history.reply(HistoryQuery())
-    assert reply.times == [100, 105, 110]
+    history.add(110, {IN: 99})  # no time has passed
+    reply = history.reply(HistoryQuery(), at(110, 1_010))
+    assert reply.times == [1_000, 1_005, 1_010]
     assert reply.columns[IN] == [None, 10, 4]
     assert reply.columns[DEPTH] == [7, None, 9]
 
@@ -44,12 +56,68 @@ def test_a_day_is_kept_in_minutes_and_no_more() -> None:
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < 1_000_000
-    hour, day = (history.reply(HistoryQuery(seconds)) for seconds in (int(FINE_ROWS * SAMPLE_S), DAY_S))
+    hour, day = (history.reply(HistoryQuery(seconds), at(0, 0)) for seconds in (int(FINE_ROWS * SAMPLE_S), DAY_S))
     assert len(hour.times) == FINE_ROWS and len(day.times) == MINUTE_ROWS + 1
     assert day.times[1] - day.times[0] == FOLD * SAMPLE_S
     last = samples - 2  # the newest whole minute ends here; a row is the mean of its samples
     assert day.columns[DEPTH][-2:] == [last - (FOLD - 1) / 2, samples - 1]
-    assert len(history.reply(HistoryQuery(60)).times) == 13
+    assert len(history.reply(HistoryQuery(60), at(0, 0)).times) == 13
+
+
+@pytest.mark.parametrize("jump_s", [-7_200, 365 * DAY_S], ids=["two hours back", "a year ahead"])
+def test_the_history_goes_on_when_the_wall_clock_is_set(monkeypatch: pytest.MonkeyPatch, jump_s: int) -> None:
+    """The second of three samples is taken after the jump; a clock set ahead is right again with the third."""
+    walls_s = [1_000_000, 1_000_005 + jump_s, 1_000_010 + min(jump_s, 0)]
+    times: list[list[float]] = []
+
+    async def work(driver: HttpDriver) -> None:
+        history, exporter, scheduler = driver.services.history, driver.services.exporter, driver.service.scheduler
+        moments = [at(100 + 5 * number, wall_s) for number, wall_s in enumerate(walls_s)]
+        monkeypatch.setattr(scheduler, "now", lambda: moments[len(times)])
+        monkeypatch.setattr(history_module, "SHARE", 0)
+        monkeypatch.setattr(history_module, "SAMPLE_S", 0.0)
+
+        async def pause(seconds: float) -> None:
+            times.append(history.reply(HistoryQuery(), moments[len(times)]).times)
+            if len(times) == len(moments):
+                raise asyncio.CancelledError
+
+        monkeypatch.setattr(history_module.asyncio, "sleep", pause)
+        with pytest.raises(asyncio.CancelledError):
+            await history.run(exporter)
+
+    drive(work)
+    assert times == [[wall_s - 5.0 * age for age in range(n, -1, -1)] for n, wall_s in enumerate(walls_s)]
+
+
+class FailingExporter(Exporter):
+    """Fails twice, then reads."""
+
+    failures: int = 2
+
+    def readings(self, principal: Principal) -> Readings:
+        if self.failures:
+            self.failures -= 1
+            raise OSError("stale")
+        return super().readings(principal)
+
+
+def test_a_sample_that_fails_is_logged_once_and_the_next_one_is_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(driver: HttpDriver) -> None:
+        history, exporter = driver.services.history, FailingExporter(driver.service.runtime, lambda: 0, Replays())
+        monkeypatch.setattr(history_module, "SHARE", 0)
+        monkeypatch.setattr(history_module, "SAMPLE_S", 0.0)
+        task = asyncio.ensure_future(history.run(exporter))
+        async with asyncio.timeout(10):
+            while not history.reply(HistoryQuery(), at(0, 0)).times:  # noqa: ASYNC110 - each turn is a sample
+                await asyncio.sleep(0)
+        task.cancel()
+
+    with caplog.at_level(logging.ERROR, logger="penstock"):
+        drive(work)
+    assert [record.getMessage() for record in caplog.records] == ["history.failed"]
 
 
 @pytest.mark.promise("Console", "plots come from the server's own history of a day, also after a reload of the page")

@@ -33,6 +33,18 @@ def test_a_missing_or_torn_status_means_starting(supervisor: PipelineSupervisor,
     assert supervisor.status().state == "starting"
 
 
+def test_a_status_that_the_disk_refuses_to_look_at_does_not_raise(
+    supervisor: PipelineSupervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, **more: bool) -> None:
+        raise OSError(5, "Input/output error")
+
+    (tmp_path / "run").rename(tmp_path / "gone")
+    supervisor._write(PipelineStatus("failed", message="kept in memory"))
+    monkeypatch.setattr(Path, "stat", fail)
+    assert supervisor.status().message == "kept in memory"
+
+
 def test_a_clean_exit_ends_it(supervisor: PipelineSupervisor) -> None:
     assert asyncio.run(supervisor._exited(0, 1.0)) == "end"
 

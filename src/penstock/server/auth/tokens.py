@@ -46,6 +46,8 @@ class TokenStore:
         self._holders: dict[bytes, tuple[bytes, Principal]] = {}
         self._used: dict[bytes, float] = {}
         """When each token was shown last, in seconds since 1970."""
+        self.changes = 0
+        """Times that tokens were replaced or expired."""
         self.unknown = 0
         """Times that a token was shown that is not known."""
         self._minted: tuple[TokenSection, ...] = ()
@@ -83,6 +85,7 @@ class TokenStore:
             holders[digest] = (digest, principal)
         self._holders = holders
         self._names = {(one.tenant, name) for _, one in holders.values() for name in (one.agent, _bare_name(one))}
+        self.changes += 1
         self._used = {kept: self._used[kept] for kept in self._used.keys() & holders.keys()}
         self.required = bool(tokens)
         self._expiries = dict(self._all_expiries)
@@ -116,6 +119,7 @@ class TokenStore:
         for digest in expired:
             del self._expiries[digest]
             self._holders.pop(digest, None)
+            self.changes += 1
         return len(expired)
 
     def resolve(self, token: str | None) -> Principal | None:

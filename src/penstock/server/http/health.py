@@ -35,12 +35,18 @@ class HealthMonitor:
 
     async def run(self, services: HttpServices) -> None:
         """Look at intervals, so that changes are logged and dated when they happen, not when someone asks."""
+        failure = ""
         while True:
             archive = services.journal.archive
-            if archive is not None:
-                services.runtime.note_trouble(archive.journal.trouble)
-                archive.journal.check()
-            self.look(services, services.runtime.scheduler.now(), is_turn=True)
+            try:
+                if archive is not None:
+                    services.runtime.note_trouble(archive.journal.trouble)
+                    archive.journal.check()
+                self.look(services, services.runtime.scheduler.now(), is_turn=True)
+                failure = ""
+            except Exception as error:
+                if failure != (failure := repr(error)):  # once, not every second
+                    logs.error("health.failed", exc=error)
             await asyncio.sleep(LOOK_S)
 
     def look(self, services: HttpServices, now: Now, *, is_turn: bool = False) -> health.Health:
@@ -106,6 +112,9 @@ def overall(services: HttpServices, request: Request) -> Reply:
     if services.relay is not None:
         body["relay"] = services.relay.health()
     is_full = request.principal is not UNAUTHENTICATED
+    if not is_full:  # the texts of a part are for those who may read its reason
+        for part, text in (("journal", "trouble"), ("journal", "notice"), ("lake", "trouble")):
+            body.get(part, {}).pop(text, None)
     body["parts"] = {name: part.to_json(is_full=is_full) for name, part in found.parts.items()}
     return json_reply(200, body) if body["ok"] else json_reply(503, body, {"Retry-After": "1"})
 

@@ -124,6 +124,7 @@ class HttpEndpoint:
         refused = _body_refusal(exchange, bound)
         if refused is not None:
             return refused
+        tokens, changes = self._services.tokens, self._services.tokens.changes
         body = await exchange.read()
         name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
         # In a thread: zlib lets the loop run meanwhile.
@@ -136,6 +137,8 @@ class HttpEndpoint:
             if refusal is not None:
                 return error_reply(refusal)
             request.is_checked = True
+        if tokens.changes != changes and not route.is_open and tokens.renewed(principal) is None:
+            return error_reply(REVOKED)
         request.now = self._runtime.scheduler.now()
         if route.is_idempotent and idempotency.HEADER in request.headers:
             return await self._answer_once(request)
@@ -218,8 +221,11 @@ class HttpEndpoint:
     async def _finish(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
         try:
             outcome = await work
-            is_revoked = self._services.tokens.renewed(request.principal) is None
-            return REVOKED if is_revoked and not request.route.is_open else outcome
+            # A revoked token reads nothing more, but work that was admitted is done: its holder learns the outcome.
+            is_read = request.route.method == "GET" or isinstance(outcome, http.Reply)
+            if is_read and not request.route.is_open and self._services.tokens.renewed(request.principal) is None:
+                return REVOKED
+            return outcome
         except Exception as error:
             if not request.route.is_admin:
                 raise

@@ -148,7 +148,7 @@ ROUTES = (
     Route("GET", "/v1/relay/topics", "relay_topics", "Token streams by the hashes of their topics, busiest first (admin)",
           lambda s, r: relay.list_topics(s.relay), answer=relay.RelayTopicsReply, is_admin=True),
     Route("GET", "/v1/history", "history", "The last day of the main metrics (admin)",
-          lambda s, r: s.history.reply(r.query), query=HistoryQuery, answer=HistoryReply, is_admin=True),
+          lambda s, r: s.history.reply(r.query, r.now), query=HistoryQuery, answer=HistoryReply, is_admin=True),
     Route("GET", "/v1/connections", "connections", "Who is connected: from where, streams, deliveries, lag, slow readers (admin)",
           lambda s, r: connections.list_connections(s.runtime, r.now, r.query),
           query=connections.ConnectionsQuery, answer=connections.ConnectionsReply, is_admin=True),

@@ -128,7 +128,8 @@ class JsonLine(logging.Formatter):
             "level": record.levelname.lower(),
             "event": _name(record),
         }
-        return msgspec.json.encode(head | {k: v for k, v in fields.items() if k not in head}).decode()
+        text = msgspec.json.encode(head | {k: v for k, v in fields.items() if k not in head}).decode()
+        return _printable(text, lambda char: "\\u" + char.encode("utf-16-be").hex(" ", 2).replace(" ", "\\u"))
 
 
 class TextLine(logging.Formatter):
@@ -251,9 +252,9 @@ def _word(value: Any) -> str:
     return _printable(text)
 
 
-def _printable(text: str) -> str:
+def _printable(text: str, escape: Callable[[str], str] = lambda char: repr(char)[1:-1]) -> str:
     """Escape control characters, so that a peer's name cannot control the terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else escape(c) for c in text)
 
 
 def log_facts(log: Callable[..., None], facts: list[Any]) -> None:

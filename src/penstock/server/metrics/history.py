@@ -17,8 +17,10 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.core.clock import Now
 from penstock.core.scopes import OPERATOR
 from penstock.server.engine.schedulers import completed
+from penstock.server.logging import logs
 from penstock.server.metrics.prometheus_families import Exporter
 
 SAMPLE_S = 5.0
@@ -60,7 +62,7 @@ class HistoryReply(msgspec.Struct):
 
 
 class MetricsHistory:
-    """Two bounded rings of rows: a time, then a number for each of `METRICS`, NaN where it is unknown."""
+    """Two bounded rings of rows: a monotonic time, then a number for each of `METRICS`, NaN where it is unknown."""
 
     def __init__(self) -> None:
         self._fine: deque[array[float]] = deque(maxlen=FINE_ROWS)
@@ -71,17 +73,22 @@ class MetricsHistory:
 
     async def run(self, exporter: Exporter) -> None:
         """Sample at intervals, until cancelled."""
-        runtime = exporter.runtime
+        runtime, failure = exporter.runtime, ""
         while True:
-            readings = exporter.readings(OPERATOR)
             began_s = monotonic()
-            await completed(runtime.survey, readings)
+            try:
+                readings = exporter.readings(OPERATOR)
+                await completed(runtime.survey, readings)
+                self.add(runtime.scheduler.now().us / 1_000_000, readings.values)
+                failure = ""
+            except Exception as error:
+                if failure != (failure := repr(error)):  # once, not with every sample
+                    logs.error("history.failed", exc=error)
             took_s = monotonic() - began_s
-            self.add(runtime.scheduler.now().wall_us / 1_000_000, readings.values)
             await asyncio.sleep(max(SAMPLE_S - took_s, SHARE * took_s))
 
     def add(self, at_s: float, values: Mapping[str, float]) -> None:
-        """Add a sample. A clock that was set back makes it wait, so that rows stay in order."""
+        """Add a sample. Its time is monotonic, so that rows stay in order when the wall clock is set."""
         before_s, before = self._before or (-math.inf, {})
         if at_s <= before_s:
             return
@@ -100,13 +107,14 @@ class MetricsHistory:
             self._minutes[-1][0] = row[0]
             self._open.clear()
 
-    def reply(self, query: HistoryQuery) -> HistoryReply:
-        """The rows of the last `seconds`."""
+    def reply(self, query: HistoryQuery, now: Now) -> HistoryReply:
+        """The rows of the last `seconds`, in the wall time of now."""
         rows = [*self._fine] if query.seconds <= FINE_ROWS * SAMPLE_S else [*self._minutes, *self._open]
         first_s = rows[-1][0] - query.seconds if rows else 0.0
         rows = [row for row in rows if row[0] >= first_s]
         columns = {name: [_known(row[place]) for row in rows] for place, name in enumerate(METRICS, 1)}
-        return HistoryReply([row[0] for row in rows], columns)
+        ahead_s = (now.wall_us - now.us) / 1_000_000
+        return HistoryReply([round(row[0] + ahead_s, 1) for row in rows], columns)
 
 
 def _mean(values: tuple[float, ...]) -> float:

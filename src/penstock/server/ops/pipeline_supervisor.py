@@ -141,7 +141,9 @@ class PipelineSupervisor:
             logs.warning("pipeline.status_not_written", state=status.state, reason=str(error))
 
     def _written_ns(self) -> int:
-        return self._file.stat().st_mtime_ns if self._file.exists() else 0
+        with suppress(OSError):
+            return self._file.stat().st_mtime_ns
+        return 0
 
 
 def _last_line(log: Path) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.clock import Now
+from penstock.core.errors import Refusal
 from penstock.core.records import Record
-from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal
+from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.core.steps import Steps
 from penstock.dialects.courier.operations.outcomes import Outcome
 from penstock.dialects.courier.operations.redrive_and_purge import (
@@ -57,6 +58,12 @@ class TestMoving:
         assert value(broker, purge(broker, OPERATOR, request)) == {"purged": 1}
         nowhere = StreamRequest("nowhere")
         assert code(purge(broker, OPERATOR, nowhere)) == "UnknownStream"
+
+    def test_purge_names_the_stream_as_the_tenant_knows_it(self) -> None:
+        tenant = Principal("ops", scopes=require(["streams:*:*"]), tenant="acme")
+        refused = purge(self.dead(), tenant, StreamRequest("x"))
+        assert isinstance(refused, Refusal) and refused.code == "UnknownStream"
+        assert "`x`" in refused.message and "t/acme" not in f"{refused.message} {refused.ref} {refused.hint}"
 
     def test_redrive_takes_ids(self) -> None:
         broker = self.dead()

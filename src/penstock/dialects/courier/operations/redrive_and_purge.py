@@ -101,9 +101,10 @@ def purge_steps(
     refusal = check_access(machine, principal, "admin", request.stream)
     if refusal is not None:
         return refusal
-    channel = machine.find(principal.to_channel(request.stream))
+    name = principal.to_channel(request.stream)
+    channel = machine.find(name)
     if isinstance(channel, Refusal):
-        return channel
+        return as_known(principal, name, channel)
     doomed = doom(channel)
     for start in range(0, len(doomed), PURGE_STEP):
         if start:
