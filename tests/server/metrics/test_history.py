@@ -11,8 +11,8 @@ import pytest
 
 from penstock.core.clock import Now
 from penstock.core.scopes import Principal
+from penstock.server import metrics
 from penstock.server.http.idempotency import Replays
-from penstock.server.metrics import history as history_module
 from penstock.server.metrics.history import (
     DAY_S,
     FINE_ROWS,
@@ -74,15 +74,15 @@ def test_the_history_goes_on_when_the_wall_clock_is_set(monkeypatch: pytest.Monk
         history, exporter, scheduler = driver.services.history, driver.services.exporter, driver.service.scheduler
         moments = [at(100 + 5 * number, wall_s) for number, wall_s in enumerate(walls_s)]
         monkeypatch.setattr(scheduler, "now", lambda: moments[len(times)])
-        monkeypatch.setattr(history_module, "SHARE", 0)
-        monkeypatch.setattr(history_module, "SAMPLE_S", 0.0)
+        monkeypatch.setattr(metrics.history, "SHARE", 0)
+        monkeypatch.setattr(metrics.history, "SAMPLE_S", 0.0)
 
         async def pause(seconds: float) -> None:
             times.append(history.reply(HistoryQuery(), moments[len(times)]).times)
             if len(times) == len(moments):
                 raise asyncio.CancelledError
 
-        monkeypatch.setattr(history_module.asyncio, "sleep", pause)
+        monkeypatch.setattr(metrics.history.asyncio, "sleep", pause)
         with pytest.raises(asyncio.CancelledError):
             await history.run(exporter)
 
@@ -107,8 +107,8 @@ def test_a_sample_that_fails_is_logged_once_and_the_next_one_is_taken(
 ) -> None:
     async def work(driver: HttpDriver) -> None:
         history, exporter = driver.services.history, FailingExporter(driver.service.runtime, lambda: 0, Replays())
-        monkeypatch.setattr(history_module, "SHARE", 0)
-        monkeypatch.setattr(history_module, "SAMPLE_S", 0.0)
+        monkeypatch.setattr(metrics.history, "SHARE", 0)
+        monkeypatch.setattr(metrics.history, "SAMPLE_S", 0.0)
         task = asyncio.ensure_future(history.run(exporter))
         async with asyncio.timeout(10):
             while not history.reply(HistoryQuery(), at(0, 0)).times:  # noqa: ASYNC110 - each turn is a sample
