@@ -222,10 +222,8 @@ class HttpEndpoint:
         try:
             outcome = await work
             # A revoked token reads nothing more, but work that was admitted is done: its holder learns the outcome.
-            is_read = request.route.method == "GET" or isinstance(outcome, http.Reply)
-            if is_read and not request.route.is_open and self._services.tokens.renewed(request.principal) is None:
-                return REVOKED
-            return outcome
+            is_read = not request.route.is_open and (request.route.method == "GET" or isinstance(outcome, http.Reply))
+            return REVOKED if is_read and self._services.tokens.renewed(request.principal) is None else outcome
         except Exception as error:
             if not request.route.is_admin:
                 raise
