@@ -221,7 +221,7 @@ class KeyedOrder:
 
     def remove_all(self, records: set[Record]) -> None:
         """Ready records leave, in one pass over each of their keys."""
-        for key in {self._keys[self._name(record)] for record in records}:
+        for key in dict.fromkeys(self._keys[self._name(record)] for record in records):
             last, *others = (record for record in key if record in records)
             key.rest = deque(record for record in key.rest or () if record is last or record not in records)
             self._count -= len(others)
@@ -302,7 +302,7 @@ class PriorityOrder:
     def put_back(self, records: list[Record], now_us: int) -> None:
         """Records that were taken out are ready again, before those that came after them. O(their levels)."""
         self._count += len(records)
-        for number in {_level_of(record) for record in records}:
+        for number in dict.fromkeys(map(_level_of, records)):
             since = {record: since_us for since_us, record in self._levels[number] or ()}
             line = merged(list(since), [record for record in records if _level_of(record) == number])[::-1]
             waits = accumulate((since.get(record, now_us) for record in line), min)  # as `_insert` keeps them
@@ -354,7 +354,7 @@ class PriorityOrder:
 
     def remove_all(self, records: set[Record]) -> None:
         self._count -= len(records)
-        for number in {_level_of(record) for record in records}:
+        for number in dict.fromkeys(map(_level_of, records)):
             self._levels[number] = deque(entry for entry in self._levels[number] or () if entry[1] not in records)
 
     def clear(self) -> None:
