@@ -355,3 +355,21 @@ def test_one_writer_a_directory(tmp_path: Path) -> None:
     assert subprocess.run(command, check=False, timeout=30).returncode == 0
     assert disk.lock(), "a lock ends with its process"
     disk.unlock()
+
+
+def test_a_batch_whose_outcome_is_not_handled_keeps_no_other_from_its_own() -> None:
+    disk = SlowDisk(1)
+    disk.is_slow = True
+    disk.may_sync.release(1_000)
+    driver = JournalDriver(disk)
+
+    def fail(outcome: Outcome) -> None:
+        raise RuntimeError("broken")
+
+    with driver.journal._wake:  # so that all go into one commit
+        driver.journal.append(0, 0, [put("1")], fail)
+        driver.append(put("2"))
+    with pytest.raises(RuntimeError):
+        driver.calls.get(timeout=PATIENCE_S)()
+    assert [number for number, _ in driver.answers] == [0]
+    driver.journal.close()

@@ -211,3 +211,32 @@ def test_frames_of_every_size_are_read_one_after_the_other(size: int) -> None:
     found = list(unframed(data))
     assert [one for _, one in found] == [content, b"{}", content]
     assert [opcode for opcode, _ in found] == [BINARY, TEXT, BINARY]
+
+
+def test_a_peer_that_reads_a_little_now_and_then_is_cut_at_the_total_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.transports.transport.CLOSE_TIMEOUT_S", 0.001)
+    monkeypatch.setattr("penstock.transports.transport.CLOSE_TOTAL_S", 0.02)
+
+    async def go() -> None:
+        aborted = asyncio.Event()
+
+        class Trickle(asyncio.Transport):
+            left = 1 << 40
+
+            def get_write_buffer_size(self) -> int:
+                self.left -= 1
+                return self.left
+
+            def get_extra_info(self, name: str, default: object = None) -> object:
+                return name
+
+            def close(self) -> None: ...
+
+            def abort(self) -> None:
+                aborted.set()
+
+        ByteStreamTransport(Trickle()).close(1000, "")
+        async with asyncio.timeout(10):
+            await aborted.wait()
+
+    asyncio.run(go())

@@ -76,7 +76,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outbox_hard_max: int = 16 * MIB
     """Bytes at which a peer that reads no answers is cut off."""
     outbox_total_max: int = 256 * MIB
-    """Bytes that all peers together have not read: then the one that holds most is cut off. Shared bytes count for each."""
+    """Bytes that all peers together have not read: then the token or address that holds most loses its largest reader, strangers first."""
     answers_max: int = 10_000
     """Requests of one connection waiting for their commit: then we stop reading it."""
     strikes_max: int = 20

@@ -104,6 +104,10 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
     credential: str = ""
     """Which token it showed, by a part of its digest: distinguishes a revoked token from another of the same name."""
 
+    def party(self, address: str) -> tuple[bool, str]:
+        """Who pays for what its connections hold: whether that is a stranger, and the name of the token or the address."""
+        return (True, address) if self.anonymous else (False, self.name)
+
     def allows(self, verb: str, channel: str) -> bool:
         """Whether it may do this on the channel."""
         return _allowed(self, "streams", verb, channel)

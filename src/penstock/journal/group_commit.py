@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TypeVar
 
 from penstock.core.records import Fact
@@ -146,8 +147,9 @@ class DiskJournal:
         self._publish()
 
         def report() -> None:
-            for done, outcome in zip(dones, outcomes, strict=True):
-                done(outcome)
+            with ExitStack() as stack:  # it calls all of them, the last one first, even if one fails
+                for done, outcome in zip(reversed(dones), reversed(outcomes), strict=True):
+                    stack.callback(done, outcome)
 
         self._soon(report)
 

@@ -298,7 +298,7 @@ class HttpListener:
                 response = _response(answer, closes=exchange.is_unread)
                 if len(answer.body) >= DOWNLOAD_MIN and request.transport is not None:
                     name = f"{exchange.method} {exchange.path[:200]} ({exchange.peer})"
-                    reader = Download(request.transport, name, exchange.holder)
+                    reader = Download(request.transport, name, exchange.peer, exchange.holder)
                     await self._send_large(request, response, reader, len(answer.body))
                 return response
             if isinstance(answer, Upgrade):

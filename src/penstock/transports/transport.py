@@ -21,7 +21,9 @@ SHARED_MIN = 4_096
 UNSENT_MAX = 131_072
 """Bytes that the kernel takes before it can send them, where progress must be seen; by default it takes megabytes."""
 CLOSE_TIMEOUT_S = 5.0
-"""How long a peer may take to answer a close."""
+"""How long a peer may take to answer a close, or to read anything after it."""
+CLOSE_TOTAL_S = 60.0
+"""How long a peer may take to read everything that was written before a close."""
 
 
 def tune(sock: socket.socket | None) -> None:
@@ -68,6 +70,10 @@ class UnreadBytes(Protocol):
     @property
     def reader_name(self) -> str:
         """Who does not read, for the log."""
+
+    @property
+    def party(self) -> tuple[bool, str]:
+        """Who pays for what it holds: whether that is a stranger, and the name of the token or the address."""
 
     def unread(self) -> int:
         """What it holds now."""
@@ -125,12 +131,13 @@ class ByteStreamTransport:
         """Close when everything written has left; a peer that takes nothing for some seconds loses the rest."""
         self._transport.close()
         if self.buffered and self._transport.get_extra_info("socket") is not None:  # a pipe may wait for its reader
-            asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._expect_progress, self.buffered)
+            loop = asyncio.get_running_loop()
+            loop.call_later(CLOSE_TIMEOUT_S, self._expect_progress, self.buffered, loop.time() + CLOSE_TOTAL_S)
 
-    def _expect_progress(self, before: int) -> None:
-        left = self.buffered
-        if left and left < before:
-            asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._expect_progress, left)
+    def _expect_progress(self, before: int, until_s: float) -> None:
+        loop, left = asyncio.get_running_loop(), self.buffered
+        if left and left < before and loop.time() < until_s:
+            loop.call_later(CLOSE_TIMEOUT_S, self._expect_progress, left, until_s)
         else:
             self.abort()
 
@@ -142,12 +149,13 @@ class ByteStreamTransport:
 class Download:
     """A large HTTP answer that its peer may not read."""
 
-    def __init__(self, transport: asyncio.WriteTransport, name: str, holder: Any) -> None:
+    def __init__(self, transport: asyncio.WriteTransport, name: str, peer: str, holder: Any) -> None:
         self._transport = transport
         self.holder = holder
         self.unread_bytes = 0
         self.is_paused = False
         self.reader_name = name
+        self.party = (True, peer) if holder is None else holder.party(peer)
 
     def unread(self) -> int:
         return self._transport.get_write_buffer_size()
@@ -240,4 +248,4 @@ class ServerWebSocketTransport(ByteStreamTransport):
         if self._patience is not None:
             self._patience.cancel()
         if self.is_closing:
-            self._transport.close()
+            super().close(1000, "")

@@ -155,3 +155,46 @@ class TestEnds:
         refusal = broker.runtime.open(peer.session, ListWire(), peer.connection.link.principal, "x")
         assert isinstance(refusal, Refusal)
         assert refusal.code == "QuotaExceeded"
+
+
+class TestClosing:
+    LIMITS = Limits(outbox_max=1_000, outbox_hard_max=5_000)
+
+    @pytest.mark.parametrize("is_stuck", [True, False])
+    def test_one_that_has_not_read_much_is_cut_rather_than_closed(self, is_stuck: bool) -> None:
+        broker = Broker(limits=self.LIMITS)
+        peer = broker.control()
+        peer.connection.congested(is_stuck)
+        peer.wire.buffered = 1_001
+        peer.say(type_="hello", version="v9")
+        assert (peer.wire.aborted, peer.wire.closed) == (True, None)
+        assert (broker.runtime.slow_cut, broker.runtime.outboxes.total) == (1, 0)
+
+    def test_what_it_has_not_read_counts_until_the_wire_is_empty(self) -> None:
+        broker = Broker(limits=self.LIMITS)
+        peer = broker.control()
+        peer.wire.buffered = 1_000
+        peer.say(type_="hello", version="v9")
+        assert peer.wire.closed is not None
+        assert broker.runtime.outboxes.total == 1_000
+        assert broker.runtime.connections == []
+        peer.connection.lost()
+        assert broker.runtime.outboxes.total == 0
+
+    def test_closed_ones_are_cut_at_the_bound_over_all(self) -> None:
+        broker = Broker(limits=Limits(outbox_max=1_000, outbox_hard_max=5_000, outbox_total_max=2_500))
+        peers = [broker.control() for _ in range(3)]
+        for peer in peers:
+            peer.wire.buffered = 1_000
+            peer.say(type_="hello", version="v9")
+        assert [peer.wire.aborted for peer in peers].count(True) == 1
+        assert broker.runtime.outboxes.total == 2_000
+
+    def test_the_hard_bound_holds_while_a_close_waits_for_answers(self) -> None:
+        broker, _ = by_hand(limits=self.LIMITS)
+        peer = broker.control()
+        peer.send(enqueues("a", "1") + line(type_="hello", version="v9"))
+        peer.connection.congested(True)
+        peer.wire.buffered = 5_001
+        broker.run()
+        assert peer.wire.aborted

@@ -18,8 +18,9 @@ LIMIT = 100
 class Held:
     """A reader with a size that a test sets."""
 
-    def __init__(self, name: str = "r") -> None:
+    def __init__(self, name: str = "r", party: tuple[bool, str] = (False, "p")) -> None:
         self.reader_name = name
+        self.party = party
         self.unread_bytes = 0
         self.is_paused = False
         self.now = 0
@@ -72,6 +73,48 @@ def test_a_reader_that_has_read_meanwhile_stays() -> None:
     outboxes.note(slow, slow.__setattr__("now", 20) or 20)
     run()
     assert (quick.cuts, slow.cuts, outboxes.total) == ([], [], 20)
+
+
+def held(outboxes: Outboxes, party: tuple[bool, str], *sizes: int) -> list[Held]:
+    readers = [Held(party=party) for _ in sizes]
+    for reader, size in zip(readers, sizes, strict=True):
+        reader.now = size
+        outboxes.note(reader, size)
+    return readers
+
+
+@pytest.mark.parametrize("is_stranger", [True, False])
+def test_many_small_readers_of_one_party_do_not_make_another_the_largest(is_stranger: bool) -> None:
+    outboxes, run = ledger()
+    (victim,) = held(outboxes, (is_stranger, "victim"), 30)
+    many = held(outboxes, (is_stranger, "attacker"), *[9] * 7, 10)
+    run()
+    assert victim.cuts == []
+    assert [one.cuts for one in many] == [[]] * 7 + [[10]]
+
+
+def test_strangers_are_cut_before_tokens() -> None:
+    outboxes, run = ledger()
+    (known,) = held(outboxes, (False, "token"), 60)
+    strangers = [held(outboxes, (True, f"10.0.0.{n}"), 10 + n)[0] for n in range(4)]
+    run()
+    assert known.cuts == []
+    assert [one.cuts for one in strangers] == [[], [], [], [13]]
+
+
+def test_the_bound_holds_after_a_cut_that_failed() -> None:
+    outboxes, run = ledger()
+    (broken,) = held(outboxes, (False, "p"), 101)
+
+    def fail(size: int) -> None:
+        raise RuntimeError("broken")
+
+    broken.cut = fail  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError):
+        run()
+    (other,) = held(outboxes, (False, "p"), 102)
+    run()
+    assert other.cuts == [102]
 
 
 class TestConnections:

@@ -9,7 +9,9 @@ import pytest
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
-from tests.dialects.courier.talking import Broker, HandJournal, envelope, line
+from penstock.core.scopes import ANONYMOUS
+from penstock.dialects.courier.sessions.control.session import ControlSession
+from tests.dialects.courier.talking import Broker, HandJournal, ListWire, envelope, line
 
 
 def enqueues(stream: str, *ids: str, **more: Any) -> bytes:
@@ -348,3 +350,61 @@ def test_everything_written_for_one_peer_arrives_in_the_order_of_events(count: i
         broker.run()
     ids = [frame["env"]["id"] for frame in peer.heard() if frame["type"] == "deliver"]
     assert ids == [str(n) for n in range(count)]
+
+
+class TestFailures:
+    """A bug ends one session, and no other."""
+
+    def logged(self, broker: Broker) -> list[tuple[str, dict[str, Any]]]:
+        events: list[tuple[str, dict[str, Any]]] = []
+        broker.runtime._log = lambda event, **fields: events.append((event, fields))
+        return events
+
+    def test_a_read_that_fails_after_a_commit_ends_its_session_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        broker, journal = by_hand()
+        events = self.logged(broker)
+        broken, other = broker.control(), broker.control()
+        broken.send(enqueues("a", "1") + line(type_="explain", stream="a", reqId="x"))
+        other.send(enqueues("b", "2") + line(type_="stats", stream="b", reqId="y"))
+        outcomes: list[Refusal | None] = []
+        broker.runtime.when(broker.machine.commit_log.gate, False, lambda refusal: {}["broken"])
+        broker.runtime.when(broker.machine.commit_log.gate, False, outcomes.append)
+        broker.run()
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("broken")
+
+        monkeypatch.setattr("penstock.dialects.courier.operations.queries.explain", fail)
+        journal.commit()
+        broker.run()
+        assert broken.wire.closed == (1011, "Internal")
+        assert [frame["reqId"] for frame in other.heard()] == ["2", "y"]
+        assert other.wire.closed is None
+        assert outcomes == [None]
+        assert [name for name, _ in events if "failed" in name] == ["session.failed", "commit.callback_failed"]
+
+    def test_an_answer_that_cannot_be_made_ends_its_session_alone(self) -> None:
+        broker, journal = by_hand()
+        broken, other = broker.control(), broker.control()
+        broken.session.answers.after(broker.machine.commit_log.gate, lambda refusal: b"%d" % "x")  # type: ignore[str-format]
+        other.send(enqueues("b", "2"))
+        broker.run()
+        journal.commit()
+        broker.run()
+        assert broken.wire.closed == (1011, "Internal")
+        assert [frame["reqId"] for frame in other.heard()] == ["2"]
+
+    def test_events_go_to_the_log_that_was_given(self) -> None:
+        broker = Broker(Policy(lease_us=1_000_000))
+        events = self.logged(broker)
+        session = ControlSession(broker.runtime, token_needed=False)
+        broker.runtime.open(session, ListWire(), ANONYMOUS, "test", agent="jen")
+        peer = broker.control()
+        peer.say(type_="enqueue", to="a", env=envelope("1"))
+        for _ in range(8):
+            peer.say(type_="pull", stream="a", max=1, reqId="p")
+            peer.say(type_="nack", id="1", reqId="n")
+            broker.advance(600_000)
+        opened = [fields["who"] for event, fields in events if event == "conn.open"]
+        assert opened == ["jen", "anonymous"]
+        assert [fields["id"] for event, fields in events if event == "redelivery.hot"] == ["1"] * 3

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import pytest
 
 from penstock.core.clock import Now
+from penstock.core.limits import Limits
+from penstock.core.queue.policy import Policy
+from penstock.journal.port import MemoryJournal
+from penstock.server.engine.machines import make_machine
+from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import (
     BEAT_S,
     TURN_BOUNDS,
@@ -15,7 +20,9 @@ from penstock.server.engine.schedulers import (
     LoopScheduler,
     SurveyQueue,
     TurnTimes,
+    in_steps,
 )
+from tests.core.driving import counting_entropy
 
 
 class Clock:
@@ -147,5 +154,22 @@ def test_what_holds_the_loop_shows_in_its_turns() -> None:
         assert turns.longest_s >= 0.06
         assert sum(turns.counts[TURN_BOUNDS.index(0.05) + 1 :]) >= 1
         assert turns.total_s >= turns.longest_s
+
+    asyncio.run(go())
+
+
+def test_work_in_steps_that_fails_hands_its_exception_to_who_waits() -> None:
+    def work() -> Generator[None, None, int]:
+        yield
+        raise RuntimeError("broken")
+
+    async def go() -> None:
+        scheduler = LoopScheduler(asyncio.get_running_loop())
+        machine = make_machine(Limits(), lambda name: Policy(), counting_entropy())
+        journal = MemoryJournal(scheduler.soon)
+        runtime = Runtime(machine, journal, scheduler, authenticate=lambda _: None, version="t")
+        async with asyncio.timeout(10):
+            with pytest.raises(RuntimeError, match="broken"):
+                await in_steps(runtime.survey, work())
 
     asyncio.run(go())

@@ -15,6 +15,7 @@ from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import IMMEDIATE
 from penstock.core.queue.ready_order import KeyedOrder
 from penstock.core.records import DELAYED, LEASED, PENDING, READY, Record
+from penstock.server.engine.connections import Connection
 from penstock.testing.network import HIGH_WATER
 from tests.simulation.queue.history import History
 
@@ -189,7 +190,8 @@ def bounds_hold(world: CheckedWorld) -> None:
         if pipe.buffered > unread_max:
             raise Broken(BOUNDS, f"{pipe.buffered} bytes wait for the peer of pipe {pipe.no}")
     outboxes = world.runtime.outboxes
-    noted = sum(connection.unread_bytes for connection in world.runtime.connections)
+    closing = {one for one in outboxes._readers if isinstance(one, Connection) and one.closed}
+    noted = sum(connection.unread_bytes for connection in closing.union(world.runtime.connections))
     if outboxes.total != noted or (noted > limits.outbox_total_max and not outboxes.is_due):
         raise Broken(BOUNDS, f"{noted} bytes wait for all peers, and the ledger says {outboxes.total}")
     for link in machine.links.values():

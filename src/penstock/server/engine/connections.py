@@ -84,12 +84,16 @@ class Connection:
         return self.link.name()
 
     @property
+    def party(self) -> tuple[bool, str]:
+        return self.link.principal.party(self.link.address)
+
+    @property
     def is_paused(self) -> bool:
         return self.link.stalled
 
     def unread(self) -> int:
         """Bytes that the peer has not read."""
-        return self.wire.buffered if self.stuck and not self.closed else 0
+        return self.wire.buffered if self.stuck or self.closed else 0
 
     def cut(self, size: int) -> None:
         """All peers together hold too much, and this one holds most."""

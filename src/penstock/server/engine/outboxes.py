@@ -1,13 +1,16 @@
-"""One bound over what all readers of a process have not read: beyond it, the reader that holds most is cut off.
+"""One bound over what all readers of a process have not read: beyond it, readers are cut off.
 
 Readers are connections that do not read, participants that poll, and large HTTP answers. Their sizes are noted at the end of a
 turn. A peer may read without an event, so a size is an estimate from above: all are measured again before a reader is cut off.
 Bytes that readers share count for each of them.
+A party is a token, or an address without one. The party that holds most loses its largest reader, so many small readers do not make
+another party's the largest. Strangers go before tokens, because they may come from many addresses.
 """
 # size: one ledger.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -48,14 +51,25 @@ class Outboxes:
         return dict(sorted(held.items(), key=lambda one: -one[1]))
 
     def _enforce(self) -> None:
-        for reader in list(self._readers):
-            self.note(reader, reader.unread())
-        limit = self._limit()
-        while self.total > limit:
-            largest = max(self._readers, key=lambda reader: reader.unread_bytes)
-            size = largest.unread_bytes
-            self.cut += 1
-            self._log("reader.cut", reader=largest.reader_name, bytes=size, total=self.total, limit=limit)
-            self.note(largest, 0)
-            largest.cut(size)
-        self.is_due = False
+        try:
+            for reader in list(self._readers):
+                self.note(reader, reader.unread())
+            limit = self._limit()
+            while self.total > limit:
+                self._cut_largest(limit)
+        finally:
+            self.is_due = False
+
+    def _cut_largest(self, limit: int) -> None:
+        held: Counter[tuple[bool, str]] = Counter()
+        for reader in self._readers:
+            held[reader.party] += reader.unread_bytes
+        party = max(held, key=lambda one: (one[0], held[one]))
+        largest = max((one for one in self._readers if one.party == party), key=lambda one: one.unread_bytes)
+        size = largest.unread_bytes
+        self.cut += 1
+        self._log(
+            "reader.cut", reader=largest.reader_name, bytes=size, party=held[party], total=self.total, limit=limit
+        )
+        self.note(largest, 0)
+        largest.cut(size)

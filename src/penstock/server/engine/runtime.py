@@ -24,7 +24,7 @@ from penstock.core.queue.hot import HINT, describe
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
-from penstock.core.steps import Survey
+from penstock.core.steps import STEP_BYTES, Survey
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.engine.connections import Connection, Scheduler, Timer, TurnListener, Wire
 from penstock.server.engine.minute_ticker import MinuteTicker
@@ -32,7 +32,7 @@ from penstock.server.engine.outboxes import Outboxes
 from penstock.server.engine.schedulers import SurveyQueue
 from penstock.server.engine.view_followers import ViewFollowers
 from penstock.server.files.addresses import is_ip, payer_address
-from penstock.server.logging.logs import log_facts, warning
+from penstock.server.logging.logs import log_facts
 
 if TYPE_CHECKING:
     from penstock.server.logging.event_log import EventLog
@@ -41,6 +41,8 @@ SHARD = 0
 EPOCH = 0
 
 
+FAILED = (1011, "Internal")
+"""How a session ends after a bug of the server."""
 PEER_CLOSED = (1000, "closed by the peer")
 """The code and the reason in the log where the server did not end the connection."""
 
@@ -88,7 +90,7 @@ class Runtime:
         """Connections that are not read for now."""
         self._waiting: dict[object, GatedAnswers] = {}
         """Connections with answers that wait for a commit."""
-        self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], None]]]] = {}
+        self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], object]]]] = {}
         self._surveys = SurveyQueue(scheduler, self.apply)
         self._turning = False
         self._timer: Timer | None = None
@@ -146,7 +148,7 @@ class Runtime:
         connection = make(self, session, link, wire, peer, self.scheduler.now().us, is_brief)
         self._connections[link.no] = connection
         if not is_brief:
-            self._log("conn.open", link=link.no, peer=peer, who=principal.name)
+            self._log("conn.open", link=link.no, peer=peer, who=link.who)
             if self.events is not None:
                 self.events.opened(self.scheduler.now(), link, peer)
         return connection
@@ -155,28 +157,32 @@ class Runtime:
         """Bytes from a peer."""
         if connection.closed:
             return
-        try:
-            connection.session.receive(self.scheduler.now(), data)
-        except Exception as error:
-            self._fail(connection.session, error)
+        self._guard(connection.session, connection.session.receive, self.scheduler.now(), data)
         self.touch(connection)
+
+    def _guard(self, session: Session, call: Callable[..., Any], *args: object) -> Any:
+        """Call for a session, which fails alone."""
+        try:
+            return call(*args)
+        except Exception as error:
+            self._fail(session, error)
 
     def _fail(self, session: Session, error: Exception) -> None:
         """A bug of the server. Close this peer only; the log has the trace."""
-        session.closing = (1011, "Internal")
+        session.closing = FAILED
         self._log("session.failed", link=session.link.no, error="".join(format_exception(error)), what=str(error))
 
     def lost(self, connection: Connection, why: tuple[int, str] = PEER_CLOSED) -> None:
         """A connection is lost or was closed, for this reason unless its session gave one."""
         link = connection.link
+        if connection.unread_bytes:
+            self.outboxes.note(connection, 0)
         if self._connections.pop(link.no, None) is None:
             return
         connection.closed = True
         self._connections_by_ip[link.address] -= 1
         if not self._connections_by_ip[link.address]:
             del self._connections_by_ip[link.address]
-        if connection.unread_bytes:
-            self.outboxes.note(connection, 0)
         self._waiting.pop(connection.session.answers, None)
         self._dirty.pop(connection, None)
         self._held.pop(connection, None)
@@ -264,8 +270,7 @@ class Runtime:
         fields = {"stream": record.channel.name, "id": record.id, "attempt": record.attempt, "envelopes": hot.count}
         if self.events is not None:
             self.events.write("redelivery.hot", now=now, **fields)
-        if self._log is not None:
-            warning("redelivery.hot", **fields, reason=describe(record), hint=HINT)
+        self._log("redelivery.hot", **fields, reason=describe(record), hint=HINT)
 
     def uptime_s(self, now: Now) -> float:
         return round((now.us - self._started.us) / 1_000_000, 3)
@@ -284,25 +289,23 @@ class Runtime:
             "journal": {"ok": self.trouble is None, "trouble": self.trouble},
         }
 
-    def survey(self, survey: Survey, done: Callable[[], None], session: Session | None = None) -> None:
-        """Run a survey one step a turn, after those before it, then call `done` and write what it left for the session."""
+    def survey(self, survey: Survey, done: Callable[..., None], session: Session | None = None) -> None:
+        """Run a survey one step a turn, then call `done`, which gets the exception or None where no session fails in its place."""
+        if session is None:
+            self._surveys.add(survey, done)
+            return
 
         def finish(error: Exception | None) -> None:
-            if session is None:
-                done()
-                if error is not None:
-                    raise error
-                return
             if error is not None:
                 self._fail(session, error)
-            done()
+            self._guard(session, done)
             self.touch_session(session)
 
-        self._surveys.add(survey, finish)
+        self._surveys.add(survey, finish, lambda: self.touch_session(session))
 
     # Requests that are not connections
 
-    def when(self, gate: int, fresh: bool, call: Callable[[Refusal | None], None]) -> None:
+    def when(self, gate: int, fresh: bool, call: Callable[[Refusal | None], object]) -> None:
         """Call back when batch `gate` has its outcome."""
         if gate <= self.finished:
             call(None)
@@ -313,20 +316,19 @@ class Runtime:
 
     def after(self, gate: int, session: Session, call: Callable[[Now], None]) -> None:
         def decided(refusal: Refusal | None) -> None:
-            call(self.scheduler.now())
             connection = self._connections.get(session.link.no)
-            if connection is not None:
-                self._dirty[connection] = None
+            if connection is None or session.closing == FAILED:
+                return
+            self._guard(session, call, self.scheduler.now())
+            self._dirty[connection] = None
+            if session.out and len(session.out[-1]) > STEP_BYTES:  # before the next is made, so that the bounds hold
+                self._flush()
 
         self.when(gate, False, decided)
 
     def flushed(self, call: Callable[[], None]) -> None:
         """Call back when everything requested so far is durable, answered and handed to the wires."""
-
-        def later(refusal: Refusal | None) -> None:
-            self.scheduler.soon(call)
-
-        self.when(self.commit_log.gate, False, later)
+        self.when(self.commit_log.gate, False, lambda refusal: self.scheduler.soon(call))
 
     # Turns
 
@@ -367,16 +369,15 @@ class Runtime:
                 out = session.out
                 session.out = []
                 wire.send(out)
-            if session.closing is not None:
-                if not session.answers:  # what was asked before is answered first
-                    wire.close(*session.closing)
-                    self.lost(connection)
-                continue
             backlog = wire.buffered if connection.stuck else 0
             if backlog or connection.unread_bytes:
                 self.outboxes.note(connection, connection.unread())
             if backlog > limits.outbox_hard_max:
                 self.cut(connection, backlog, "outbox_hard_max")
+                continue
+            if session.closing is not None:
+                if not session.answers or session.closing == FAILED:  # what was asked before is answered first
+                    self._close(connection, session.closing)
                 continue
             hold = (
                 backlog > limits.outbox_max
@@ -397,6 +398,15 @@ class Runtime:
                     now = self.scheduler.now()
                     self.machine.writable(now, link)
                     self.apply(now)
+
+    def _close(self, connection: Connection, why: tuple[int, str]) -> None:
+        """Close a connection. What its peer has not read counts until the wire is empty."""
+        if (size := connection.wire.buffered) > self.machine.limits.outbox_max:
+            self.cut(connection, size, "outbox_max")
+            return
+        connection.wire.close(*why)
+        self.lost(connection)
+        self.outboxes.note(connection, connection.unread())
 
     def cut(self, connection: Connection, size: int, bound: str) -> None:
         """Disconnect a peer that does not read; nothing that it holds is kept."""
@@ -446,13 +456,16 @@ class Runtime:
         # Only after `apply`: it may fill the answer of a pull, which must not overtake answers of this batch.
         self.finished = batch.no
         for answers in list(self._waiting.values()):
-            if not answers.finished(batch.no, fresh, whole):
+            if not self._guard(answers.session, answers.finished, batch.no, fresh, whole):
                 del self._waiting[answers]
             connection = self._connections.get(answers.session.link.no)
             if connection is not None:
                 self._dirty[connection] = None
         for is_fresh, call in self._gates.pop(batch.no, ()):
-            call(fresh if is_fresh else whole)
+            try:
+                call(fresh if is_fresh else whole)
+            except Exception as error:  # the others have their outcomes too
+                self._log("commit.callback_failed", error="".join(format_exception(error)), what=str(error))
         if self._held and self.commit_log.undecided <= machine.limits.undecided_max:
             self._dirty.update(self._held)
         if self._ticker is not None and (

@@ -111,6 +111,10 @@ class HandScheduler:
                 call()
 
 
+Ended = Callable[[Exception | None], None]
+"""Is called when a survey has ended, with the exception if it failed."""
+
+
 class SurveyQueue:
     """Runs surveys by turns, one step of one of them a turn. Each belongs to a connection, so their number is bounded."""
 
@@ -118,16 +122,16 @@ class SurveyQueue:
         self._scheduler = scheduler
         self._apply = apply
         """Carries out what a step asked for, before anything else happens."""
-        self._waiting: deque[tuple[Survey, Callable[[Exception | None], None]]] = deque()
+        self._waiting: deque[tuple[Survey, Ended, Callable[[], None]]] = deque()
 
-    def add(self, survey: Survey, done: Callable[[Exception | None], None]) -> None:
-        """Run a survey, then call `done`, with the exception if it failed."""
-        self._waiting.append((survey, done))
+    def add(self, survey: Survey, done: Ended, stepped: Callable[[], None] = lambda: None) -> None:
+        """Run a survey, then call `done`, with the exception if it failed; `stepped` after each step before."""
+        self._waiting.append((survey, done, stepped))
         if len(self._waiting) == 1:
             self._step()
 
     def _step(self) -> None:
-        survey, done = self._waiting[0]
+        survey, done, stepped = self._waiting[0]
         now = self._scheduler.now()
         error = None
         try:
@@ -139,21 +143,23 @@ class SurveyQueue:
             self._waiting.popleft()
         else:
             self._waiting.rotate(-1)
+            stepped()
         if self._waiting:
             self._scheduler.soon(self._step)
         if is_over:
             done(error)
 
 
-RunSurvey = Callable[[Survey, Callable[[], None]], None]
+RunSurvey = Callable[[Survey, Ended], None]
 """Runs a survey, then calls back: `Runtime.survey`."""
 
 
 async def completed(run: RunSurvey, survey: Survey) -> None:
     """Wait for a survey that a request asked for, one step a turn."""
-    done = asyncio.Event()
-    run(survey, done.set)
-    await done.wait()
+    ended: asyncio.Queue[Exception | None] = asyncio.Queue()
+    run(survey, ended.put_nowait)
+    if (error := await ended.get()) is not None:
+        raise error
 
 
 async def in_steps(run: RunSurvey, work: Generator[None, Any, T]) -> T:

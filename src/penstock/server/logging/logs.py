@@ -56,8 +56,10 @@ LEVELS = {
     "conn.close": logging.DEBUG,
     "conn.slow": logging.WARNING,
     "reader.cut": logging.WARNING,
+    "redelivery.hot": logging.WARNING,
     "journal.refused": logging.ERROR,
     "session.failed": logging.ERROR,
+    "commit.callback_failed": logging.ERROR,
 }
 """Levels of events that the runtime logs; it knows their names only."""
 

@@ -54,6 +54,11 @@ class SpaceConnection(Connection):
             self.spaces.schedule_turn()
         super().congested(on)
 
+    @property
+    def party(self) -> tuple[bool, str]:
+        space, who = self.session.space, self.session.participant
+        return super().party if space is None or who is None else (False, f"{who.party} of space {space.id}")
+
     def unread(self) -> int:
         return super().unread() + self.session.outbox.size
 

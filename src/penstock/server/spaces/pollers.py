@@ -48,6 +48,7 @@ class Poller:
         self.seen_us = 0
         self.unread_bytes = 0
         self.is_paused = False
+        self.party = (False, f"{party} of space {space.id}")
         self.reader_name = f"{id_} (polls space {space.id})"
 
     def taken(self, now: Now, outbox: Outbox) -> None:

@@ -53,6 +53,15 @@ class TestReads:
         broker = Broker()
         assert code(queries.peek(broker.machine, broker.now, ANONYMOUS, "a", state, limit)) == "InvalidRequest"
 
+    def test_a_peek_ends_at_a_number_of_bytes_with_at_least_one_envelope(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        broker = Broker()
+        for id_ in "123":
+            broker.control().say(type_="enqueue", to="a", env=envelope(id_, payload="x" * 1_000))
+        for bound, count in ((1, 1), (2_500, 2), (10_000, 3)):
+            monkeypatch.setattr(queries, "PEEK_BYTES", bound)
+            rows = value(broker, queries.peek(broker.machine, broker.now, ANONYMOUS, "a", "ready", 10))["rows"]
+            assert [msgspec.json.decode(row["env"])["id"] for row in rows] == list("123")[:count]
+
     def test_the_last_time_is_written_for_people(self) -> None:
         broker = Broker()
         broker.subscribe("a")
@@ -136,7 +145,7 @@ def test_one_after_the_other_and_a_step_a_turn() -> None:
     runtime = Runtime(machine, None, scheduler, authenticate=lambda _: None, version="t")  # type: ignore[arg-type]
     told: list[str] = []
     for name in ("first", "second"):
-        runtime.survey(MetricsSurvey(machine, OPERATOR), lambda name=name: told.append(name))  # type: ignore[misc]
+        runtime.survey(MetricsSurvey(machine, OPERATOR), lambda _, name=name: told.append(name))  # type: ignore[misc]
     assert told == []
     scheduler.soon(lambda: told.append("somebody else"))
     scheduler.run()

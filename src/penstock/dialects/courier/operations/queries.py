@@ -75,10 +75,12 @@ class PeekRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 PEEK_STATES = ("ready", "inflight", "delayed", "dead")
+PEEK_BYTES = 1024 * 1024
+"""Bytes of envelopes after which the answer to a peek ends; it has at least one."""
 
 
 def peek(machine: QueueMachine, now: Now, principal: Principal, stream: str, state: str, limit: int) -> Outcome:
-    """Read envelopes without leasing them."""
+    """Read envelopes without leasing them: fewer than `limit` when they are large."""
     if state not in PEEK_STATES:
         return Refusal("InvalidRequest", f"`state` is one of {', '.join(PEEK_STATES)}", ref="state")
     if not 1 <= limit <= machine.limits.pull_max:
@@ -88,10 +90,13 @@ def peek(machine: QueueMachine, now: Now, principal: Principal, stream: str, sta
         return channel
     if state == "dead" and (refusal := forbidden(principal, "read", dead_name(channel.name))) is not None:
         return refusal
-    rows = [
-        {"env": msgspec.Raw(record.body), **place(machine, now, record)}
-        for record in machine.peek(now, channel, state, limit)
-    ]
+    rows: list[Body] = []
+    size = 0
+    for record in machine.peek(now, channel, state, limit):
+        size += len(record.body)
+        if rows and size > PEEK_BYTES:
+            break
+        rows.append({"env": msgspec.Raw(record.body), **place(machine, now, record)})
     return Result({"rows": _renamed(principal, rows)})
 
 

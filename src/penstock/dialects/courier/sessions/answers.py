@@ -78,6 +78,8 @@ class Answers:
     gate: int = 0
     """The newest batch with something that was requested here."""
     _queue: deque[tuple[int, bool, Render | Slot | bytes]] = field(default_factory=deque)
+    _filled: int = 0
+    """Bytes of answers that wait for one before them."""
     is_full: bool = False
     """Whether more requests wait than one turn handles: the connection is not read meanwhile."""
 
@@ -113,7 +115,11 @@ class Answers:
 
     def fill(self, slot: Slot, data: bytes) -> None:
         slot.data = data
+        self._filled += len(data)
         self.finished(self._runtime.finished, None, None)
+        if self._filled > self._runtime.machine.limits.outbox_hard_max and self.session.closing is None:
+            message = "answers of more than `limits.outbox_hard_max` bytes wait for an answer before them"
+            self.session.drain(Refusal("SlowConsumer", message, hint="read the answer to a pull before you send more"))
 
     def finished(self, no: int, fresh: Refusal | None, whole: Refusal | None) -> bool:
         """Give every answer that may go now. Returns whether gated ones remain."""
@@ -130,6 +136,7 @@ class Answers:
                     break
                 if what.data:
                     out.append(what.data)
+                    self._filled -= len(what.data)
             elif isinstance(what, bytes):
                 out.append(what)
             else:

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import OPERATOR, Principal, require
 from penstock.dialects.courier.sessions.control.frames import FRAME_NAMES
 from penstock.dialects.courier.sessions.control.session import HELLO_MAX
-from tests.dialects.courier.talking import Broker, HandJournal, Peer, codes, envelope, filled, line, turns
+from tests.dialects.courier.talking import Broker, HandJournal, ListWire, Peer, codes, envelope, filled, line, turns
 
 SAM = Principal("sam", agent="sam", scopes=require(["streams:agents/*:*"]))
 
@@ -589,3 +590,58 @@ class TestTurns:
         peer = Broker(tokens={"secret": SAM}).control(token_needed=True)
         assert codes(peer.say(type_="hello", token=5)) == [("hello", "InvalidRequest")]
         assert peer.wire.closed == (1008, "InvalidRequest")
+
+
+class TestLargeAnswers:
+    """Pipelined reads of large envelopes: what is queued at once stays bounded."""
+
+    PEEKS = b"".join(line(type_="peek", stream="a", max=12, reqId=n) for n in range(30))
+
+    def broker(self, **limits: int) -> Broker:
+        broker = Broker(limits=Limits(**limits))
+        for id_ in ("1", "2"):
+            broker.control().say(type_="enqueue", to="a", env=envelope(id_, payload="x" * 600_000))
+        return broker
+
+    def test_a_turn_makes_few(self) -> None:
+        broker = self.broker()
+        peer = broker.control()
+        peer.send(self.PEEKS)
+        broker.run()
+        assert max(sum(map(len, write)) for write in peer.wire.writes) < 4_500_000
+        assert [frame["reqId"] for frame in peer.heard()] == list(range(30))
+
+    def test_after_a_commit_each_is_written_before_the_next(self) -> None:
+        broker = self.broker()
+        peer = broker.control()
+        peer.send(line(type_="enqueue", to="b", env=envelope("3"), reqId="e") + self.PEEKS)
+        broker.run()
+        assert max(sum(map(len, write)) for write in peer.wire.writes) < 4_500_000
+        assert [frame["reqId"] for frame in peer.heard()] == ["e", *range(30)]
+
+    def test_a_peer_that_does_not_read_is_cut_at_the_hard_bound(self) -> None:
+        for first in (b"", line(type_="enqueue", to="b", env=envelope("3"), reqId="e")):
+            broker = self.broker(outbox_hard_max=3_000_000)
+            peer = broker.control()
+            peer.connection.congested(True)
+            written: list[int] = []
+
+            def send(messages: list[bytes], wire: ListWire = peer.wire, written: list[int] = written) -> None:
+                wire.buffered += sum(map(len, messages))
+                written.append(wire.buffered)
+
+            peer.wire.send = send  # type: ignore[method-assign]
+            peer.send(first + self.PEEKS)
+            broker.run()
+            assert peer.wire.aborted
+            assert written[-1] < 7_500_000
+
+    def test_answers_behind_a_pull_that_waits_are_bounded(self) -> None:
+        broker = self.broker(outbox_hard_max=3_000_000)
+        peer = broker.control()
+        peer.send(line(type_="pull", stream="empty", waitMs=60_000, reqId="p") + self.PEEKS)
+        broker.run()
+        frames = peer.heard()
+        assert frames[-1]["code"] == "SlowConsumer"
+        assert len(frames) < 10
+        assert peer.wire.closed == (1008, "SlowConsumer")

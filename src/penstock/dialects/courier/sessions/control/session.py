@@ -42,7 +42,7 @@ FEATURES += ["views", "live", "triggers", "tap", "partition"]
 WEIGHT_MAX = 2_000
 """Lines of one connection that are handled in one turn, where each is an enqueue or an ack: about 10 ms."""
 READ_WEIGHT, SEARCHED = 100, 16
-"""For how many of those lines a read counts, which may list a thousand envelopes; subscriptions that are searched in the time of one."""
+"""For how many of those lines a read counts, which may list a thousand envelopes, or `STEP_BYTES` of an answer; subscriptions that are searched in the time of one."""
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
 UNIDENTIFIED = Refusal("Unauthorized", "say hello with a token first")
@@ -193,6 +193,7 @@ class ControlSession:
             self._weight += len(self.link.consumers) // SEARCHED
         self._runs.close(now)
         self._frame(now, frame)
+        self._weight += READ_WEIGHT * (len(self.out[-1]) // STEP_BYTES) if self.out else 0
         if self._machine.effects:
             self._runtime.apply(now)
 
