@@ -117,12 +117,12 @@ def test_readers_that_all_come_back_at_once_do_not_cut_each_other_off(
                 await publisher.send("before")
             before = [await stream.next_batch() for stream in streams]
             stranger = raw(run)
+            stack.callback(stranger.close, 0)
             stranger.send(b"\x01" + peers.make_topic())
             turns = await asyncio.to_thread(Turns, run)
             stack.callback(turns.close)
             stranger.send(b"\x07what")
             stranger.send(b"\x01" + peers.make_topic())  # its sender is then unknown
-            stranger.close(1_000)
             turns.release()
             await asyncio.to_thread(run.wait, lambda: run.refused("upstream"))
             assert not any(stream.counts.asked for stream in streams), "the stranger's mistake costs its own connection"
