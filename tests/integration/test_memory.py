@@ -69,7 +69,7 @@ def test_a_paused_download_of_the_journal_counts_and_is_cut(start_server):
         until(lambda: figure(http, "readers_cut_total") == 1, "the cut")
         assert 8 * MIB < figure(http, "outbox_bytes") < 20 * MIB
     until(lambda: figure(http, "outbox_bytes") == 0, "the end of both")
-    (line,) = [line for line in server.log().splitlines() if "reader.cut" in line]
+    (line,) = until(lambda: [line for line in server.log().splitlines() if "reader.cut" in line], "a line in the log")
     assert "GET /v1/journal/rows" in line and auth.split()[1] not in line
 
 
