@@ -6,10 +6,9 @@ import asyncio
 import gc
 import json
 import os
-import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -163,58 +162,3 @@ class TestReload:
                 assert service._config.listen == QUIET.listen, "what needs a restart is not in effect"
 
         asyncio.run(run())
-
-
-def guarded(tmp_path: Path, hello_ms: int) -> Config:
-    """A config that needs a token within some time."""
-    file = tmp_path / "config.yaml"
-    file.write_text("auth: {tokens: [{token: all, scopes: ['streams:*:*']}]}\n")
-    return replace(
-        QUIET, auth=load(file, {}).auth, limits=Limits(hello_ms=hello_ms), listen=ListenSection(control="127.0.0.1:0")
-    )
-
-
-async def dialled(service: Service) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    url = await service._start_control()
-    assert url is not None
-    return await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-
-
-def test_a_connection_that_sends_no_token_in_time_is_cut(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with assembled(guarded(tmp_path, hello_ms=1)) as service:
-            reader, writer = await dialled(service)
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
-            writer.close()
-            assert not service.runtime.connections
-
-    asyncio.run(run())
-
-
-def test_a_connection_with_a_token_outlives_the_deadline_of_the_hello(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with assembled(guarded(tmp_path, hello_ms=60_000)) as service:
-            reader, writer = await dialled(service)
-            writer.write(b'{"type":"hello","version":"v1","token":"all","reqId":1}\n')
-            assert b'"type":"ok"' in await reader.readline()
-            [connection] = service.runtime.connections
-            service._expect_hello(connection)
-            writer.write(b'{"type":"ping","reqId":2}\n')
-            assert b'"reqId":2' in await reader.readline()
-            writer.close()
-
-    asyncio.run(run())
-
-
-def test_a_unix_socket_is_made_with_its_directory(tmp_path: Path) -> None:
-    place = tmp_path / "new/control.sock"
-    config = replace(QUIET, listen=ListenSection(http="127.0.0.1:0", control=f"unix:{place}"))
-
-    async def run() -> None:
-        async with assembled(config) as service:
-            assert await service._start_control() == f"unix:{place}"
-            assert place.is_socket()
-
-    asyncio.run(run())
-    shutil.rmtree(tmp_path / "new")

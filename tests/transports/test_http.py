@@ -13,16 +13,8 @@ from aiohttp import web_protocol
 from aiohttp.http_parser import HttpRequestParserPy
 
 from penstock.transports import http
-from penstock.transports.http import (
-    BodyMalformedError,
-    BodyTooLargeError,
-    Exchange,
-    HttpListener,
-    Reply,
-    StreamingReply,
-    Upgrade,
-    json_reply,
-)
+from penstock.transports.http import BodyMalformedError, BodyTooLargeError, Exchange, HttpListener
+from penstock.transports.http_replies import Reply, StreamingReply, Upgrade, json_reply
 from penstock.transports.transport import (
     Admission,
     ByteStreamTransport,

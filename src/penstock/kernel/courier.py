@@ -122,7 +122,7 @@ class _CoreTransport:
     async def run(self, principal: Principal) -> None:
         runtime = self._core.runtime
         session = ControlSession(runtime, token_needed=False)
-        connection = runtime.open(session, self, principal, "kernel")
+        connection = runtime.peers.open(session, self, principal, "kernel")
         if isinstance(connection, Refusal):
             raise PenstockError(connection)
         self._connection = connection

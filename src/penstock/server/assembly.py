@@ -1,5 +1,4 @@
 """The server assembled from its config: cell, listeners, supervisors, and the files in `run/`."""
-# size: every part of a server is made and ended here, in order.
 
 from __future__ import annotations
 
@@ -16,9 +15,6 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import Refusal
-from penstock.core.scopes import Principal
-from penstock.dialects.courier.sessions.control.runs import error_line
-from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.admin.journal import JournalReads
 from penstock.server.admin.lake import Lake
@@ -27,14 +23,14 @@ from penstock.server.admin.sql import SqlEndpoint
 from penstock.server.admin.tail import Tail
 from penstock.server.admin.tokens import TokenAdmin, learn
 from penstock.server.auth.minted_tokens import FILE, MintedTokens
-from penstock.server.auth.tokens import UNIX_PEER, Guard, TokenStore, start_check, write_operator_token
+from penstock.server.auth.tokens import Guard, TokenStore, start_check, write_operator_token
 from penstock.server.config.load import Config, ConfigError, quotas, rates
 from penstock.server.config.spaces.space_yaml import load_spaces
-from penstock.server.courier.frame_recorder import Recorder, open_control
+from penstock.server.courier.control_listener import ControlListener
+from penstock.server.courier.frame_recorder import Recorder
 from penstock.server.courier.schema_registry import reload_registry
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.courier.stage_store import Staging
-from penstock.server.engine.connections import Connection
 from penstock.server.engine.entrance import Entrance
 from penstock.server.engine.machines import install_rules
 from penstock.server.engine.runtime import SHARD
@@ -60,9 +56,7 @@ from penstock.server.ops.pipeline_supervisor import PipelineSupervisor
 from penstock.server.relay.supervisor import RelayError, RelaySupervisor
 from penstock.server.spaces.files import HostedSpaces
 from penstock.server.spaces.listener import SpaceEndpoint
-from penstock.transports.byte_streams import listen_tcp, listen_unix
 from penstock.transports.http import HttpListener
-from penstock.transports.transport import ByteStreamTransport
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """Messages create short-lived objects; with the default threshold of 700, the search for cycles takes 5% of the time."""
@@ -139,7 +133,7 @@ class Service:
         self._recorder: Recorder | None = None
         self._listeners: list[HttpListener] = []
         self.skills: list[SkillWorker] = []
-        self._control: asyncio.Server | None = None
+        self.control = ControlListener(self.runtime, self.tokens, self.guard, self.entrance)
         self.endpoints: Endpoints | None = None
         self._advertising: Advertisement | None = None
         self._looking: asyncio.Future[Any] | None = None
@@ -152,7 +146,7 @@ class Service:
         start_check(config, self._http_hosts(), config.listen.control, minted=self._minted.tokens)
         if config.logs.record is not None:
             machine = self.runtime.machine
-            self._recorder = Recorder(
+            self._recorder = self.control.recorder = Recorder(
                 config.logs.record, redact=config.logs.redact, waiting_max=lambda: machine.limits.record_max
             )
         self.skills = start_skills(config.skills, self.runtime)
@@ -160,7 +154,7 @@ class Service:
         self._http.token_admin.watch()
         url = await self._start_http(self._http, address)
         ws = None if alias is None else await self._start_http(self._http, alias)
-        control = await self._start_control()
+        control = await self.control.start(parse_control(config.listen.control))
         sockets = await self._start_relay()
         # Last: a start that fails because a server already runs here must not replace that server's token.
         self.operator_token = write_operator_token(self.run_dir / "operator.token")
@@ -304,10 +298,10 @@ class Service:
         """Give every connection the rights that its token has now; returns the number that were closed."""
         config, runtime = self._config, self.runtime
         closed = 0
-        for connection in runtime.connections:
+        for connection in runtime.peers.all():
             refusal = admit(connection, self.tokens, was_open=was_open, is_open=config.auth.allow_anonymous)
             if refusal is not None:
-                runtime.dismiss(connection, refusal)
+                runtime.peers.dismiss(connection, refusal)
                 closed += 1
         return closed + sum(listener.cut_downloads(self.tokens.renewed) for listener in self._listeners)
 
@@ -327,51 +321,6 @@ class Service:
         status.end = self.archive.journal.next_offset
         return status
 
-    async def _start_control(self) -> str | None:
-        address = parse_control(self._config.listen.control)
-        if address is None:
-            return None
-        if isinstance(address, HostPort):
-            host, local = address.host, is_loopback(address.host)
-            self._control = await listen_tcp(host, address.port, lambda wire, peer: self._accept(wire, peer, local))
-            port = self._control.sockets[0].getsockname()[1]
-            return f"tcp://{HostPort(address.host, port)}"
-        address.parent.mkdir(parents=True, exist_ok=True)
-        self._control = await listen_unix(address, lambda wire, _: self._accept(wire, UNIX_PEER, True))
-        return f"unix:{address.absolute()}"
-
-    def _accept(self, wire: ByteStreamTransport, peer: str, local_bind: bool) -> Connection | None:
-        """A control connection: anonymous where that is allowed, else waiting for a token."""
-        arrived = self.entrance.arrive(peer, wire.abort)
-        if isinstance(arrived, Refusal):
-            wire.send([error_line(None, arrived)])
-            return None
-        wire.admission = arrived
-        principal = self.tokens.resolve(None)
-        if principal is not None and self.guard.check_peer(peer, local_bind) is not None:
-            principal = None
-        return self.open_control(wire, principal, peer)
-
-    def open_control(self, wire: ByteStreamTransport, principal: Principal | None, peer: str) -> Connection | None:
-        runtime = self.runtime
-        connection = open_control(runtime, self._recorder, wire, principal, peer)
-        if isinstance(connection, Refusal):
-            logs.warning("conn.refused", peer=peer, reason=connection.message)
-            wire.send([error_line(None, connection)])
-            return None
-        session = connection.session
-        if wire.admission is not None and isinstance(session, ControlSession):
-            wire.needs_token = principal is None
-            session.identified = wire.admission.known
-        if principal is None:
-            deadline_us = runtime.scheduler.now().us + runtime.machine.limits.hello_ms * 1000
-            runtime.scheduler.at(deadline_us, lambda: self._expect_hello(connection))
-        return connection
-
-    def _expect_hello(self, connection: Connection) -> None:
-        if getattr(connection.session, "token_needed", False) and not connection.closed:
-            connection.wire.abort()
-
     async def drain(self) -> int:
         """Stop taking work, let leases settle, close everything; returns the leases given up."""
         loop = asyncio.get_running_loop()
@@ -380,8 +329,7 @@ class Service:
             await worker.stop()
         if self._advertising is not None:
             await self._advertising.stop()
-        if self._control is not None:
-            self._control.close()
+        self.control.close()
         drained: asyncio.Future[int] = loop.create_future()
         self.runtime.drain(drained.set_result)
         abandoned = await drained

@@ -68,7 +68,7 @@ async def _run(config: Config) -> None:
     runtime = cell.runtime
 
     def accept(wire: ByteStreamTransport, peer: str) -> Connection | None:
-        connection = runtime.open(ControlSession(runtime, token_needed=False), wire, ANONYMOUS, "stdio")
+        connection = runtime.peers.open(ControlSession(runtime, token_needed=False), wire, ANONYMOUS, "stdio")
         return None if isinstance(connection, Refusal) else connection
 
     ended, output = await open_stdio(accept)

@@ -89,7 +89,7 @@ class MemoryServer:
         assert thread is not None
 
         def abort() -> None:
-            for connection in service.runtime.connections:
+            for connection in service.runtime.peers.all():
                 connection.wire.abort()
 
         thread.call(abort)

@@ -151,7 +151,7 @@ class World:
         client = LineClient(pipe, name)
         if self.up:
             session = ControlSession(self.runtime, token_needed=False)
-            self._attach(pipe, self.runtime.open(session, pipe, principal, name))
+            self._attach(pipe, self.runtime.peers.open(session, pipe, principal, name))
         else:
             pipe.cut()
         return client
@@ -175,11 +175,11 @@ class World:
             pipe.cut()
             return client
         session = SubscribeSession(self.runtime, query)
-        connection = self.runtime.open(session, pipe, principal, name)
+        connection = self.runtime.peers.open(session, pipe, principal, name)
         self._attach(pipe, connection)
         if isinstance(connection, Connection):
             session.open(self.clock.now())
-            self.runtime.touch(connection)
+            self.runtime.peers.touch(connection)
         return client
 
     def join(self, space: str, participant: str, token: str | None = None, *, name: str | None = None) -> SpaceClient:

@@ -2,21 +2,18 @@
 
 A request goes to its `HttpHandler` once. All aiohttp names of the server are in this file.
 """
-# size: one file knows aiohttp.
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from typing import Any, Protocol, cast
 
-import msgspec
 from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
+from penstock.transports.http_replies import Reply, StreamingReply, Upgrade, head_of
 from penstock.transports.narrow_parser import NarrowParser
 from penstock.transports.transport import (
     Admission,
@@ -36,47 +33,6 @@ HEAD_TIMEOUT_S = 30.0
 KEEPALIVE_S = 75.0
 DOWNLOAD_MIN = 256 * 1024
 """Bytes of an answer that counts among the unread bytes of the process until its peer has read it."""
-
-
-class Upgrade(ABC):
-    """How an upgrade goes on."""
-
-    merge = False
-    """Whether the messages of a turn may share a frame."""
-    subprotocol: str | None = None
-    message_max: int
-    stranger_max: int | None = None
-    """Bytes that are read before the exchange is `known`; None when it is."""
-    wants_pongs = False
-    """Whether the endpoint is a `PongListener`."""
-
-    @abstractmethod
-    def open(self, wire: ServerWebSocketTransport) -> ConnectionPort | None:
-        """The socket is open: make its endpoint, or close it through the wire."""
-
-
-class StreamingReply(ABC):
-    """How an answer goes on that has no end."""
-
-    head: bytes
-    """Status line and headers."""
-
-    @abstractmethod
-    def open(self, wire: ByteStreamTransport) -> ConnectionPort | None:
-        """The head is written: make the endpoint, or close it through the wire."""
-
-
-class Reply(msgspec.Struct):
-    """A whole HTTP response."""
-
-    status: int
-    body: bytes
-    content_type: str = "application/json"
-    headers: dict[str, str] = {}
-
-
-def json_reply(status: int, body: object, headers: dict[str, str] | None = None) -> Reply:
-    return Reply(status, msgspec.json.encode(body), headers=headers or {})
 
 
 class BodyTooLargeError(Exception):
@@ -175,7 +131,7 @@ class _Handler(RequestHandler):
         arrived = self.handler.arrive(peer[0] if isinstance(peer, tuple) else "", wire.abort)
         super().connection_made(transport)
         if isinstance(arrived, Reply):
-            wire.write(_head(arrived) + arrived.body)
+            wire.write(head_of(arrived) + arrived.body)
             wire.close()
             return
         self.admission = arrived
@@ -409,13 +365,6 @@ class HttpListener:
                 if kind is WSMsgType.CLOSE and wire.is_held:
                     await wire.readable.wait()
                 return
-
-
-def _head(reply: Reply) -> bytes:
-    """How a refusal begins that is sent before there is a request."""
-    fields = {"Content-Type": reply.content_type, "Content-Length": str(len(reply.body)), **reply.headers}
-    lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}", "Connection: close", "Server: penstock"]
-    return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in fields.items()), "", ""]).encode()
 
 
 def _reason(error: BaseException) -> str:

@@ -105,12 +105,12 @@ class Peer:
         self.broker = broker
         self.session = session
         self.wire = ListWire()
-        connection = broker.runtime.open(session, self.wire, principal, "test")
+        connection = broker.runtime.peers.open(session, self.wire, principal, "test")
         assert isinstance(connection, Connection), connection
         self.connection = connection
         if isinstance(session, SubscribeSession):
             session.open(broker.now)
-            broker.runtime.touch(connection)
+            broker.runtime.peers.touch(connection)
         self._read = 0
         broker.run()
 

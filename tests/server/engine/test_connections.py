@@ -56,7 +56,7 @@ class TestSlowPeers:
         peer.wire.buffered = 5_001
         peer.say(type_="ping", reqId=1)
         assert peer.wire.aborted
-        assert broker.runtime.slow_cut == 1
+        assert broker.runtime.peers.slow_cut == 1
         assert broker.counts("a")["q.depth"] == 1, "what it held goes back at once"
 
     def test_reading_stops_while_it_owes_us_reading(self) -> None:
@@ -152,7 +152,7 @@ class TestEnds:
     def test_connections_beyond_the_bound_are_refused(self) -> None:
         broker = Broker(limits=Limits(links_max=1))
         peer = broker.control()
-        refusal = broker.runtime.open(peer.session, ListWire(), peer.connection.link.principal, "x")
+        refusal = broker.runtime.peers.open(peer.session, ListWire(), peer.connection.link.principal, "x")
         assert isinstance(refusal, Refusal)
         assert refusal.code == "QuotaExceeded"
 
@@ -168,7 +168,7 @@ class TestClosing:
         peer.wire.buffered = 1_001
         peer.say(type_="hello", version="v9")
         assert (peer.wire.aborted, peer.wire.closed) == (True, None)
-        assert (broker.runtime.slow_cut, broker.runtime.outboxes.total) == (1, 0)
+        assert (broker.runtime.peers.slow_cut, broker.runtime.peers.outboxes.total) == (1, 0)
 
     def test_what_it_has_not_read_counts_until_the_wire_is_empty(self) -> None:
         broker = Broker(limits=self.LIMITS)
@@ -176,10 +176,10 @@ class TestClosing:
         peer.wire.buffered = 1_000
         peer.say(type_="hello", version="v9")
         assert peer.wire.closed is not None
-        assert broker.runtime.outboxes.total == 1_000
-        assert broker.runtime.connections == []
+        assert broker.runtime.peers.outboxes.total == 1_000
+        assert broker.runtime.peers.all() == []
         peer.connection.lost()
-        assert broker.runtime.outboxes.total == 0
+        assert broker.runtime.peers.outboxes.total == 0
 
     def test_closed_ones_are_cut_at_the_bound_over_all(self) -> None:
         broker = Broker(limits=Limits(outbox_max=1_000, outbox_hard_max=5_000, outbox_total_max=2_500))
@@ -188,7 +188,7 @@ class TestClosing:
             peer.wire.buffered = 1_000
             peer.say(type_="hello", version="v9")
         assert [peer.wire.aborted for peer in peers].count(True) == 1
-        assert broker.runtime.outboxes.total == 2_000
+        assert broker.runtime.peers.outboxes.total == 2_000
 
     def test_the_hard_bound_holds_while_a_close_waits_for_answers(self) -> None:
         broker, _ = by_hand(limits=self.LIMITS)

@@ -138,8 +138,8 @@ class TestConnections:
         taps[0].wire.buffered = 3_500
         filled(broker, "jobs", "2")
         assert [peer.wire.aborted for peer in taps] == [True, False, False]
-        outboxes = broker.runtime.outboxes
-        assert (outboxes.cut, outboxes.total, broker.runtime.slow_cut) == (1, 3_000, 1)
+        outboxes = broker.runtime.peers.outboxes
+        assert (outboxes.cut, outboxes.total, broker.runtime.peers.slow_cut) == (1, 3_000, 1)
         (reason,) = [one for one in self.reasons(broker) if one["code"] == "reader_cut"]
         assert reason["bytes"] == 3_500 and "limits.outbox_total_max" in reason["message"]
         assert f"link {taps[0].session.link.no}" in reason["message"]
@@ -151,12 +151,12 @@ class TestConnections:
             peer.connection.congested(True)
             peer.wire.buffered = 2_000
             peer.say(type_="ping", reqId=1)
-        assert broker.runtime.outboxes.total == 4_000
+        assert broker.runtime.peers.outboxes.total == 4_000
         first.connection.congested(False)
         broker.run()
-        assert broker.runtime.outboxes.total == 2_000
+        assert broker.runtime.peers.outboxes.total == 2_000
         second.connection.lost()
-        assert broker.runtime.outboxes.total == 0
+        assert broker.runtime.peers.outboxes.total == 0
 
     def reasons(self, broker: Broker) -> list[dict[str, object]]:
         (answer,) = broker.control().say(type_="explain", stream="jobs", reqId=1)

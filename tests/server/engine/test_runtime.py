@@ -398,7 +398,7 @@ class TestFailures:
         broker = Broker(Policy(lease_us=1_000_000))
         events = self.logged(broker)
         session = ControlSession(broker.runtime, token_needed=False)
-        broker.runtime.open(session, ListWire(), ANONYMOUS, "test", agent="jen")
+        broker.runtime.peers.open(session, ListWire(), ANONYMOUS, "test", agent="jen")
         peer = broker.control()
         peer.say(type_="enqueue", to="a", env=envelope("1"))
         for _ in range(8):

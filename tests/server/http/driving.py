@@ -14,7 +14,8 @@ from penstock.server.assembly import Service
 from penstock.server.config.load import Config
 from penstock.server.http.listener import HttpEndpoint
 from penstock.server.spaces.listener import SpaceEndpoint
-from penstock.transports.http import Exchange, Reply
+from penstock.transports.http import Exchange
+from penstock.transports.http_replies import Reply
 
 OPERATOR_TOKEN = "operator-token"
 LOOPBACK = "127.0.0.1"

@@ -12,7 +12,7 @@ from penstock.server.auth.tokens import TokenStore
 from penstock.server.config.sections import AuthSection, TokenSection
 from penstock.server.http.console import Console, Login
 from penstock.server.http.console_sessions import Sessions
-from penstock.transports.http import Reply
+from penstock.transports.http_replies import Reply
 
 HOST = "localhost:8787"
 PAGE = {"Host": HOST, "Origin": f"http://{HOST}"}

@@ -119,16 +119,16 @@ def test_a_reader_that_stays_slow_degrades_the_doors_and_is_logged_once(caplog: 
 
     async def work(driver: HttpDriver) -> None:
         services, monitor, reader = driver.services, HealthMonitor(), Reader()
-        services.runtime.outboxes.note(reader, services.machine.limits.outbox_max)
+        services.runtime.peers.outboxes.note(reader, services.machine.limits.outbox_max)
         now = services.runtime.scheduler.now()
         looks = [monitor.look(services, now, is_turn=True).parts["doors"] for _ in range(3)]
         assert [look.state for look in looks] == ["ok", "degraded", "degraded"]
         assert "sam (link 4, 127.0.0.1:5) holds 1048576 bytes" in looks[1].reason and looks[1].action
-        services.runtime.outboxes.note(reader, 0)
+        services.runtime.peers.outboxes.note(reader, 0)
         assert monitor.look(services, now, is_turn=True).parts["doors"].state == "ok"
         reader.is_paused = True  # the sockets of both sides hold most of what it was sent
         for size, state in ((9, "ok"), (7, "ok"), (7, "degraded"), (0, "ok")):
-            services.runtime.outboxes.note(reader, size)
+            services.runtime.peers.outboxes.note(reader, size)
             assert monitor.look(services, now, is_turn=True).parts["doors"].state == state, size
 
     with caplog.at_level(logging.INFO, logger="penstock"):

@@ -12,7 +12,7 @@ from penstock.core.scopes import ANONYMOUS, Principal
 from penstock.server.http import routes
 from penstock.server.http.idempotency import ENTRY_COST, HEADER, REPLAYED, Replays
 from penstock.server.http.request import Request
-from penstock.transports.http import Reply
+from penstock.transports.http_replies import Reply
 
 SAM = Principal("sam", credential="1")
 LIMITS = Limits()

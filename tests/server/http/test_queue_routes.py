@@ -31,7 +31,7 @@ def test_a_pull_whose_client_is_gone_takes_nothing() -> None:
         assert driver.services.machine.consumers
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert not driver.services.machine.consumers and not driver.service.runtime.connections
+        assert not driver.services.machine.consumers and not driver.service.runtime.peers.all()
         await driver.ask("POST", "/v1/enqueue", {"to": "q", "envelope": envelope("a")})
         stats = (await driver.ask("GET", "/v1/stats", query={"stream": "q"}))[1]
         assert (stats["depth"], stats["inflight"]) == (1, 0)
@@ -44,7 +44,7 @@ def test_a_pull_that_asks_for_too_much_is_refused() -> None:
         for wrong in ({"max": 0}, {"wait_ms": -1}, {"lease_ms": 1}, {"stream": ""}, {"more": 1}):
             body = {"stream": "q", **wrong}
             assert (await driver.ask("POST", "/v1/pull", body))[0] == 400
-        assert not driver.service.runtime.connections
+        assert not driver.service.runtime.peers.all()
 
     drive(work)
 

@@ -8,7 +8,7 @@ from penstock.server.config.load import Config
 from penstock.server.config.sections import AuthSection, TokenSection
 from penstock.server.courier.event_streams import EventStream, LiveUpgrade
 from penstock.server.http.sockets import ControlUpgrade, SubscribeUpgrade
-from penstock.transports.http import Reply
+from penstock.transports.http_replies import Reply
 from tests.server.http.driving import HttpDriver, drive
 
 TOKENS = Config(auth=AuthSection(tokens=(TokenSection("sam-token", ("streams:mine:*",), "sam"),)))

@@ -51,7 +51,7 @@ class TestOutboxes:
         p2.say("chat", {"text": "x" * 9_000})
         p3.connection.congested(True)
         p2.say("chat", {"text": "x" * 4_000})
-        outboxes = driver.runtime.outboxes
+        outboxes = driver.runtime.peers.outboxes
         assert outboxes.total > 17_000 and p1.is_open
         p2.say("chat", {"text": "x" * 4_000})
         assert (p1.is_open, p3.is_open) == (False, True)

@@ -88,7 +88,7 @@ class TestPolling:
         (p2,) = driver.joined("p2")
         self.poll(driver)
         p2.say("chat", {"text": "x" * 9_000})
-        outboxes = driver.runtime.outboxes
+        outboxes = driver.runtime.peers.outboxes
         assert outboxes.total > 9_000
         self.poll(driver)
         assert outboxes.total == 0

@@ -189,9 +189,9 @@ def bounds_hold(world: CheckedWorld) -> None:
     for pipe in world.pipes:
         if pipe.buffered > unread_max:
             raise Broken(BOUNDS, f"{pipe.buffered} bytes wait for the peer of pipe {pipe.no}")
-    outboxes = world.runtime.outboxes
+    outboxes = world.runtime.peers.outboxes
     closing = {one for one in outboxes._readers if isinstance(one, Connection) and one.closed}
-    noted = sum(connection.unread_bytes for connection in closing.union(world.runtime.connections))
+    noted = sum(connection.unread_bytes for connection in closing.union(world.runtime.peers.all()))
     if outboxes.total != noted or (noted > limits.outbox_total_max and not outboxes.is_due):
         raise Broken(BOUNDS, f"{noted} bytes wait for all peers, and the ledger says {outboxes.total}")
     for link in machine.links.values():

@@ -66,7 +66,7 @@ def nobody_waits_for_ever(world: CheckedWorld) -> None:
     held = world.space_witness.held
     patience_us = 2 * world.limits.space_wait_ms * 1000
     for session in world.spaces.sessions:
-        connection = world.spaces.runtime.connection(session)
+        connection = world.spaces.runtime.peers.find(session)
         unread = {} if connection is None or not session.is_blocked else _behind(world, session)
         before = held.get(session.link.no)
         if not unread:
@@ -83,7 +83,7 @@ def _behind(world: CheckedWorld, session: MewSession) -> dict[tuple[str, int], i
     found: dict[tuple[str, int], int] = {}
     for route in session.space.router.routes.values():
         for outbox in route.full if session.participant.id in route.writers else ():
-            connection = world.spaces.runtime.connection(outbox.owner)
+            connection = world.spaces.runtime.peers.find(outbox.owner)
             found[route.id, outbox.owner.link.no] = 0 if connection is None else connection.wire.buffered
     return found
 

@@ -95,14 +95,14 @@ def close(runtime: Runtime, principal: Principal, link: str) -> ClosedReply | Re
     logs.event("conn.closed_by", link=found.link.no, peer=found.peer, who=found.link.who, by=principal.name)
     if found.stuck:
         found.wire.abort()
-        runtime.lost(found, (1008, CLOSED.code))
+        runtime.peers.lost(found, (1008, CLOSED.code))
     else:
-        runtime.dismiss(found, CLOSED)
+        runtime.peers.dismiss(found, CLOSED)
     return ClosedReply(found.link.no)
 
 
 def _peers(runtime: Runtime) -> list[Connection]:
-    return [one for one in runtime.connections if isinstance(one.session, tuple(_DOORS))]
+    return [one for one in runtime.peers.all() if isinstance(one.session, tuple(_DOORS))]
 
 
 def _row(connection: Connection, now: Now) -> ConnectionRow:

@@ -24,7 +24,7 @@ from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.reader import Bounds, JournalError, JournalReader
 from penstock.journal.segments import DamageError
 from penstock.server.logging import logs
-from penstock.transports.http import Reply
+from penstock.transports.http_replies import Reply
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from penstock.server.admin.sql_process import EXIT_OUT_OF_MEMORY, MEMORY_MAX, Sq
 from penstock.server.config.sections import ConsoleSection
 from penstock.server.engine.child_supervisor import ChildError, run_child
 from penstock.server.logging import logs
-from penstock.transports.http import Reply
+from penstock.transports.http_replies import Reply
 
 RUNNING_MAX = 2
 """Queries at a time: messages need the CPU too."""

@@ -27,7 +27,7 @@ from penstock.journal.selection import Selection
 from penstock.server.admin.journal import NO_JOURNAL, Count, Offset, ThreadReader, Time, guarded
 from penstock.server.admin.reload import REVOKED
 from penstock.server.journal.lifecycle import JournalLifecycle
-from penstock.transports.http import Reply, json_reply
+from penstock.transports.http_replies import Reply, json_reply
 
 Pattern = Annotated[str, msgspec.Meta(max_length=1_024)] | None
 BODY_CHARS = 2_000

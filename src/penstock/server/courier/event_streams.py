@@ -12,7 +12,7 @@ from penstock.dialects.courier.sessions.subscribe import error_message
 from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, LiveQuery, Message, Style
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
-from penstock.transports.http import StreamingReply, Upgrade
+from penstock.transports.http_replies import StreamingReply, Upgrade
 from penstock.transports.transport import PING, TEXT, ByteStreamTransport, ServerWebSocketTransport, frame
 
 
@@ -57,7 +57,7 @@ class LiveUpgrade(Upgrade):
             refuse(wire, checked)
             return None
         session = LiveSession(self._runtime, self._query, COMPAT_FRAMES if self._query.compat else FRAMES)
-        connection = self._runtime.open(session, wire, *self._client)
+        connection = self._runtime.peers.open(session, wire, *self._client)
         if isinstance(connection, Refusal):
             refuse(wire, connection)
             return None
@@ -87,7 +87,7 @@ class EventStream(StreamingReply):
 
     def open(self, wire: ByteStreamTransport) -> Connection | None:
         session = LiveSession(self._runtime, self._query, COMPAT_EVENTS if self._query.compat else EVENTS)
-        connection = self._runtime.open(session, wire, *self._client)
+        connection = self._runtime.peers.open(session, wire, *self._client)
         if isinstance(connection, Refusal):
             wire.send(EVENTS.pack([(0, error_message(connection))]))
             wire.close(connection.kind.close or 1008, connection.code)

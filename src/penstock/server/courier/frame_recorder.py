@@ -129,4 +129,4 @@ def open_control(
     else:
         session = RecordedSession(runtime, recorder, token_needed=principal is None)
         wire = RecordedWire(wire, session, recorder, runtime.scheduler.now)
-    return runtime.open(session, wire, principal or UNAUTHENTICATED, peer)
+    return runtime.peers.open(session, wire, principal or UNAUTHENTICATED, peer)

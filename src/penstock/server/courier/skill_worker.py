@@ -96,7 +96,7 @@ class SkillWorker(PeerlessSession):
         replies = [Scope("streams", pattern, "enqueue") for pattern in skill.replies]
         scopes = (Scope("streams", skill.stream, "subscribe"), *replies)
         self._principal = Principal(f"skill/{skill.name}", scopes=scopes)
-        connection = runtime.open(self, NoWire(), self._principal, "here", is_brief=True)
+        connection = runtime.peers.open(self, NoWire(), self._principal, "here", is_brief=True)
         if isinstance(connection, Refusal):
             raise ValueError(f"skill `{skill.name}`: {connection.message}")
         self._connection: Connection = connection

@@ -4,7 +4,6 @@ Bytes go to a session, the session calls the machine, effects are applied in ord
 durable goes out: one append and at most one write per connection per turn. It knows neither sockets nor clocks
 by name: the scheduler, the wires and the journal are given to it, so the simulator runs this very code.
 """
-# size: a turn is one loop over connections, commits and timers; parts of it would share all of their state.
 
 from __future__ import annotations
 
@@ -18,20 +17,25 @@ from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
 from penstock.core.effects import Copy, Deliver, Expire, Hot, Send
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, IsTaken, Session, agent_refusal
-from penstock.core.queue.deliver import end_pull
+from penstock.core.links import Consumer, IsTaken, Session
 from penstock.core.queue.hot import HINT, describe
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
 from penstock.core.steps import STEP_BYTES, Survey
 from penstock.journal.port import Committed, Journal, Outcome
-from penstock.server.engine.connections import Connection, Scheduler, Timer, TurnListener, Wire
+from penstock.server.engine.connections import (
+    FAILED,
+    Connection,
+    ConnectionTable,
+    Log,
+    Scheduler,
+    Timer,
+    TurnListener,
+)
 from penstock.server.engine.minute_ticker import MinuteTicker
-from penstock.server.engine.outboxes import Outboxes
 from penstock.server.engine.schedulers import SurveyQueue
 from penstock.server.engine.view_followers import ViewFollowers
-from penstock.server.files.addresses import is_ip, payer_address
 from penstock.server.logging.logs import log_facts
 
 if TYPE_CHECKING:
@@ -39,15 +43,6 @@ if TYPE_CHECKING:
 
 SHARD = 0
 EPOCH = 0
-
-
-FAILED = (1011, "Internal")
-"""How a session ends after a bug of the server."""
-PEER_CLOSED = (1000, "closed by the peer")
-"""The code and the reason in the log where the server did not end the connection."""
-
-Log = Callable[..., None]
-"""`log(event, **fields)`."""
 
 
 class Runtime:
@@ -82,12 +77,6 @@ class Runtime:
         self._log = log
         self.log_records = log_records
         """Whether every fact is logged."""
-        self._connections: dict[int, Connection] = {}
-        self._connections_by_ip: dict[str, int] = {}
-        """Connections by the address of their peers."""
-        self._dirty: dict[Connection, None] = {}
-        self._held: dict[Connection, None] = {}
-        """Connections that are not read for now."""
         self._waiting: dict[object, GatedAnswers] = {}
         """Connections with answers that wait for a commit."""
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], object]]]] = {}
@@ -106,59 +95,22 @@ class Runtime:
         """Writes ticks and gauges into the history, if one is kept."""
         self.trouble: str | None = None
         """Why the journal refuses new records, while it does."""
-        self.outboxes = Outboxes(lambda: machine.limits.outbox_total_max, scheduler.soon, log)
-        self.slow_cut = 0
-        """Peers cut off because they did not read."""
-        self.last_cut: tuple[int, str] | None = None
-        """When the last one was cut off, and which."""
+        self.peers = ConnectionTable(self, log)
         self.subscriptions_evicted = 0
 
-    # Connections
-
-    def open(
-        self,
-        session: Session,
-        wire: Wire,
-        principal: Principal,
-        peer: str,
-        *,
-        is_brief: bool = False,
-        make: type[Connection] = Connection,
-        agent: str | None = None,
-    ) -> Connection | Refusal:
-        """A peer has connected, and may say which agent it is. A brief connection is a single request and is not logged."""
-        foreign = None if agent is None else agent_refusal(principal, agent, self.is_agent_taken)
-        if foreign is not None:
-            return foreign
-        address = payer_address(peer)
-        here = self._connections_by_ip.get(address, 0)
-        most = self.machine.limits.connections_per_address_max
-        if here >= most and is_ip(peer):
-            return Refusal(
-                "QuotaExceeded",
-                f"`{address}` has {here} connections and `limits.connections_per_address_max` allows no more",
-                retry_after_ms=1_000,
-            )
-        link = self.machine.connect(principal, session)
-        if isinstance(link, Refusal):
-            return link
-        self._connections_by_ip[address] = here + 1
-        link.address, link.peer, link.agent = address, peer, agent
-        session.link = link
-        connection = make(self, session, link, wire, peer, self.scheduler.now().us, is_brief)
-        self._connections[link.no] = connection
-        if not is_brief:
-            self._log("conn.open", link=link.no, peer=peer, who=link.who)
-            if self.events is not None:
-                self.events.opened(self.scheduler.now(), link, peer)
-        return connection
+    # Sessions
 
     def received(self, connection: Connection, data: bytes) -> None:
         """Bytes from a peer."""
         if connection.closed:
             return
         self._guard(connection.session, connection.session.receive, self.scheduler.now(), data)
-        self.touch(connection)
+        self.peers.touch(connection)
+
+    def left(self, session: Session) -> None:
+        """A session ended: it waits for nothing more."""
+        self._waiting.pop(session.answers, None)
+        self.live.left(session)
 
     def _guard(self, session: Session, call: Callable[..., Any], *args: object) -> Any:
         """Call for a session, which fails alone."""
@@ -171,57 +123,6 @@ class Runtime:
         """A bug of the server. Close this peer only; the log has the trace."""
         session.closing = FAILED
         self._log("session.failed", link=session.link.no, error="".join(format_exception(error)), what=str(error))
-
-    def lost(self, connection: Connection, why: tuple[int, str] = PEER_CLOSED) -> None:
-        """A connection is lost or was closed, for this reason unless its session gave one."""
-        link = connection.link
-        if connection.unread_bytes:
-            self.outboxes.note(connection, 0)
-        if self._connections.pop(link.no, None) is None:
-            return
-        connection.closed = True
-        self._connections_by_ip[link.address] -= 1
-        if not self._connections_by_ip[link.address]:
-            del self._connections_by_ip[link.address]
-        self._waiting.pop(connection.session.answers, None)
-        self._dirty.pop(connection, None)
-        self._held.pop(connection, None)
-        self.live.left(connection.session)
-        now = self.scheduler.now()
-        self.machine.disconnect(now, link)
-        connection.gone(now)
-        self.apply(now)
-        self.schedule_turn()
-        if connection.is_brief:
-            return
-        code, reason = connection.session.closing or why
-        peer, who, opened_us = connection.peer, link.who, connection.opened_us
-        if self.events is not None:
-            self.events.closed(now, link, peer, opened_us, code, reason)
-        duration_ms = (now.us - opened_us) // 1000
-        self._log("conn.close", link=link.no, peer=peer, who=who, durMs=duration_ms, code=code, reason=reason)
-
-    def congested(self, connection: Connection, on: bool) -> None:
-        """A transport's buffer is full, or has room again."""
-        connection.stuck = on
-        if not on and not connection.closed:
-            self.touch(connection)
-            self.live.wake(self.scheduler.now())
-
-    def connection(self, session: Session) -> Connection | None:
-        """The open connection of a session."""
-        return self._connections.get(session.link.no)
-
-    def touch(self, connection: Connection) -> None:
-        """Write to this peer at the end of the turn."""
-        self._dirty[connection] = None
-        self.schedule_turn()
-
-    def touch_session(self, session: Session) -> None:
-        """Write to the peer of a session at the end of the turn, if it is still connected."""
-        connection = self.connection(session)
-        if connection is not None:
-            self.touch(connection)
 
     # What sessions call
 
@@ -255,9 +156,7 @@ class Runtime:
                     assert isinstance(effect, Expire)
                     link = effect.consumer.link
                     link.session.expired(effect.consumer, effect.record, effect.lease_id)
-                connection = self._connections.get(link.no)
-                if connection is not None:
-                    self._dirty[connection] = None
+                self.peers.mark(link.session)
         self.schedule_turn()
 
     def evicted(self, consumer: Consumer) -> None:
@@ -284,7 +183,7 @@ class Runtime:
             "version": self._version,
             "bootId": self.boot_id,
             **self._about(),
-            "clients": len(self._connections),
+            "clients": len(self.peers),
             "uptime": self.uptime_s(now),
             "journal": {"ok": self.trouble is None, "trouble": self.trouble},
         }
@@ -299,9 +198,9 @@ class Runtime:
             if error is not None:
                 self._fail(session, error)
             self._guard(session, done)
-            self.touch_session(session)
+            self.peers.touch_session(session)
 
-        self._surveys.add(survey, finish, lambda: self.touch_session(session))
+        self._surveys.add(survey, finish, lambda: self.peers.touch_session(session))
 
     # Requests that are not connections
 
@@ -316,13 +215,12 @@ class Runtime:
 
     def after(self, gate: int, session: Session, call: Callable[[Now], None]) -> None:
         def decided(refusal: Refusal | None) -> None:
-            connection = self._connections.get(session.link.no)
-            if connection is None or session.closing == FAILED:
+            if self.peers.find(session) is None or session.closing == FAILED:
                 return
             self._guard(session, call, self.scheduler.now())
-            self._dirty[connection] = None
+            self.peers.mark(session)
             if session.out and len(session.out[-1]) > STEP_BYTES:  # before the next is made, so that the bounds hold
-                self._flush()
+                self.peers.flush()
 
         self.when(gate, False, decided)
 
@@ -349,83 +247,10 @@ class Runtime:
             if self.events is not None:
                 self.events.proposed(self.scheduler.now())
             self.journal.append(SHARD, EPOCH, facts, self._done)
-        if self._dirty:
-            self._flush()
+        self.peers.flush()
         self._arm()
         if self._drained is not None and not self.commit_log.proposed and self.machine.leased == 0:
             self._end_drain()
-
-    def _flush(self) -> None:
-        dirty = self._dirty
-        self._dirty = {}
-        limits = self.machine.limits
-        for connection in dirty:
-            if connection.closed:
-                continue
-            session, wire = connection.session, connection.wire
-            if session.closing is not None and connection.link.open:
-                self._hang_up(connection)
-            if session.out:
-                out = session.out
-                session.out = []
-                wire.send(out)
-            backlog = wire.buffered if connection.stuck else 0
-            if backlog or connection.unread_bytes:
-                self.outboxes.note(connection, connection.unread())
-            if backlog > limits.outbox_hard_max:
-                self.cut(connection, backlog, "outbox_hard_max")
-                continue
-            if session.closing is not None:
-                if not session.answers or session.closing == FAILED:  # what was asked before is answered first
-                    self._close(connection, session.closing)
-                continue
-            hold = (
-                backlog > limits.outbox_max
-                or len(session.answers) > limits.answers_max
-                or self.commit_log.undecided > limits.undecided_max
-            )
-            if hold != connection.held:
-                connection.held = hold
-                wire.hold(hold)
-                if hold:
-                    self._held[connection] = None
-                else:
-                    self._held.pop(connection, None)
-            if not connection.stuck:
-                link = connection.link
-                link.room = limits.outbox_max
-                if link.stalled:
-                    now = self.scheduler.now()
-                    self.machine.writable(now, link)
-                    self.apply(now)
-
-    def _close(self, connection: Connection, why: tuple[int, str]) -> None:
-        """Close a connection. What its peer has not read counts until the wire is empty."""
-        if (size := connection.wire.buffered) > self.machine.limits.outbox_max:
-            self.cut(connection, size, "outbox_max")
-            return
-        connection.wire.close(*why)
-        self.lost(connection)
-        self.outboxes.note(connection, connection.unread())
-
-    def cut(self, connection: Connection, size: int, bound: str) -> None:
-        """Disconnect a peer that does not read; nothing that it holds is kept."""
-        self.slow_cut += 1
-        now = self.scheduler.now()
-        self.last_cut = (now.wall_us, f"slow reader {connection.reader_name} was cut off with {size} bytes unread")
-        self.machine.note_cut(now, connection.link, size, bound)
-        connection.wire.abort()
-        self.lost(connection, (1008, f"SlowReader: {size} bytes unread"))
-        self._log("conn.slow", link=connection.link.no, peer=connection.peer, bytes=size, bound=f"limits.{bound}")
-
-    def _hang_up(self, connection: Connection) -> None:
-        """A connection is about to close: stop its deliveries and end its pulls."""
-        now = self.scheduler.now()
-        link = connection.link
-        for consumer in [consumer for consumer in link.consumers if consumer.pull]:
-            end_pull(self.machine, now, consumer)
-        self.machine.disconnect(now, link)
-        self.apply(now)
 
     def _done(self, outcome: Outcome) -> None:
         """The journal has answered for the oldest batch."""
@@ -458,16 +283,14 @@ class Runtime:
         for answers in list(self._waiting.values()):
             if not self._guard(answers.session, answers.finished, batch.no, fresh, whole):
                 del self._waiting[answers]
-            connection = self._connections.get(answers.session.link.no)
-            if connection is not None:
-                self._dirty[connection] = None
+            self.peers.mark(answers.session)
         for is_fresh, call in self._gates.pop(batch.no, ()):
             try:
                 call(fresh if is_fresh else whole)
             except Exception as error:  # the others have their outcomes too
                 self._log("commit.callback_failed", error="".join(format_exception(error)), what=str(error))
-        if self._held and self.commit_log.undecided <= machine.limits.undecided_max:
-            self._dirty.update(self._held)
+        if self.commit_log.undecided <= machine.limits.undecided_max:
+            self.peers.mark_held()
         if self._ticker is not None and (
             batch.facts or any(isinstance(seen, Settle | Entry) for seen in batch.observations)
         ):
@@ -520,16 +343,6 @@ class Runtime:
 
     # The end
 
-    @property
-    def connections(self) -> list[Connection]:
-        """Every peer, as of now."""
-        return list(self._connections.values())
-
-    def dismiss(self, connection: Connection, refusal: Refusal) -> None:
-        """Close a connection with a reason, after answers that are still due."""
-        connection.session.drain(refusal)
-        self.touch(connection)
-
     def drain(self, drained: Callable[[int], None]) -> None:
         """Stop taking work, wait for leases to settle, then close every connection.
 
@@ -548,11 +361,7 @@ class Runtime:
             return
         self._drained = None
         abandoned = self.machine.leased
-        refusal = Refusal("Draining", "the server is shutting down")
-        for connection in list(self._connections.values()):
-            connection.session.drain(refusal)
-            self._dirty[connection] = None
-        self._flush()
+        self.peers.drain(Refusal("Draining", "the server is shutting down"))
         if self._ticker is not None:
             self._ticker.last()
         drained(abandoned)

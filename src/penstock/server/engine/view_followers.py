@@ -101,7 +101,7 @@ class ViewFollowers:
         for feed in list(self.followed.values()):
             version = feed.version = feed.view.version
             for watcher in feed.watchers:
-                connection = self._runtime.connection(watcher.session) if watcher.seen != version else None
+                connection = self._runtime.peers.find(watcher.session) if watcher.seen != version else None
                 if connection is not None and not connection.stuck and watcher.wants:
                     self._update(feed, watcher)
             feed.forget()
@@ -109,7 +109,7 @@ class ViewFollowers:
     def _update(self, feed: ViewFeed, watcher: ViewFollower) -> None:
         if feed.update(watcher):
             self._updated[watcher.session] = None
-            self._runtime.touch_session(watcher.session)
+            self._runtime.peers.touch_session(watcher.session)
 
     # Views that are made on demand
 
@@ -141,12 +141,12 @@ class ViewFollowers:
         self._is_heartbeat_set = False
         for session, watchers in self._sessions.items():
             heartbeat = watchers[0].style.heartbeat
-            connection = self._runtime.connection(session)
+            connection = self._runtime.peers.find(session)
             if not heartbeat or session in self._updated or connection is None or connection.stuck:
                 continue
             if session.closing is None:
                 session.out.append(heartbeat)
-                self._runtime.touch(connection)
+                self._runtime.peers.touch(connection)
         self._updated.clear()
         if self._sessions:
             self._expect_heartbeat(self._runtime.scheduler.now())

@@ -23,7 +23,7 @@ from penstock.core.scopes import Principal
 from penstock.server.http.console_sessions import Sessions
 from penstock.server.http.request import error_reply
 from penstock.server.logging import logs
-from penstock.transports.http import Reply, json_reply
+from penstock.transports.http_replies import Reply, json_reply
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

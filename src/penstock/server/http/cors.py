@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.server.auth.tokens import Guard
-from penstock.transports.http import Reply
+from penstock.transports.http_replies import Reply
 
 MAX_AGE_S = 600
 """How long a browser may cache a preflight."""

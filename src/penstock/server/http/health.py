@@ -11,7 +11,7 @@ from penstock.core.scopes import UNAUTHENTICATED
 from penstock.journal.log import FULL_BYTES, MARGIN_BYTES, RESERVE_BYTES
 from penstock.server.http.request import Request
 from penstock.server.logging import logs
-from penstock.transports.http import Reply, json_reply
+from penstock.transports.http_replies import Reply, json_reply
 
 if TYPE_CHECKING:
     from penstock.server.http.services import HttpServices
@@ -80,8 +80,8 @@ class HealthMonitor:
         if services.tokens.unknown > self._unknown_tokens:
             self._unknown_tokens = services.tokens.unknown
             self._refused = (now.wall_us, f"a client showed a revoked or mistyped token; {self._unknown_tokens} in all")
-        failures = [one for one in (self._refused, runtime.last_cut) if one is not None]
-        slow = runtime.outboxes.slow(half := services.machine.limits.outbox_max // 2)
+        failures = [one for one in (self._refused, runtime.peers.last_cut) if one is not None]
+        slow = runtime.peers.outboxes.slow(half := services.machine.limits.outbox_max // 2)
         # A paused reader that reads holds another amount at the next look.
         lasting = [
             name for name, size in slow.items() if name in self._slow and (size > half or size == self._slow[name])
@@ -89,7 +89,7 @@ class HealthMonitor:
         if is_turn:
             self._slow = slow
         return health.doors_finding(
-            len(runtime.connections),
+            len(runtime.peers.all()),
             is_draining=runtime.commit_log.draining,
             is_full=services.entrance.open >= services.entrance.room,
             slow=f"{lasting[0]} holds {slow[lasting[0]]} bytes unread; {len(lasting)} in all" if lasting else None,

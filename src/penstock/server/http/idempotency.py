@@ -17,7 +17,7 @@ from penstock.core.errors import Refusal
 if TYPE_CHECKING:
     from penstock.core.limits import Limits
     from penstock.server.http.request import Done, Request
-    from penstock.transports.http import Reply
+    from penstock.transports.http_replies import Reply
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"

@@ -27,6 +27,7 @@ from penstock.server.http.services import HttpServices
 from penstock.server.logging import logs
 from penstock.server.spaces.listener import SpaceEndpoint, is_for_spaces
 from penstock.transports import content_encoding, http
+from penstock.transports.http_replies import Reply, StreamingReply, Upgrade, json_reply
 from penstock.transports.transport import Admission, UnreadBytes
 
 SMALL_BODY = 64 * 1024
@@ -50,21 +51,21 @@ class HttpEndpoint:
     def body_max(self) -> int:
         return max(self._runtime.machine.limits.frame_max, self._spaces.body_max)
 
-    def arrive(self, peer: str, close: Callable[[], None]) -> Admission | http.Reply:
+    def arrive(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
         arrived = self._services.entrance.arrive(peer, close)
         return error_reply(arrived) if isinstance(arrived, Refusal) else arrived
 
     def note_unread(self, reader: UnreadBytes, size: int) -> None:
-        self._runtime.outboxes.note(reader, size)
+        self._runtime.peers.outboxes.note(reader, size)
 
-    async def handle(self, exchange: http.Exchange) -> http.Reply | http.StreamingReply | http.Upgrade:
+    async def handle(self, exchange: http.Exchange) -> Reply | StreamingReply | Upgrade:
         """Answer one request."""
         if is_for_spaces(exchange):  # the errors of a space have MEW's format, so its paths are not in the table
             return await self._spaces.handle(exchange)
         answer = await self._answer(exchange)
-        return self._with_cors(exchange, answer) if isinstance(answer, http.Reply) else answer
+        return self._with_cors(exchange, answer) if isinstance(answer, Reply) else answer
 
-    def failed(self, exchange: http.Exchange, error: Exception) -> http.Reply:
+    def failed(self, exchange: http.Exchange, error: Exception) -> Reply:
         """The answer to a request whose handling raised."""
         if isinstance(error, http.BodyMalformedError):
             reply = self.malformed(str(error))
@@ -83,16 +84,16 @@ class HttpEndpoint:
             reply = error_reply(_FAILED)
         return self._with_cors(exchange, reply)
 
-    def malformed(self, reason: str) -> http.Reply:
+    def malformed(self, reason: str) -> Reply:
         """The answer to bytes that are not an HTTP request."""
         return error_reply(Refusal("InvalidRequest", f"this is not a proper HTTP request: {reason}"))
 
-    def _with_cors(self, exchange: http.Exchange, reply: http.Reply) -> http.Reply:
+    def _with_cors(self, exchange: http.Exchange, reply: Reply) -> Reply:
         more = cors.answer_headers(self._services.guard, exchange.headers)
         # A copy: replies to an Idempotency-Key are kept, and another site may repeat the request.
         return msgspec.structs.replace(reply, headers={**reply.headers, **more}) if more else reply
 
-    async def _answer(self, exchange: http.Exchange) -> http.Reply | http.StreamingReply | http.Upgrade:
+    async def _answer(self, exchange: http.Exchange) -> Reply | StreamingReply | Upgrade:
         if not exchange.is_upgrade and cors.is_preflight(exchange.method, exchange.headers):
             preflight = self._preflight(exchange)
             if preflight is not None:
@@ -129,7 +130,7 @@ class HttpEndpoint:
         name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
         # In a thread: zlib lets the loop run meanwhile.
         data = body if name is None or not body else await asyncio.to_thread(_inflate, body, name, bound)
-        if isinstance(data, http.Reply):
+        if isinstance(data, Reply):
             return data
         request.data = data
         if len(data) > STEP_BYTES and route.body is not None:
@@ -151,9 +152,9 @@ class HttpEndpoint:
             return await future
         if isinstance(outcome, Refusal):
             return error_reply(outcome)
-        return outcome if isinstance(outcome, (http.Reply, http.StreamingReply)) else http.json_reply(200, outcome)
+        return outcome if isinstance(outcome, (Reply, StreamingReply)) else json_reply(200, outcome)
 
-    def _preflight(self, exchange: http.Exchange) -> http.Reply | None:
+    def _preflight(self, exchange: http.Exchange) -> Reply | None:
         """The answer to a CORS preflight, which carries no token; None for pages of this server."""
         headers, guard = exchange.headers, self._services.guard
         refusal = guard.check_headers(headers.get("Host"), headers.get("Origin"))
@@ -198,7 +199,7 @@ class HttpEndpoint:
         hint = "use control lines, or the other half of this port"
         return Refusal("UnknownRoute", f"{what} are switched off here by `listen.{key}`", hint=hint)
 
-    def _upgrade(self, exchange: http.Exchange, request: Request) -> http.Upgrade | http.Reply:
+    def _upgrade(self, exchange: http.Exchange, request: Request) -> Upgrade | Reply:
         if request.route.socket is None:
             return error_reply(Refusal("InvalidRequest", f"`{exchange.path}` is not a WebSocket"))
         refusal = request.parse()
@@ -222,7 +223,7 @@ class HttpEndpoint:
         try:
             outcome = await work
             # A revoked token reads nothing more, but work that was admitted is done: its holder learns the outcome.
-            is_read = not request.route.is_open and (request.route.method == "GET" or isinstance(outcome, http.Reply))
+            is_read = not request.route.is_open and (request.route.method == "GET" or isinstance(outcome, Reply))
             return REVOKED if is_read and self._services.tokens.renewed(request.principal) is None else outcome
         except Exception as error:
             if not request.route.is_admin:
@@ -230,7 +231,7 @@ class HttpEndpoint:
             logs.error("desk.failed", exc=error, route=request.route.name)
             return _FAILED
 
-    async def _answer_once(self, request: Request) -> http.Reply:
+    async def _answer_once(self, request: Request) -> Reply:
         """Carry out a request with an `Idempotency-Key`, or repeat the reply of the first one."""
         future, done = _promise()
         first = self._services.replays.claim(self._runtime.machine.limits, request, done)
@@ -262,7 +263,7 @@ class HttpEndpoint:
             elif isinstance(outcome, Late):
                 done(error_reply(outcome.refusal))
             else:
-                done(http.json_reply(200, outcome.value()))
+                done(json_reply(200, outcome.value()))
 
         self._runtime.when(outcome.gate, fresh, finish)
 
@@ -275,23 +276,23 @@ def _outcome(task: asyncio.Task[Any]) -> Any:
     return _FAILED if error is not None or task.cancelled() else task.result()
 
 
-def _promise() -> tuple[asyncio.Future[http.Reply], Done]:
+def _promise() -> tuple[asyncio.Future[Reply], Done]:
     """A future reply and the function that sets it; the client may have disconnected by then."""
-    future: asyncio.Future[http.Reply] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-    def done(reply: http.Reply) -> None:
+    def done(reply: Reply) -> None:
         if not future.done():
             future.set_result(reply)
 
     return future, done
 
 
-def _offer(exchange: http.Exchange, upgrade: http.Upgrade) -> http.Upgrade:
+def _offer(exchange: http.Exchange, upgrade: Upgrade) -> Upgrade:
     upgrade.subprotocol = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
     return upgrade
 
 
-def _unknown_route(path: str) -> http.Reply:
+def _unknown_route(path: str) -> Reply:
     allowed = ", ".join(routes.methods(path))
     if allowed:
         return error_reply(Refusal("MethodNotAllowed", f"`{path}` takes {allowed}"), {"Allow": allowed})
@@ -300,7 +301,7 @@ def _unknown_route(path: str) -> http.Reply:
     return error_reply(Refusal("UnknownRoute", f"there is no `{path[:200]}`", hint=hint))
 
 
-def _body_refusal(exchange: http.Exchange, bound: int) -> http.Reply | None:
+def _body_refusal(exchange: http.Exchange, bound: int) -> Reply | None:
     """Why a body is not read."""
     if exchange.size is not None and exchange.size > bound:
         return _too_large(bound)
@@ -311,7 +312,7 @@ def _body_refusal(exchange: http.Exchange, bound: int) -> http.Reply | None:
     return None
 
 
-def _inflate(body: bytes, name: str, bound: int) -> bytes | http.Reply:
+def _inflate(body: bytes, name: str, bound: int) -> bytes | Reply:
     """The body without its content encoding."""
     try:
         return content_encoding.inflate(body, name, bound)
@@ -321,5 +322,5 @@ def _inflate(body: bytes, name: str, bound: int) -> bytes | http.Reply:
         return error_reply(Refusal("InvalidRequest", str(error), ref="Content-Encoding"))
 
 
-def _too_large(bound: int) -> http.Reply:
+def _too_large(bound: int) -> Reply:
     return error_reply(Refusal("TooLarge", f"the body is over the bound of {bound} bytes"))

@@ -19,7 +19,7 @@ from penstock.server.engine.schedulers import in_steps
 from penstock.server.files.addresses import payer_address
 from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices
-from penstock.transports.http import Reply, json_reply
+from penstock.transports.http_replies import Reply, json_reply
 
 
 class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,7 +71,7 @@ async def pull(services: HttpServices, request: Request) -> Reply | Refusal:
             connection.lost()
 
     session = PullSession(runtime, finish)
-    connection = runtime.open(session, NoWire(), principal, request.peer, is_brief=True, agent=wanted.agent)
+    connection = runtime.peers.open(session, NoWire(), principal, request.peer, is_brief=True, agent=wanted.agent)
     if isinstance(connection, Refusal):
         return connection
     consumer = runtime.machine.pull(

@@ -12,7 +12,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.wire.envelopes import json_problem, to_refusal
-from penstock.transports.http import Reply, Upgrade, json_reply
+from penstock.transports.http_replies import Reply, Upgrade, json_reply
 
 if TYPE_CHECKING:
     from penstock.server.http.services import HttpServices

@@ -44,7 +44,7 @@ from penstock.server.http.queue_routes import PeekQuery, StageQuery, StreamQuery
 from penstock.server.http.request import AnyQuery, Route
 from penstock.server.http.server_routes import MetricsQuery
 from penstock.server.metrics.history import HistoryQuery, HistoryReply
-from penstock.transports.http import Reply
+from penstock.transports.http_replies import Reply
 
 ROUTES = (
     Route("POST", "/v1/enqueue", "enqueue", "Append one envelope, or an array of them",

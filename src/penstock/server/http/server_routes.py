@@ -12,7 +12,7 @@ from penstock.server.engine.schedulers import completed
 from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices
 from penstock.server.metrics import prometheus_families
-from penstock.transports.http import Reply
+from penstock.transports.http_replies import Reply
 
 COURIER = """Penstock is running.
 

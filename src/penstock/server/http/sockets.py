@@ -14,7 +14,7 @@ from penstock.server.courier.frame_recorder import open_control
 from penstock.server.engine.connections import Connection
 from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices
-from penstock.transports.http import Reply, Upgrade
+from penstock.transports.http_replies import Reply, Upgrade
 from penstock.transports.transport import ServerWebSocketTransport
 
 
@@ -34,12 +34,12 @@ class SubscribeUpgrade(Upgrade):
             return None
         runtime, request = self._runtime, self._request
         session = SubscribeSession(runtime, request.query)
-        connection = runtime.open(session, wire, request.principal, request.peer, agent=request.query.agent)
+        connection = runtime.peers.open(session, wire, request.principal, request.peer, agent=request.query.agent)
         if isinstance(connection, Refusal):
             refuse(wire, connection)
             return None
         session.open(runtime.scheduler.now())
-        runtime.touch(connection)
+        runtime.peers.touch(connection)
         return connection
 
 

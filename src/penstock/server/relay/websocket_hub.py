@@ -24,7 +24,7 @@ from penstock.dialects.streamservice.signatures import REFUSED_MARK
 from penstock.dialects.streamservice.wire import BLOCK_MAC_SIZE, CHUNK_MAC_SIZE, TOPIC_SIZE, is_topic
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
-from penstock.transports.http import Upgrade
+from penstock.transports.http_replies import Upgrade
 from penstock.transports.transport import TEXT, ServerWebSocketTransport, frame, frame_head
 from penstock.transports.zeromq import reached
 
@@ -193,10 +193,10 @@ class RelayHub:
         else:
             self._read_soon()
         for session in touched:
-            connection = self._runtime.connection(session)
+            connection = self._runtime.peers.find(session)
             if connection is not None:
                 self._check_reader(connection, session)
-                self._runtime.touch(connection)
+                self._runtime.peers.touch(connection)
 
     def _pass_on(self, frames: list[bytes], touched: dict[RelaySession, None]) -> None:
         sessions = self._listeners.get(frames[0][:TOPIC_SIZE])
@@ -250,7 +250,7 @@ class RelayPlan(Upgrade):
         wire.is_framed = True
         runtime = self._runtime
         session = RelaySession(self._hub)
-        connection = runtime.open(session, wire, self._principal, self._peer, make=RelayConnection)
+        connection = runtime.peers.open(session, wire, self._principal, self._peer, make=RelayConnection)
         if isinstance(connection, Refusal):
             wire.send([frame(TEXT, error_message(connection))])
             wire.close(connection.kind.close or 1008, connection.code)
@@ -262,7 +262,7 @@ class RelayPlan(Upgrade):
         def expect() -> None:
             if not connection.closed:
                 session.overdue()
-                runtime.touch(connection)
+                runtime.peers.touch(connection)
 
         runtime.scheduler.at(due_us, expect)
         return connection

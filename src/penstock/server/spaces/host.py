@@ -112,14 +112,14 @@ class Spaces:
             who, name = session.participant, session.space.id
             session.link.agent = who.id
             self.log("space.joined", link=session.link.no, space=name, participant=who.id, known=who.party)
-        self.runtime.touch_session(session)
+        self.runtime.peers.touch_session(session)
 
     # Connections
 
     def open(self, wire: Any, session: MewSession, peer: str, principal: Any) -> SpaceConnection | Refusal:
         """A peer has connected and is expected to join."""
         wire.is_framed = True
-        connection = self.runtime.open(session, wire, principal, peer, make=SpaceConnection)
+        connection = self.runtime.peers.open(session, wire, principal, peer, make=SpaceConnection)
         if isinstance(connection, Refusal):
             return connection
         assert isinstance(connection, SpaceConnection)
@@ -135,7 +135,7 @@ class Spaces:
         if not connection.closed:
             connection.session.overdue(self.runtime.scheduler.now())
             self.schedule_turn()
-            self.runtime.touch(connection)
+            self.runtime.peers.touch(connection)
 
     def _expect_pings(self) -> None:
         if not self._is_pinging and self.sessions:
@@ -147,7 +147,7 @@ class Spaces:
         """Ping all participants; disconnect those that did not answer the last ping."""
         self._is_pinging = False
         for session in list(self.sessions):
-            connection = self.runtime.connection(session)
+            connection = self.runtime.peers.find(session)
             if connection is None:
                 continue
             if connection.held and (
@@ -156,12 +156,12 @@ class Spaces:
                 continue
             if not session.is_alive:
                 connection.wire.abort()
-                self.runtime.lost(connection)
+                self.runtime.peers.lost(connection)
                 continue
             if not session.outbox.stuck:  # the outbox bounds a participant that does not read
                 session.is_alive = False
                 session.out.append(PING_FRAME)
-                self.runtime.touch(connection)
+                self.runtime.peers.touch(connection)
         self._expect_pings()
 
     # Turns
@@ -217,9 +217,9 @@ class Spaces:
             session.end(now, MewRefusal("slow_consumer", message, status=429), SLOW)
             self.schedule_turn()  # the others are notified
         elif outbox.stuck and session.closing is None:
-            connection = self.runtime.connection(session)
+            connection = self.runtime.peers.find(session)
             if connection is not None:
-                self.runtime.outboxes.note(connection, connection.unread())
+                self.runtime.peers.outboxes.note(connection, connection.unread())
             return
         else:
             session.out.extend(outbox.take())
@@ -232,7 +232,7 @@ class Spaces:
                 )
                 to = None if session.participant is None else session.participant.id
                 session.out.append(self.text(self.messages.error(now, fault, to)))
-        self.runtime.touch_session(session)
+        self.runtime.peers.touch_session(session)
 
     def _evict(self, now: Now, space: SpaceMachine) -> None:
         evicted, space.evicted = space.evicted, []
@@ -243,7 +243,7 @@ class Spaces:
             if isinstance(session, MewSession):
                 if session.participant is participant:
                     session.end(now, fault, code)
-                    self.runtime.touch_session(session)
+                    self.runtime.peers.touch_session(session)
             else:
                 join.leave(space, now, participant, fault.error)
                 self.is_turn_due = False

@@ -13,7 +13,7 @@ from penstock.dialects.mew import join
 from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.participants import Participant
 from penstock.server.logging.gateway_logs import OutputLog
-from penstock.transports.http import Reply, json_reply
+from penstock.transports.http_replies import Reply, json_reply
 from penstock.transports.transport import TEXT, unframed
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ class Poller:
             self.space.slow_cut += 1
             self.leave(now, "slow_consumer")
         elif self.space.present.get(self.participant.id) is self.participant:
-            self._spaces.runtime.outboxes.note(self, outbox.size)
+            self._spaces.runtime.peers.outboxes.note(self, outbox.size)
         else:
             outbox.take()
 
     def take(self) -> list[bytes]:
         """The messages since the last poll."""
         messages = self.outbox.take()
-        self._spaces.runtime.outboxes.note(self, 0)
+        self._spaces.runtime.peers.outboxes.note(self, 0)
         return messages
 
     def leave(self, now: Now, reason: str) -> None:

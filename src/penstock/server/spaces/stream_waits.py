@@ -52,10 +52,10 @@ class StreamWaits:
                 self._remove(now, route, outbox, f"has {outbox.waits} bytes to read, and {most} may wait")
         for session in self._blocked | blocked:
             is_blocked = session in blocked
-            connection = self._spaces.runtime.connection(session)
+            connection = self._spaces.runtime.peers.find(session)
             if session.is_blocked != is_blocked and connection is not None:
                 session.is_blocked = is_blocked
-                self._spaces.runtime.touch(connection)
+                self._spaces.runtime.peers.touch(connection)
         self._blocked = blocked
         if self._routes and not self._is_armed:
             self._is_armed = True
@@ -82,7 +82,7 @@ class StreamWaits:
     def _unread(self, outbox: Outbox) -> int:
         """Bytes that the socket of a target has not taken."""
         session = outbox.owner
-        connection = self._spaces.runtime.connection(session) if isinstance(session, MewSession) else None
+        connection = self._spaces.runtime.peers.find(session) if isinstance(session, MewSession) else None
         return 0 if connection is None else connection.wire.buffered
 
     def _look(self) -> None:

@@ -41,7 +41,7 @@ class Follower:
         checked = view_feed.check(broker.machine, principal, wanted)
         assert not isinstance(checked, Refusal), checked
         self.session = LiveSession(broker.runtime, wanted, style)
-        connection = broker.runtime.open(self.session, self.wire, principal, "test")
+        connection = broker.runtime.peers.open(self.session, self.wire, principal, "test")
         assert isinstance(connection, Connection)
         self.connection = connection
         self.session.open(broker.now, *checked)

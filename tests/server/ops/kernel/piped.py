@@ -15,6 +15,7 @@ import msgspec
 from penstock.client.address import Address, parse
 from penstock.server.config.load import Config
 from penstock.server.config.sections import ListenSection
+from penstock.server.files.addresses import parse_control
 from tests.server.http.driving import HttpDriver, envelope
 
 PATIENCE_S = 30.0
@@ -78,15 +79,14 @@ class PipedServer(HttpDriver):
     address: Address
 
     async def start(self) -> None:
-        url = await self.service._start_control()
+        url = await self.service.control.start(parse_control(self.service._config.listen.control))
         assert url is not None
         self.address = parse(url)
 
     def stop(self) -> None:
         """Close the port and every connection."""
-        assert self.service._control is not None
-        self.service._control.close()
-        for connection in list(self.service.runtime.connections):
+        self.service.control.close()
+        for connection in list(self.service.runtime.peers.all()):
             connection.wire.abort()
 
     async def enqueue(self, stream: str, *ids: str, payload: str = "") -> None:

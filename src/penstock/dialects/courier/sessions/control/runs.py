@@ -1,7 +1,7 @@
 """Runs: consecutive single enqueues or acks of one connection become one call of the machine, almost as cheap as a batch.
 
 Any other frame ends the run, so requests and answers keep their order. If the machine refuses a run as a whole, each line is tried by
-itself, because one bad line must not fail the others. The two forms of an answer line are here too.
+itself, because one bad line must not fail the others.
 """
 
 from __future__ import annotations
@@ -11,31 +11,15 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
-from penstock.core.queue.settle import Denied
 from penstock.core.rate_limits import Meter
 from penstock.core.records import Record
 from penstock.dialects.courier.operations.outcomes import check_access
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control.frames import FRAME_WEIGHT, AckFrame, EnqueueFrame
+from penstock.dialects.courier.sessions.control.lines import deny, error_line, ok_line
 from penstock.dialects.courier.wire import envelopes
 
 _encode = msgspec.json.encode
-
-
-def ok_line(req_id: str | int, result: object) -> bytes:
-    return b'{"type":"ok","reqId":%b,"result":%b}\n' % (_encode(req_id), envelopes.flat(_encode(result)))
-
-
-def error_line(req_id: str | int | None, refusal: Refusal) -> bytes:
-    wire = refusal.wire()
-    wire["detail"] = wire.pop("message")
-    return _encode({"type": "error", "reqId": "req" if req_id is None else req_id, **wire}) + b"\n"
-
-
-def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
-    """Refuse a settle once its cause is durable: a drop is undone if a full disk rejects the records that caused it."""
-    line = error_line(req_id, denied.refusal)
-    answers.after(denied.gate, lambda refusal: error_line(req_id, refusal) if refusal else line, fresh=True)
 
 
 class Runs:

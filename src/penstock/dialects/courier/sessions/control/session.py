@@ -1,10 +1,8 @@
 """The session of one Control v1 connection: lines in, calls of the machine, lines out.
 
-Owns the partial line that a chunk left behind, the subscriptions and followers, and the answers that wait for the journal. It must never know
+Owns the subscriptions and followers, and the answers that wait for the journal. It must never know
 a transport or a clock. Answers keep the order of their requests; deliveries go out between them. `runs.py` batches single enqueues and acks.
 """
-
-# size: one method for each frame; parts of it would share the state of the connection
 
 from __future__ import annotations
 
@@ -27,8 +25,9 @@ from penstock.dialects.courier.operations.redrive_and_purge import drop, purge_s
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control import frames
+from penstock.dialects.courier.sessions.control.lines import LineBuffer, deny, error_line, ok_line
 from penstock.dialects.courier.sessions.control.reads import ReadFrame, Reads
-from penstock.dialects.courier.sessions.control.runs import Runs, deny, error_line, ok_line
+from penstock.dialects.courier.sessions.control.runs import Runs
 from penstock.dialects.courier.sessions.control.subscriptions import Subscriptions
 from penstock.dialects.courier.sessions.live import Followers
 from penstock.dialects.courier.sessions.message_session import FloodLimiter, StrikeCounter
@@ -65,10 +64,7 @@ class ControlSession:
         """Called when the peer has shown who it is."""
         self._weight = 0
         """What the lines of this turn have cost."""
-        self._parts: list[bytes] = []
-        self._parts_size = 0
-        self._is_discarding = False
-        """The rest of a line that is too long is dropped, up to its end."""
+        self._lines = LineBuffer()
         self._subs = Subscriptions(runtime)
         self._strikes = StrikeCounter(runtime.machine.limits)
         self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
@@ -84,26 +80,15 @@ class ControlSession:
     def receive(self, now: Now, data: bytes) -> None:
         if self.closing is not None:
             return
-        cut = data.rfind(b"\n")
-        if self._is_discarding:
-            if cut < 0:
-                return
-            self._is_discarding = False
-            data = data[data.index(b"\n") :]
-            cut = data.rfind(b"\n")
-        elif cut < 0:
-            self._keep(data)
-            return
-        whole = b"".join([*self._parts, data[:cut]]) if self._parts else data[:cut]
-        self._parts = []
-        self._parts_size = 0
-        lines = whole.split(b"\n")
-        if self._queue or self._queue.is_needed(lines, len(whole)):
-            self._queue.add(lines)
-        else:
-            self._take(now, lines, None)
-        if cut + 1 < len(data) and self.closing is None:
-            self._keep(data[cut + 1 :])
+        whole = self._lines.add(data)
+        if whole is not None:
+            lines = whole.split(b"\n")
+            if self._queue or self._queue.is_needed(lines, len(whole)):
+                self._queue.add(lines)
+            else:
+                self._take(now, lines, None)
+        if self.closing is None and (head := self._lines.overflow(self._line_max)):
+            self._too_large(head)
 
     def _take(self, now: Now, lines: list[bytes], problem: Refusal | None) -> None:
         """Handle whole lines; `problem` is what the checks of a large one found."""
@@ -120,15 +105,6 @@ class ControlSession:
                 self._queue.hold_back(lines[number:])
                 break
         self._runs.close(now)
-
-    def _keep(self, data: bytes) -> None:
-        self._parts.append(data)
-        self._parts_size += len(data)
-        if self._parts_size > self._line_max:
-            self._is_discarding = True
-            self._too_large(b"".join(self._parts)[: frames.HEAD_MAX])
-            self._parts = []
-            self._parts_size = 0
 
     @property
     def _line_max(self) -> int:
