@@ -357,7 +357,7 @@ class TestFailures:
 
     def logged(self, broker: Broker) -> list[tuple[str, dict[str, Any]]]:
         events: list[tuple[str, dict[str, Any]]] = []
-        broker.runtime._log = lambda event, **fields: events.append((event, fields))
+        broker.runtime._log = broker.runtime.peers._log = lambda event, **fields: events.append((event, fields))
         return events
 
     def test_a_read_that_fails_after_a_commit_ends_its_session_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,16 +250,16 @@ class ConnectionTable:
         self._due[connection] = None
         self._runtime.schedule_turn()
 
-    def mark(self, session: Session) -> Connection | None:
-        """Write to the peer of a session at the end of the turn, if it is still connected."""
-        connection = self._connections.get(session.link.no)
+    def mark(self, link: Link) -> Connection | None:
+        """Write to this peer at the end of the turn, if it is still connected."""
+        connection = self._connections.get(link.no)
         if connection is not None:
             self._due[connection] = None
         return connection
 
     def touch_session(self, session: Session) -> None:
         """The same, outside of a turn."""
-        if self.mark(session) is not None:
+        if self.mark(session.link) is not None:
             self._runtime.schedule_turn()
 
     def mark_held(self) -> None:

@@ -156,7 +156,7 @@ class Runtime:
                     assert isinstance(effect, Expire)
                     link = effect.consumer.link
                     link.session.expired(effect.consumer, effect.record, effect.lease_id)
-                self.peers.mark(link.session)
+                self.peers.mark(link)
         self.schedule_turn()
 
     def evicted(self, consumer: Consumer) -> None:
@@ -218,7 +218,7 @@ class Runtime:
             if self.peers.find(session) is None or session.closing == FAILED:
                 return
             self._guard(session, call, self.scheduler.now())
-            self.peers.mark(session)
+            self.peers.mark(session.link)
             if session.out and len(session.out[-1]) > STEP_BYTES:  # before the next is made, so that the bounds hold
                 self.peers.flush()
 
@@ -283,7 +283,7 @@ class Runtime:
         for answers in list(self._waiting.values()):
             if not self._guard(answers.session, answers.finished, batch.no, fresh, whole):
                 del self._waiting[answers]
-            self.peers.mark(answers.session)
+            self.peers.mark(answers.session.link)
         for is_fresh, call in self._gates.pop(batch.no, ()):
             try:
                 call(fresh if is_fresh else whole)

@@ -131,7 +131,7 @@ class TestLines:
             peer.send(b"{" * 99)
         peer.broker.run()
         assert codes(peer.heard()) == [("req", "TooLarge")]
-        assert peer.session._parts == []
+        assert peer.session._lines._parts == []
 
     def test_what_came_before_a_line_that_is_too_long_is_answered_first(self) -> None:
         peer = Broker(limits=Limits(frame_max=300)).control()
