@@ -87,10 +87,10 @@ const GROWTHS: readonly Growth[] = [
     path: ["queues"],
   },
   {
-    metric: "penstock_tokens_unknown_total",
+    metric: "penstock_tokens_refused_total",
     severity: "warning",
-    text: (many) => `${plural(many, "request")} had an unknown token in the last minute`,
-    hint: "the token was revoked, has expired, or is mistyped: `penstock token ls` lists those that are valid",
+    text: (many) => `${plural(many, "request")} had no token or an unknown one in the last minute`,
+    hint: "`token.refused` in the log names the peers; a token was lost, revoked, has expired, or is mistyped: `penstock token ls` lists those that are valid",
   },
   {
     metric: "penstock_observations_dropped_total",

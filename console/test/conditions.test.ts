@@ -23,7 +23,7 @@ test("a healthy server has no conditions", () => {
 });
 
 test("parts that fail and growing error counters are reported, critical first, each with a hint", () => {
-  const minute = new Map([["penstock_tokens_unknown_total", 2], ["penstock_q_dead_total", 1], ["penstock_records_refused_total", 3]]);
+  const minute = new Map([["penstock_tokens_refused_total", 2], ["penstock_q_dead_total", 1], ["penstock_records_refused_total", 3]]);
   const parts = health({
     lake: { state: "degraded", reason: "the table is torn" },
     pipeline: { state: "failed", reason: "OutOfMemoryError", action: "read the log" },
@@ -31,13 +31,13 @@ test("parts that fail and growing error counters are reported, critical first, e
   const found = conditionsOf(parseExposition(WELL), minute, parts);
   assert.deepEqual(
     found.map(({ key }) => key),
-    ["pipeline", "penstock_records_refused_total", "lake", "penstock_q_dead_total", "penstock_tokens_unknown_total"],
+    ["pipeline", "penstock_records_refused_total", "lake", "penstock_q_dead_total", "penstock_tokens_refused_total"],
   );
   assert.ok(found.every(({ hint }) => hint !== ""));
   assert.equal(found[0]?.text, "Pipeline: OutOfMemoryError");
   assert.match(found[0]?.hint ?? "", /^since .*; read the log$/);
   assert.match(found.at(-2)?.text ?? "", /^1 envelope moved/);
-  assert.equal(found.at(-1)?.text, "2 requests had an unknown token in the last minute");
+  assert.equal(found.at(-1)?.text, "2 requests had no token or an unknown one in the last minute");
 });
 
 test("envelopes that fail again and again are reported by the gauge that also raises the alert", () => {

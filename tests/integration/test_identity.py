@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.cli import main
-from tests.integration.serving import Http, connected, run, sockets
+from tests.integration.serving import Http, connected, run, sockets, until
 from tests.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -102,3 +105,61 @@ def test_a_copied_cookie_is_worthless_after_signing_out(start_server: Start) -> 
     assert http.ask("DELETE", "/console/session", headers=signed_in).status == 204
     assert http.get("/console/session", headers=signed_in).code == "Unauthorized"
     assert http.get("/v1/tokens", headers=signed_in).code == "Unauthorized"
+
+
+LOST = """
+auth: {tokens: [{token: the-token-of-the-team, name: team, scopes: ["streams:*:*"]}]}
+spaces:
+  - space: {id: demo}
+    participants: {ann: {tokens: [the-token-of-ann], capabilities: [{kind: "*"}]}}
+"""
+
+
+def refusals(server: ServerProcess) -> dict[str, float]:
+    families = text_string_to_metric_families(operator(server).get("/metrics").body.decode())
+    (found,) = [family.samples for family in families if family.name == "penstock_tokens_refused"]
+    return {sample.labels["reason"]: sample.value for sample in found}
+
+
+@pytest.mark.promise("Operations", "`doctor` names a lost token, also when it is the token of `doctor` itself")
+def test_a_lost_token_is_counted_at_every_door_and_named(
+    start_server: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = start_server(config=LOST)
+    for first in ({"type": "hello", "token": "lost-and-gone"}, {"type": "hello"}, {"type": "ping"}):
+        with connected(server.control) as peer:
+            peer.say(first)
+            assert peer.error()["code"] == "Unauthorized"
+    assert refusals(server) == {"missing": 2, "unknown": 1}
+    assert Http(server.http).get("/participants/ann/messages", space="demo").status == 401
+    assert Http(server.http, "lost-and-gone").get("/participants/ann/messages", space="demo").status == 403
+    assert Http(server.http, "lost-and-gone").post("/v1/enqueue", {}).code == "Unauthorized"
+    assert Http(server.http, "lost-and-gone").post("/console/session", {"token": "lost-and-gone"}).status == 401
+    before = {"missing": 3, "unknown": 5}  # the request to sign in had it twice
+    assert refusals(server) == before
+
+    async def join(token: str) -> str:
+        async with sockets(server.http) as ends:
+            peer = await ends.open("/?space=demo")
+            await peer.say({"kind": "system/join", "participantId": "ann", "token": token})
+            return str((await peer.read())["kind"])
+
+    assert asyncio.run(join("the-token-of-ann")) == "system/welcome" and refusals(server) == before
+    assert asyncio.run(join("lost-and-gone")) == "system/error" and refusals(server) == before | {"unknown": 6}
+
+    def checks(*words: str) -> dict[str, dict[str, str]]:
+        capsys.readouterr()
+        main(["doctor", "--json", "--data", str(server.data), *words])
+        return {one["check"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+
+    found = checks()["health: doors"]
+    shown = sha256(b"lost-and-gone").hexdigest()[:8]
+    assert (
+        found["status"] == "info"
+        and f"127.0.0.1 showed a token that is not known (fingerprint {shown})" in found["detail"]
+    )
+    found = checks("--token", "lost-and-gone")
+    assert found["token"]["status"] == "failed" and "does not know this token" in found["token"]["detail"]
+    assert found["health: journal"]["detail"] == "ok; the reason needs a token that the server knows"
+    log = until(lambda: "token.refused" in server.log() and server.log(), "the line of the log")
+    assert "lost-and-gone" not in log and shown in log

@@ -100,7 +100,7 @@ class Service:
         self.archive = None if data is None else JournalLifecycle(data, config)
         self.cell = open_cell(config, self.archive, self.scheduler, authenticate=self.tokens.resolve)
         self.runtime = self.cell.runtime
-        self.runtime.is_agent_taken = self.tokens.is_taken
+        self.runtime.is_agent_taken, self.runtime.token_refused = self.tokens.is_taken, self.tokens.refused
         self.entrance = Entrance(lambda: self.runtime.machine.limits, self.guard.is_proxy)
         self._minted = MintedTokens(None if data is None else data / FILE)
         learn(self._minted, self.tokens, self.guard)
@@ -197,7 +197,7 @@ class Service:
                 archive=archive,
                 turns=self.scheduler.turns,
                 entrance=self.entrance,
-                unknown_tokens=lambda: self.tokens.unknown,
+                tokens_refused=self.tokens.refusals,
             ),
             entrance=self.entrance,
             replays=replays,
@@ -211,7 +211,7 @@ class Service:
             relay=self.relay,
             recorder=recorder,
             console=self.console,
-            health=HealthMonitor(),
+            health=HealthMonitor(runtime.machine.health),
             history=MetricsHistory(),
             pipeline=self.pipeline_status,
             reload=self.reload,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import ANONYMOUS, OPERATOR
+from penstock.server.auth import tokens
 from penstock.server.auth.tokens import (
     UNIX_PEER,
     Guard,
@@ -294,3 +295,19 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="operator"):
         write_operator_token(path)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_log_lines_about_refused_tokens_are_bounded_by_peers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(tokens, "PEERS_MAX", 2)
+    monkeypatch.setattr(tokens.time, "monotonic", lambda: clock[0])
+    store = TokenStore(TOKENS.auth)
+    for peer in ("a", "a", "b", "c", "a"):
+        store.refused(None, peer)
+    assert [record.__dict__.get("peer") or record.fields["peer"] for record in caplog.records] == ["a", "b"]
+    clock[0] += tokens.QUIET_S
+    store.refused("x", "c")
+    store.refused("x", "a")
+    assert len(caplog.records) == 4 and store.refusals == {"missing": 5, "unknown": 2}

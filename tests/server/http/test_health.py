@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from penstock.core.health import PARTS
+from penstock.core.health import PARTS, Health
 from penstock.server.config.load import Config
 from penstock.server.http import health
 from penstock.server.http.health import HealthMonitor
@@ -95,15 +96,56 @@ def test_a_look_that_fails_is_logged_once_and_the_next_one_is_taken(
     assert [record.getMessage() for record in caplog.records] == ["health.failed"]
 
 
-def test_a_token_that_is_not_known_is_the_last_failure_of_the_doors() -> None:
+@pytest.mark.promise(
+    "Operations", "requests with a missing or unknown token are counted by reason, and logged once a second for a peer"
+)
+def test_missing_and_unknown_tokens_are_counted_logged_and_the_last_failure_of_the_doors(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def work(driver: HttpDriver) -> None:
-        assert await driver.code("GET", "/v1/stats", token="lost") == "Unauthorized"
-        _, body = await driver.ask("GET", "/health")
+        driver.service.tokens.required = True
+        for token in ("lost-token", "lost-token", None):
+            assert await driver.code("GET", "/v1/stats", token=token) == "Unauthorized"
+        assert await driver.code("GET", "/v1/stats", peer="10.0.0.9") == "Unauthorized"
+        assert (await driver.ask("GET", "/health"))[0] == 200, "an open route needs no token"
+        _, body = await driver.ask("GET", "/health", token=OPERATOR_TOKEN)
         doors = body["parts"]["doors"]
-        assert doors["state"] == "ok" and "revoked or mistyped token; 1 in all" in doors["lastFailure"]["reason"]
-        assert b"penstock_tokens_unknown_total 1.0" in (await driver.handle("GET", "/metrics")).body
+        assert doors["state"] == "ok" and doors["lastFailure"]["reason"].startswith("10.0.0.9 showed no token")
+        assert "2 missing, 2 unknown" in doors["lastFailure"]["reason"] and "token ls" in doors["lastFailure"]["reason"]
+        scraped = (await driver.handle("GET", "/metrics", token=OPERATOR_TOKEN)).body
+        for reason in (b"missing", b"unknown"):
+            assert b'penstock_tokens_refused_total{reason="%s"} 2.0' % reason in scraped
 
-    drive(work)
+    with caplog.at_level(logging.WARNING, logger="penstock"):
+        drive(work)
+    lines = [record.__dict__ for record in caplog.records if record.getMessage() == "token.refused"]
+    assert len(lines) == 2, "one for each peer"
+    assert "lost-token" not in str(lines) and sha256(b"lost-token").hexdigest()[:8] in str(lines)
+
+
+@pytest.mark.promise("Operations", "`explain` says that the journal refuses envelopes, and why, from the same health")
+def test_explain_says_that_the_journal_refuses(tmp_path: Path) -> None:
+    async def work() -> None:
+        driver = HttpDriver(Config(), tmp_path / "data")
+        archive, runtime = driver.service.archive, driver.service.runtime
+        assert archive is not None
+        try:
+            body = {"to": "jobs", "envelope": {"id": "a", "ts": "2026-01-01T00:00:00Z", "type": "t", "payload": 1}}
+            assert (await driver.ask("POST", "/v1/enqueue", body))[0] == 200
+            runtime.trouble = "the disk is full"
+            _, health = await driver.ask("GET", "/health")
+            _, explained = await driver.ask("GET", "/v1/streams/jobs/explain")
+            (found,) = [one for one in explained["reasons"] if one["code"] == "journal.failed"]
+            part = health["parts"]["journal"]
+            assert found["message"] == f"{part['reason']}; {part['action']}" and found["since"] == part["since"]
+            runtime.trouble = None
+            await driver.ask("GET", "/health")
+            _, explained = await driver.ask("GET", "/v1/streams/jobs/explain")
+            assert [one["code"] for one in explained["reasons"]] == ["no_consumer"]
+        finally:
+            await archive.close()
+
+    asyncio.run(work())
 
 
 def test_a_reader_that_stays_slow_degrades_the_doors_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -118,7 +160,7 @@ def test_a_reader_that_stays_slow_degrades_the_doors_and_is_logged_once(caplog: 
         def cut(self, size: int) -> None: ...
 
     async def work(driver: HttpDriver) -> None:
-        services, monitor, reader = driver.services, HealthMonitor(), Reader()
+        services, monitor, reader = driver.services, HealthMonitor(Health()), Reader()
         services.runtime.peers.outboxes.note(reader, services.machine.limits.outbox_max)
         now = services.runtime.scheduler.now()
         looks = [monitor.look(services, now, is_turn=True).parts["doors"] for _ in range(3)]

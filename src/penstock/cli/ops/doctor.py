@@ -315,12 +315,20 @@ def _parts(common: Common, file: Path, running: ServerEndpoints | None) -> list[
         if not url:
             return []
         http = address.discover_http(url)
-        health = RemoteServer(http, common.token or address.operator_token(http, file), timeout_s=SERVER_S).health()
+        token = common.token or address.operator_token(http, file)
+        health = RemoteServer(http, token, timeout_s=SERVER_S).health()
     except PenstockError:  # the check of the server says why
         return []
     parts = [_check(name, part) for name, part in health.get("parts", {}).items()]
     is_sound = health["status"] == "ok"
-    return [CheckResult("health", "ok" if is_sound else "failed", str(health["status"])), *parts]
+    checks = [CheckResult("health", "ok" if is_sound else "failed", str(health["status"])), *parts]
+    if any("reason" not in part for part in health.get("parts", {}).values()):
+        refusal = address.bad_token(http, token)
+        why = f"{refusal.message}, so the states of the parts have no reasons; {refusal.hint}"
+        checks.insert(
+            0, CheckResult("token", "failed", f"{why}; on the server's machine, `--data DIR` alone is enough")
+        )
+    return checks
 
 
 def _local_parts(data: Path) -> Iterator[CheckResult]:
@@ -341,7 +349,8 @@ def _local_parts(data: Path) -> Iterator[CheckResult]:
 
 def _check(name: str, part: dict[str, Any]) -> CheckResult:
     """A part of `/health`."""
-    state, reason, failure = part["state"], part.get("reason", ""), part.get("lastFailure")
+    state, failure = part["state"], part.get("lastFailure")
+    reason = part.get("reason", f"{state}; the reason needs a token that the server knows")
     shown: dict[str, Literal["ok", "info", "failed"]] = {"ok": "ok", "starting": "info", "off": "info"}
     said = [f"{state} since {part['since']}" if state not in shown else "", reason, part.get("action")]
     if failure is not None and failure["reason"] not in reason:

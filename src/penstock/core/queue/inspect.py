@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.clock import Now
+from penstock.core.clock import Now, rfc3339
+from penstock.core.health import NEEDED
 from penstock.core.links import Link
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.counters import Counters
@@ -179,6 +180,9 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
 
     if state.commit_log.draining:
         because("draining", "the server is shutting down and delivers nothing more")
+    for name, part in state.health.parts.items():
+        if name in NEEDED and part.state == "failed":
+            because(f"{name}.failed", f"{part.reason}; {part.action}", since=rfc3339(part.since_us))
     if channel.ready:
         if not consumers:
             because("no_consumer", "no consumer is subscribed; start one, or pull")

@@ -17,6 +17,7 @@ from penstock.core.commit_log import CommitLog
 from penstock.core.deadline_heap import Timers
 from penstock.core.effects import Effect
 from penstock.core.errors import Refusal
+from penstock.core.health import Health
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.channel import Channel, Seen
@@ -132,6 +133,8 @@ class QueueState:
         self.cuts: dict[str, dict[str, Any]] = {}
         """By channel: the last reader that was disconnected because it did not read."""
         self.hot: dict[str, HotStream] = {}
+        self.health = Health()
+        """The parts of the server, where one runs; `explain` reads why it refuses envelopes."""
         self.pending_bytes = 0
         self.bytes = 0
         """Bodies held in all channels."""

@@ -43,6 +43,8 @@ class SpaceHost(Protocol):
 
     def is_operator(self, token: str) -> bool: ...
 
+    def token_refused(self, token: str | None, peer: str) -> None: ...
+
     def text(self, data: bytes) -> bytes:
         """An envelope as a WebSocket frame."""
 
@@ -249,6 +251,8 @@ class MewSession:
         is_operator = token is not None and self.host.is_operator(token)
         known = join.identify(space, id_, digest, is_operator=is_operator)
         if isinstance(known, MewRefusal):
+            if known.error == "unauthorized":
+                self.host.token_refused(token, self.link.peer)
             self.end(now, msgspec.structs.replace(known, cause=cause), 1008)
             return
         before = self.participant

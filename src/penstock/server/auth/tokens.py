@@ -21,12 +21,21 @@ from penstock.server.config.load import Config, ConfigError
 from penstock.server.config.sections import AuthSection, TokenSection
 from penstock.server.files import addresses
 from penstock.server.files.secret_files import digest_of, write_private
+from penstock.server.logging import logs
 
 UNIX_PEER = "unix"
 """The peer address of a Unix socket, which only programs on this machine can open."""
 
 CREDENTIAL_LENGTH = 16
 """Hexadecimal digits of a digest that identify a token without revealing it."""
+
+FINGERPRINT_LENGTH = 8
+"""Hexadecimal digits of a digest that tell refused tokens apart."""
+QUIET_S = 1.0
+"""Time between two log lines about refused tokens of a peer."""
+PEERS_MAX = 1_000
+"""Peers whose log lines are spaced; refusals of more peers in a second are counted and not logged."""
+_REFUSED_HINT = "`penstock token ls` lists the tokens that are valid, `penstock token new` mints one"
 
 _SCHEME = "bearer "
 _SUBPROTOCOL = "bearer."
@@ -48,8 +57,11 @@ class TokenStore:
         """When each token was shown last, in seconds since 1970."""
         self.changes = 0
         """Times that tokens were replaced or expired."""
-        self.unknown = 0
-        """Times that a token was shown that is not known."""
+        self.refusals = {"missing": 0, "unknown": 0}
+        """Requests that were refused for want of a token, and for one that is not known."""
+        self.last_refusal = ""
+        self._logged: dict[str, float] = {}
+        """When a refusal of each peer was logged, the oldest first."""
         self._minted: tuple[TokenSection, ...] = ()
         self.required = False
         """Whether requests need a token; the operator's own does not count."""
@@ -134,8 +146,27 @@ class TokenStore:
         if hmac.compare_digest(known, digest):
             self._used[digest] = self._wall_s()
             return principal
-        self.unknown += 1
         return None
+
+    def refused(self, token: str | None, peer: str) -> None:
+        """Count a request whose token is missing or unknown, and log it by a fingerprint, at most once a second for each peer."""
+        reason = "unknown" if token else "missing"
+        self.refusals[reason] += 1
+        shown = sha256(token.encode("utf-8", "surrogateescape")).hexdigest()[:FINGERPRINT_LENGTH] if token else None
+        what = f"a token that is not known (fingerprint {shown})" if token else "no token, and one is needed"
+        counts = ", ".join(f"{count} {name}" for name, count in self.refusals.items())
+        self.last_refusal = f"{peer} showed {what}; {counts} since the start; {_REFUSED_HINT}"
+        now_s = time.monotonic()
+        oldest = next(iter(self._logged), peer)
+        if now_s - self._logged.get(peer, -QUIET_S) < QUIET_S:
+            return
+        if len(self._logged) >= PEERS_MAX and peer not in self._logged:
+            if now_s - self._logged[oldest] < QUIET_S:
+                return
+            del self._logged[oldest]
+        self._logged.pop(peer, None)
+        self._logged[peer] = now_s
+        logs.warning("token.refused", peer=peer, reason=reason, fingerprint=shown, counts=self.refusals)
 
     def last_used_s(self, token: str) -> float | None:
         """When a token, written as in the config, was shown last since the server started."""

@@ -71,6 +71,8 @@ class Runtime:
         self._authenticate = authenticate
         self.is_agent_taken: IsTaken = lambda principal, agent: False
         """Set where there are tokens."""
+        self.token_refused: Callable[[str | None, str], None] = lambda token, peer: None
+        """Counts and logs a peer without a token, or with one that is not known; set where there are tokens."""
         self._version = version
         self._about = about
         """More members of `health`, from the protocols that are served."""

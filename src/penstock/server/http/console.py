@@ -124,7 +124,10 @@ class Console:
         """Exchange a token for a cookie."""
         opened = self.sessions.open(login.token, headers, int(time.time()))
         if opened is None:
-            logs.warning("console.refused", peer=peer)
+            if self.sessions.tokens.resolve(login.token) is None:
+                self.sessions.tokens.refused(login.token, peer)
+            else:
+                logs.warning("console.refused", peer=peer)
             hint = "`penstock console` prints a link with the token of the server that runs here"
             return error_reply(Refusal("Unauthorized", "this is not an operator's token", hint=hint))
         principal, cookie = opened

@@ -51,7 +51,7 @@ class Sessions:
     """Opens sessions and resolves their cookies."""
 
     def __init__(self, tokens: TokenStore, key_file: Path | None) -> None:
-        self._tokens = tokens
+        self.tokens = tokens
         self._file = key_file
         self._key = _read_key(key_file)
         self._ended_file = None if key_file is None else key_file.with_name(ENDED_FILE)
@@ -60,7 +60,7 @@ class Sessions:
 
     def open(self, token: str, headers: Mapping[str, str], now_s: int) -> tuple[Principal, str] | None:
         """The holder of a token and a cookie for it; None for tokens of non-administrators."""
-        principal = self._tokens.resolve(token)
+        principal = self.tokens.resolve(token)
         if principal is None or not principal.is_admin:
             return None
         if self._key is None:
@@ -114,7 +114,7 @@ class Sessions:
 
     def _holder(self, credential: str) -> Principal | None:
         """The holder of a token that is still accepted and still an administrator's."""
-        principal = self._tokens.renewed(Principal("", credential=credential))
+        principal = self.tokens.renewed(Principal("", credential=credential))
         return principal if principal is not None and principal.is_admin else None
 
     def _mac(self, key: bytes, body: str) -> str:

@@ -26,11 +26,11 @@ _IN_MEMORY = health.PartHealth("off", "in memory: envelopes do not survive a res
 class HealthMonitor:
     """The health of one server."""
 
-    def __init__(self) -> None:
-        self.health = health.Health()
+    def __init__(self, parts: health.Health) -> None:
+        self.health = parts
         self._slow: dict[str, int] = {}
         """Readers that were slow at the last look, and the bytes that they held."""
-        self._unknown_tokens = 0
+        self._tokens_refused = 0
         self._refused: tuple[int, str] | None = None
 
     async def run(self, services: HttpServices) -> None:
@@ -77,9 +77,9 @@ class HealthMonitor:
 
     def _doors(self, services: HttpServices, now: Now, *, is_turn: bool) -> health.PartHealth:
         runtime = services.runtime
-        if services.tokens.unknown > self._unknown_tokens:
-            self._unknown_tokens = services.tokens.unknown
-            self._refused = (now.wall_us, f"a client showed a revoked or mistyped token; {self._unknown_tokens} in all")
+        if (refused := sum(services.tokens.refusals.values())) > self._tokens_refused:
+            self._tokens_refused = refused
+            self._refused = (now.wall_us, services.tokens.last_refusal)
         failures = [one for one in (self._refused, runtime.peers.last_cut) if one is not None]
         slow = runtime.peers.outboxes.slow(half := services.machine.limits.outbox_max // 2)
         # A paused reader that reads holds another amount at the next look.

@@ -175,6 +175,8 @@ class HttpEndpoint:
         principal = services.tokens.resolve(token)
         if token is None and services.console is not None:
             principal = services.console.resolve(headers) or principal
+        if principal is None and (token is not None or not route.is_open):
+            services.tokens.refused(token, request.peer)
         if route.is_open:
             return principal or UNAUTHENTICATED
         if principal is None:
@@ -184,10 +186,11 @@ class HttpEndpoint:
             return Refusal("UnknownRoute", message, hint=GATEWAY_HINT)
         if principal.anonymous:
             refusal = services.guard.check_peer(request.peer, self._is_loopback_bind)
+            if refusal is None and auth.protect_metrics and route.name in METRICS:
+                refusal = Refusal("Unauthorized", "metrics need a token here")
             if refusal is not None:
+                services.tokens.refused(None, request.peer)
                 return refusal
-            if auth.protect_metrics and route.name in METRICS:
-                return Refusal("Unauthorized", "metrics need a token here")
         return principal if principal.operator else self._check_served(route) or principal
 
     def _check_served(self, route: Route) -> Refusal | None:

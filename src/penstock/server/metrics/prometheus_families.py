@@ -64,7 +64,7 @@ class Exporter(msgspec.Struct, eq=False):
     archive: JournalLifecycle | None = None
     turns: TurnTimes | None = None
     entrance: Entrance | None = None
-    unknown_tokens: Callable[[], int] = lambda: 0
+    tokens_refused: Mapping[str, int] = {}
 
     def scrape(self, principal: Principal, *, per_stream: bool | None = None) -> Scrape:
         """A scrape that reads a few streams a turn and then writes the text; `per_stream` overrides the config."""
@@ -107,7 +107,6 @@ class Exporter(msgspec.Struct, eq=False):
             "penstock_dedup_evicted": totals.dedup_evicted,
             "penstock_streams_forgotten": totals.dormant_forgotten,
             "penstock_slow_peers_cut": runtime.peers.slow_cut,
-            "penstock_tokens_unknown": self.unknown_tokens(),
             "penstock_subscriptions_evicted": runtime.subscriptions_evicted,
             "penstock_log_lines_dropped": self.log_dropped(),
             "penstock_record_frames_dropped": self.record_dropped(),
@@ -126,6 +125,7 @@ class Exporter(msgspec.Struct, eq=False):
         return (
             metric_names.families(values)
             + doors
+            + labelled(self.tokens_refused.items(), {"tokens_refused": lambda count: count})
             + _turns(self.turns)
             + _journal(runtime, self.archive)
             + _views(runtime)

@@ -61,6 +61,7 @@ class Spaces:
         """Outboxes whose peers read again."""
         self.is_turn_due = False
         self.is_operator = is_operator
+        self.token_refused = runtime.token_refused
         self.log = log
         """Logs joins and disconnects."""
         self._watch = watch

@@ -144,15 +144,22 @@ class SpaceEndpoint:
             return _not_allowed("GET, POST")
         token = _token(exchange, query)
         if not token:
-            return _unauthorized()
+            return self._unauthorized(token, exchange)
         known = join.identify(space, parts[0], _digest(token), is_operator=self._spaces.is_operator(token))
         if isinstance(known, MewRefusal):
+            if known.error == "unauthorized":
+                self._spaces.token_refused(token, exchange.peer)
             return json_reply(403, {"error": "Invalid token for participant", "message": known.message})
         id_, party = known
         if id_ != party and exchange.method == "POST" and id_ not in space.present:
             message = f"no participant has joined as `{id_}`; send as `{party}`, or join under that id first"
             return json_reply(403, {"error": "Invalid token for participant", "message": message})
         return Asked(space, id_, party, exchange.method)
+
+    def _unauthorized(self, token: str | None, exchange: Exchange) -> Reply:
+        self._spaces.token_refused(token, exchange.peer)
+        body = {"error": "Missing or invalid authorization header"}
+        return json_reply(401, body, {"WWW-Authenticate": "Bearer"})
 
     def _check_reader(self, exchange: Exchange, query: dict[str, str], space: SpaceMachine) -> Reply | None:
         """Why a request may not list the participants: it needs a token of the space, unless it comes from this machine."""
@@ -166,7 +173,7 @@ class SpaceEndpoint:
             known = join.identify(space, None, _digest(token), is_operator=self._spaces.is_operator(token))
             if not isinstance(known, MewRefusal):
                 return None
-        return _unauthorized()
+        return self._unauthorized(token, exchange)
 
     async def _take(self, asked: Asked, body: bytes) -> Reply:
         spaces, space = self._spaces, asked.space
@@ -243,11 +250,6 @@ def _participants(space: SpaceMachine) -> Reply:
 def _refusal(fault: MewRefusal) -> Reply:
     headers = {"Retry-After": "1"} if fault.status in (429, 503) else {}
     return json_reply(fault.status, fault.payload, headers)
-
-
-def _unauthorized() -> Reply:
-    body = {"error": "Missing or invalid authorization header"}
-    return json_reply(401, body, {"WWW-Authenticate": "Bearer"})
 
 
 def _not_allowed(methods: str) -> Reply:

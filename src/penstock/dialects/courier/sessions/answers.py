@@ -46,6 +46,7 @@ class RuntimePort(Protocol):
         """Call `finished` of these answers for each batch until it returns False."""
 
     is_agent_taken: IsTaken
+    token_refused: Callable[[str | None, str], None]
 
     def authenticate(self, token: str | None) -> Principal | None:
         """Who a token stands for."""

@@ -123,9 +123,14 @@ class ControlSession:
             close = 1008
             if reference is None or bytes(reference.type) != b'"hello"':
                 refusal = UNIDENTIFIED
+                self._runtime.token_refused(None, self.link.peer)
         if reference is not None and bytes(reference.type) == b'"subscribe"':
             self._subs.refused()
         self._fail(frames.name_of(reference), refusal, close)
+
+    def _refuse_stranger(self, req_id: str | int | None, refusal: Refusal, token: str | None = None) -> None:
+        self._runtime.token_refused(token, self.link.peer)
+        self._fail(req_id, refusal, close=1008)
 
     def _fail(self, req_id: str | int | None, refusal: Refusal, close: int | None = None) -> None:
         self.answers.add(error_line(req_id, refusal))
@@ -195,7 +200,7 @@ class ControlSession:
             self._hello(now, frame)
             return
         if self.token_needed:
-            self._fail(frames.req_id_of(frame), UNIDENTIFIED, close=1008)
+            self._refuse_stranger(frames.req_id_of(frame), UNIDENTIFIED)
             return
         if isinstance(frame, ReadFrame):
             self._reads.read(now, frame)
@@ -266,13 +271,13 @@ class ControlSession:
         if frame.token is not None:
             principal = self._runtime.authenticate(frame.token)
             if principal is None:
-                self._fail(req_id, Refusal("Unauthorized", "the token is not known"), close=1008)
+                self._refuse_stranger(req_id, Refusal("Unauthorized", "the token is not known"), frame.token)
                 return
             self.link.principal, self.link.agent = principal, None
             self.token_needed = False
             self.identified()
         elif self.token_needed:
-            self._fail(req_id, Refusal("Unauthorized", "a token is needed"), close=1008)
+            self._refuse_stranger(req_id, Refusal("Unauthorized", "a token is needed"))
             return
         if (foreign := self.link.claim(frame.agent, self._runtime.is_agent_taken)) is not None:
             self._fail(req_id, foreign, close=1008)
