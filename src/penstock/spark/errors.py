@@ -6,8 +6,11 @@ Spark passes on only the text of what a source raises.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from traceback import extract_tb
 
 from penstock.core.errors import PenstockError
 from penstock.journal.reader import JournalError, RangeGoneError
@@ -21,6 +24,25 @@ class HintedError(Exception):
         super().__init__(message if hint is None else f"{message}; {hint}")
         self.message = message
         self.hint = hint
+
+
+class TableFailedError(Exception):
+    """A user table whose rows cannot be computed. The pipeline tries again, because the cause may be the cluster."""
+
+    def __init__(self, name: str, file: Path, line: int | None, reason: str) -> None:
+        super().__init__(f"the table `{name}` of `{file}`{'' if line is None else f', line {line}'}: {reason}")
+        fix = "correct the function; the pipeline restarts by itself and reads the file again"
+        self.hint = None if line is None else fix
+
+
+def line_in(file: Path, error: BaseException) -> int | None:
+    """The last line of a user's file that an error comes from: by its traceback, else by its text, as Spark quotes it."""
+    place = file.absolute()
+    if isinstance(error, SyntaxError) and error.filename == str(place):
+        return error.lineno
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(place)]
+    quoted = re.findall(rf'{re.escape(str(place))}(?:", line |:)(\d+)', str(error))
+    return next(reversed([*map(int, quoted), *(line for line in lines if line)]), None)
 
 
 class SourceError(HintedError):

@@ -98,3 +98,30 @@ def test_the_command_tells_what_changed(start_server, capsys):
 def test_without_a_server_there_is_nothing_to_reload(tmp_path, capsys):
     assert main(["config", "reload", "--data", str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith(f"error: Unreachable: no server runs on `{tmp_path}`")
+
+
+@pytest.mark.promise(
+    "Operations", "`config check` loads the files of tables and names the file, the line and the error"
+)
+def test_a_table_file_that_cannot_load_is_a_problem_with_its_line(tmp_path, capsys):
+    pytest.importorskip("pyspark")
+    (tmp_path / "torn.py").write_text("from penstock.spark import table\n\n@table(\n")
+    (tmp_path / "asks.py").write_text("import penstock\n\nimport no_such_module_anywhere\n")
+    (tmp_path / "fine.py").write_text("from penstock.spark import table\n@table()\ndef fine(events): return events\n")
+    (tmp_path / "query.py").write_text("x = 1 / 0\n")
+    file = tmp_path / "c.yaml"
+    file.write_text("pipeline: {tables: [torn.py, asks.py, fine.py, fine.py, gone.py], queries: [query.py]}\n")
+    assert main(["config", "check", str(file), "--json"]) == 3
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    for problem, wanted in zip(
+        problems,
+        (
+            "pipeline.tables[0]: `torn.py`, line 3, cannot be loaded: SyntaxError",
+            "pipeline.tables[1]: `asks.py`, line 3, cannot be loaded: ModuleNotFoundError: No module named",
+            "pipeline.tables[3]: `fine.py`: there is already a table `fine`",
+            "pipeline.tables[4]: `pipeline.tables` names `gone.py`, which does not exist",
+            "pipeline.queries: `query.py`, line 1, cannot be loaded: ZeroDivisionError",
+        ),
+        strict=True,
+    ):
+        assert problem.startswith(wanted), problem

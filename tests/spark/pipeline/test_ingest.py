@@ -13,6 +13,7 @@ import pytest
 from penstock.ipc.pipeline import AlertsSection
 from penstock.journal.retention import Retention
 from penstock.spark import location
+from penstock.spark.errors import TableFailedError
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.deliveries import deliveries
@@ -20,6 +21,7 @@ from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import JournalBatch, journal_frame
 from penstock.spark.pipeline.ingest import Ingest, LostRowsError, accept, check_kept, rebuild_table
 from penstock.spark.pipeline.queries import CHECKPOINTS
+from penstock.spark.pipeline.reporter import Reporter
 from penstock.spark.pipeline.watch import AlertWatch
 from tests.spark.journal_builder import (
     COPIES,
@@ -363,3 +365,49 @@ def test_a_table_without_a_step_here_is_read_from_the_other_lake(data: Path, tmp
     assert alone.table("envelopes").path.is_relative_to(data / "lake")
     whole.close()
     alone.close()
+
+
+BROKEN = """
+from pyspark.sql import functions as f
+from penstock.spark import table
+
+def explode(value):
+    raise ValueError(f"cannot read {value}")
+
+@table("in_the_driver")
+def first(events):
+    if not events.isEmpty():
+        raise LookupError("no such lookup")
+    return events.select("journal", "offset")
+
+@table("in_a_task")
+def second(events):
+    return events.select("journal", "offset", f.udf(explode)("event").alias("what"))
+
+@table("in_the_jvm", newest="offset")
+def third(events):
+    return events.select("journal", "offset", (f.col("offset") / f.lit(0)).alias("what"))
+"""
+
+
+@pytest.mark.promise("Operations", "a user table that raises while it runs is named with its file, line and error")
+def test_a_users_table_that_raises_is_named_with_its_line(spark: SparkSession, worked: Path, tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(BROKEN)
+    wanted = {
+        "in_the_driver": (11, "LookupError: no such lookup"),
+        "in_a_task": (6, "ValueError: cannot read "),
+        "in_the_jvm": (20, "DIVIDE_BY_ZERO"),
+    }
+    for step in steps.load(spark, [file]):
+        ingest = Ingest(spark, location.open_one(worked), tmp_path / "lake", [step])
+        with pytest.raises(TableFailedError) as caught:
+            ingest.backfill()
+        ingest.close()
+        line, text = wanted.pop(step.table.name)
+        reporter = Reporter(tmp_path)
+        assert reporter.fail(caught.value, "ingest") == 1, "it may pass"
+        said = reporter.status.finding()
+        assert f"the table `{step.table.name}` of `{file}`, line {line}: " in said.reason and text in said.reason
+        assert "correct the function" in said.action
+    assert wanted == {}

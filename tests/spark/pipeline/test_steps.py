@@ -39,7 +39,15 @@ def test_users_tables_that_clash_or_do_not_load_are_refused_by_name(spark: Spark
     mark = "import penstock.spark as p\n@p.table()\ndef {}(e): return e"
     for texts, said in (
         ([mark.format("_hidden")], "cannot be a table's name"),
-        (["import no_such_module_anywhere"], "cannot be loaded: ModuleNotFoundError"),
+        (["import no_such_module_anywhere"], "line 1, cannot be loaded: ModuleNotFoundError"),
+        (
+            [mark.format("early").replace("return e", "\n    raise KeyError('x')")],
+            r"`early` of .*file0.py`, line 4: KeyError: 'x'",
+        ),
+        (
+            [mark.format("absent").replace("return e", "return None")],
+            r"`absent` of .*file0.py`, line 2: AttributeError",
+        ),
         ([mark.format("errors"), mark.format("errors")], r"file1.*there is already a table `errors`"),
     ):
         files = [tmp_path / f"file{number}.py" for number in range(len(texts))]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,7 @@ from penstock.cli.output import print_json, print_line
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
+    from penstock.ipc.pipeline import PipelineSection
     from penstock.server.config.load import Config
 
 EXIT_CHECK = 3
@@ -34,6 +37,8 @@ def check(file: File = None, *, output: Output = PLAIN) -> int:
     """
     config, problems = load_config(file)
     notices = list(config.notices) if config is not None else []
+    if config is not None:
+        problems = list(_pipeline_problems(config.pipeline, notices))
     if output.as_json:
         print_json({"ok": not problems, "problems": problems, "notices": notices})
     else:
@@ -113,6 +118,28 @@ def reload(place: DataOption = DATA_DEFAULT) -> None:
         print_line(f"after a restart: {', '.join(report.restart)}")
     if report.closed:
         print_line(f"connections closed: {report.closed}")
+
+
+def _pipeline_problems(pipeline: PipelineSection, notices: list[str]) -> Iterator[str]:
+    """Load the user's tables and queries, which needs no JVM."""
+    if not (pipeline.tables or pipeline.queries):
+        return
+    if importlib.util.find_spec("pyspark") is None:
+        notices.append("pipeline: its files are not checked, because pyspark is not installed here")
+        return
+    from penstock.spark.pipeline.queries import QueryError, load_queries
+    from penstock.spark.pipeline.steps import StepError, marked_tables
+
+    known: dict[str, Path] = {}
+    for number, table_file in enumerate(pipeline.tables):
+        try:
+            marked_tables(Path(table_file), known)
+        except StepError as error:
+            yield f"pipeline.tables[{number}]: {error}"
+    try:
+        load_queries(pipeline.queries)
+    except QueryError as error:
+        yield f"pipeline.queries: {error}"
 
 
 def load_config(file: Path | None) -> tuple[Config | None, list[str]]:

@@ -24,13 +24,14 @@ import pyarrow as pa
 from penstock.journal.delta_log import table_names
 from penstock.journal.segments import SHARD
 from penstock.spark import location
-from penstock.spark.errors import HintedError
+from penstock.spark.errors import HintedError, TableFailedError, line_in
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.data_files import StagedFile
 from penstock.spark.lake.schemas import EVENTS, GAPS, TABLES, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.location import SourceJournal
 from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
+from penstock.spark.pipeline.reporter import describe, diagnose
 from penstock.spark.pipeline.steps import Step, only, ordered
 
 if TYPE_CHECKING:
@@ -244,6 +245,15 @@ class Ingest:
                 on_progress(step.table.name, first, until)
 
     def _write(self, step: Step, batch: JournalBatch) -> None:
+        try:
+            self._write_rows(step, batch)
+        except Exception as error:
+            if step.file is None or diagnose(error, None)[0] is not None:
+                raise
+            line = line_in(step.file, error)
+            raise TableFailedError(step.table.name, step.file, line, describe(error)) from error
+
+    def _write_rows(self, step: Step, batch: JournalBatch) -> None:
         table = self._tables[step.table.name]
         progress = {self.app: Progress(batch.first, batch.end)}
         # A batch without rows for this step still moves its progress, at the cost of a commit instead of a Spark job. The exception:

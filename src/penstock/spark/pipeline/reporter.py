@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.ipc.pipeline import EXIT_HALTED, HALT_HINTS, READ_LOG, STATUS_FILE, PipelineState, PipelineStatus
+from penstock.spark.errors import TableFailedError
 from penstock.spark.session import MasterError
 
 MESSAGE_MAX = 1_000
@@ -86,7 +87,7 @@ def diagnose(error: BaseException, query: str | None) -> tuple[str | None, str |
         return code, HALT_HINTS[code]
     if query is not None and any(word in describe(error) for word in _CHECKPOINT_WORDS):
         return "CheckpointUnusable", HALT_HINTS["CheckpointUnusable"].replace("QUERY", query)
-    return None, error.hint if isinstance(error, MasterError) else None
+    return None, error.hint if isinstance(error, (MasterError, TableFailedError)) else None
 
 
 def code_in(text: str) -> str | None:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from penstock.journal.delta_log import TABLE_NAME
-from penstock.spark.errors import HintedError
+from penstock.spark.errors import HintedError, line_in
 from penstock.spark.lake import schemas
 from penstock.spark.lake.schemas import TableDefinition
 
@@ -46,6 +46,8 @@ class Step:
     """The journal rows it needs, as SQL: a batch without any moves the table's progress without a Spark job."""
     by_minute: bool = False
     """Whether its rows become final: then a batch without rows for it may still close an open minute."""
+    file: Path | None = None
+    """The file of a user's table."""
 
 
 def built_in(token_keys: str | Path | None = None) -> list[Step]:
@@ -126,20 +128,23 @@ def table(
 
 def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
     """Load the steps of the tables in these files."""
-    steps: list[Step] = []
-    for file in files:
-        for found in _marks(Path(file)):
-            if found.name in schemas.TABLES:
-                raise StepError(f"`{file}`: the table `{found.name}` is built in", "choose another name")
-            if any(step.table.name == found.name for step in steps):
-                raise StepError(f"`{file}`: there is already a table `{found.name}`", "choose another name")
-            if not TABLE_NAME.fullmatch(found.name):
-                raise StepError(
-                    f"`{file}`: `{found.name}` cannot be a table's name",
-                    'begin with a letter or a digit, as in `@table("errors")`',
-                )
-            steps.append(_step(spark, file, found))
-    return steps
+    known: dict[str, Path] = {}
+    return [_step(spark, Path(file), found) for file in files for found in marked_tables(Path(file), known)]
+
+
+def marked_tables(file: Path, known: dict[str, Path]) -> list[UserTable]:
+    """Load the tables of a file, without Spark; `known` has the tables of the files before, and gains these."""
+    found = _marks(file)
+    for name in (one.name for one in found):
+        if name in schemas.TABLES:
+            raise StepError(f"`{file}`: the table `{name}` is built in", "choose another name")
+        if name in known:
+            raise StepError(f"`{file}`: there is already a table `{name}`", "choose another name")
+        if not TABLE_NAME.fullmatch(name):
+            hint = 'begin with a letter or a digit, as in `@table("errors")`'
+            raise StepError(f"`{file}`: `{name}` cannot be a table's name", hint)
+        known[name] = file
+    return found
 
 
 def load_file(file: Path, setting: str, failure: Callable[[str], Exception]) -> ModuleType:
@@ -153,7 +158,9 @@ def load_file(file: Path, setting: str, failure: Callable[[str], Exception]) -> 
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise failure(f"`{file}` cannot be loaded: {type(error).__name__}: {error}") from error
+        line = line_in(file, error)
+        where = "" if line is None else f", line {line}"
+        raise failure(f"`{file}`{where}, cannot be loaded: {type(error).__name__}: {error}") from error
     return module
 
 
@@ -165,12 +172,17 @@ def _marks(file: Path) -> list[UserTable]:
     return list(_marked)
 
 
-def _step(spark: SparkSession, file: str | Path, found: UserTable) -> Step:
+def _step(spark: SparkSession, file: Path, found: UserTable) -> Step:
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     from penstock.journal.parquet_table import FILE_SCHEMA
 
-    shape = found.function(spark.createDataFrame([], from_arrow_schema(FILE_SCHEMA))).schema
+    try:
+        shape = found.function(spark.createDataFrame([], from_arrow_schema(FILE_SCHEMA))).schema
+    except Exception as error:
+        line = line_in(file, error) or found.function.__code__.co_firstlineno
+        why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        raise StepError(f"the table `{found.name}` of `{file}`, line {line}: {why}") from error
     schema = to_arrow_schema(shape, timezone="UTC")
     for column in ("journal", *found.key, *([found.newest] if found.newest else [])):
         if column not in schema.names:
@@ -179,8 +191,8 @@ def _step(spark: SparkSession, file: str | Path, found: UserTable) -> Step:
     made = TableDefinition(found.name, schema, found.key, found.write, partition_by, found.newest)
     function = found.function
     if found.window:
-        return Step(made, lambda batch: function(batch.whole_minutes))
-    return Step(made, lambda batch: function(batch.events))
+        return Step(made, lambda batch: function(batch.whole_minutes), file=file)
+    return Step(made, lambda batch: function(batch.events), file=file)
 
 
 def ordered(steps: Sequence[Step]) -> list[list[Step]]:
