@@ -68,3 +68,14 @@ def test_the_operators_token_is_found_beside_the_server(server: ServerProcess, m
     with pytest.raises(PenstockError) as caught:
         run(Common(token="wrong"), lambda client: client.ping())
     assert caught.value.code == "Unauthorized"
+
+
+def test_an_empty_token_is_a_usage_error_and_an_empty_variable_counts_as_unset(cli, server) -> None:  # type: ignore[no-untyped-def]
+    for words in (("stats",), ("space", "ls"), ("token", "ls"), ("tail", "--no-follow"), ("stdio",), ("pipe",)):
+        done = cli(*words, "--token", "")
+        assert done.returncode == 2, words
+        assert "--token: the token is empty" in done.stderr and "hint: leave --token out" in done.stderr
+    secret = (server.data / "run" / "operator.token").read_text().strip()
+    assert cli("trigger", "ls", PENSTOCK_TOKEN="").returncode == 1, "without a token, triggers are hidden"
+    assert cli("trigger", "ls", PENSTOCK_TOKEN=secret).returncode == 0
+    assert cli("stats", PENSTOCK_TOKEN="").returncode == 0

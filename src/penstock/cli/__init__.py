@@ -34,16 +34,16 @@ _COMMANDS = {
     "peek": ("queue.inspect:peek", "Show envelopes without taking them."),
     "where": ("queue.inspect:where", "Find an envelope by its id."),
     "explain": ("queue.inspect:explain", "Explain why a stream flows or does not."),
-    "redrive": ("queue.dead_letters:redrive", "Send dead letters back to their stream."),
-    "drop": ("queue.dead_letters:drop", "Drop one envelope that waits, or one dead letter."),
-    "purge": ("queue.dead_letters:purge", "Drop every envelope that waits in a stream."),
+    "redrive": ("queue.repair:redrive", "Send dead letters back to their stream."),
+    "drop": ("queue.repair:drop", "Drop one envelope that waits, or one dead letter."),
+    "purge": ("queue.repair:purge", "Drop every envelope that waits in a stream."),
     "space": ("spaces.space", "Inspect MEW spaces and take part in them."),
     "trigger": ("queue.trigger", "List, explain, try and change triggers."),
     "log": ("history.log", "Inspect the journal: files, rows, integrity, sealing, readers."),
     "tail": ("history.log:tail", "Print rows of the journal as they are committed."),
     "replay": ("history.replay", "Enqueue a part of the journal again."),
-    "export": ("history.export", "Write rows of the journal to a file."),
-    "import": ("history.export:import_", "Enqueue the envelopes of an exported file."),
+    "export": ("history.row_files:export", "Write rows of the journal to a file."),
+    "import": ("history.row_files:import_", "Enqueue the envelopes of an exported file."),
     "pipeline": ("tables.pipeline", "Run and manage the Spark pipeline that fills the tables."),
     "sql": ("tables.sql", "Query the tables with SQL, without Spark."),
     "lake": ("tables.lake", "Manage the tables: sizes, versions, small files, old files."),
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not sys.stdout.closed:  # `stdio` hands it to the event loop, which closes it
             sys.stdout.flush()
     except CycloptsError as error:
-        print_usage_error(str(error), as_json=as_json)
+        print_usage_error(str(error), getattr(error.__cause__, "hint", None), as_json=as_json)
         return EXIT_USAGE
     except PenstockError as error:
         print_error(error.refusal, as_json=as_json)

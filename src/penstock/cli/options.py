@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import IO, Annotated, Any, TypeVar
 
 import msgspec
 from cyclopts import Parameter
+from cyclopts import Token as Word
 
 from penstock.core.errors import PenstockError, Refusal
 
 R = TypeVar("R")
 
 
-Token = Annotated[
-    str | None, Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Default: the local operator token.")
-]
+class UsageError(ValueError):
+    """A value that an option does not take; `hint` says what to write instead."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def _parse_token(_: object, words: Sequence[Word]) -> str | None:
+    """An empty variable counts as unset. An empty option is refused: the command would use the operator's token."""
+    value = words[0].value
+    if not value and words[0].source != "env":
+        raise UsageError("the token is empty", "leave --token out to use PENSTOCK_TOKEN or the local operator token")
+    return value or None
+
+
+def token_option(text: str) -> Parameter:
+    """The option `--token`."""
+    return Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, converter=_parse_token, help=text)
+
+
+Token = Annotated[str | None, token_option("Default: the local operator token.")]
 
 
 def flag(text: str) -> Parameter:
@@ -91,3 +113,15 @@ def payload_of(text: str) -> Any:
         if text[:1] in {"{", "[", '"'}:
             raise PenstockError(Refusal("InvalidJSON", f"the payload is not JSON: {error}")) from None
         return text
+
+
+def open_input(file: str) -> AbstractContextManager[IO[bytes]]:
+    """A file to read; `-` is standard input."""
+    if file == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return open(file, "rb")
+    except OSError as error:
+        message = f"cannot read `{file}`: {error.strerror or error}"
+        hint = "name a file that you may read, or `-` for standard input"
+        raise PenstockError(Refusal("InvalidRequest", message, hint=hint)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -102,9 +103,9 @@ def print_error(refusal: Refusal, *, as_json: bool) -> None:
         print_json({"error": refusal.wire()})
 
 
-def print_usage_error(message: str, *, as_json: bool) -> None:
+def print_usage_error(message: str, hint: str | None = None, *, as_json: bool) -> None:
     text = " ".join(message.split())
-    hint = "add --help to see the usage"
+    hint = hint or "add --help to see the usage"
     if text.startswith("Unknown command"):
         hint = "`penstock up` runs the server; `penstock --help` lists every command"
     sys.stderr.write(f"error: Usage: {_plain(text)}\nhint: {hint}\n")
@@ -133,11 +134,21 @@ def compact(value: Any) -> str:
 
 def ago(seconds: float) -> str:
     """An age, short enough for a narrow terminal."""
+    return f"{_span(seconds)} ago"
+
+
+def moment(at_ms: int) -> str:
+    """A time as `in 5m` or `5m ago`."""
+    left_s = at_ms / 1000 - time.time()
+    return f"in {_span(left_s)}" if left_s > 0 else ago(-left_s)
+
+
+def _span(seconds: float) -> str:
     whole = max(int(seconds), 0)
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if whole >= 2 * size:
-            return f"{whole // size}{unit} ago"
-    return f"{whole}s ago"
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
 
 
 def _cell(value: object) -> str:

@@ -23,6 +23,14 @@ def test_looking(cli, stream):
         assert "\x1b" not in ok(cli(*words, FORCE_COLOR="1"))
 
 
+def test_where_prints_times_as_people_read_them(cli, stream):
+    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "1", "--delay-ms", "7200500"))
+    fields = dict(line.split(maxsplit=1) for line in ok(cli("where", stream)).splitlines())
+    assert fields["state"] == "delayed" and fields["dueAt"] == "in 2h"
+    (place,) = json.loads(ok(cli("where", stream, "--json")))["places"]
+    assert isinstance(place["dueAt"], int)
+
+
 @pytest.mark.promise("Foundations", "HTTP, WebSocket, command line and documentation share one error table")
 def test_refusals_have_a_code_a_message_and_a_hint(cli):
     done = cli("stats", "tests/nothing-here")

@@ -12,6 +12,15 @@ from tests.client.control.test_connection import linked
 from tests.client.queue.test_client import message
 from tests.client.scripted_peer import peer, run
 
+ROW = {
+    "deliver": {"id": "m1", "type": "t", "payload": 1},
+    "stream": "jobs",
+    "seq": 1,
+    "attempt": 1,
+    "leaseId": "L",
+    "leaseExpiresAt": 0,
+}
+
 
 def test_a_pulled_lease_survives_a_cut_and_its_ack_is_repeated():
     async def go():
@@ -19,15 +28,7 @@ def test_a_pulled_lease_survives_a_cut_and_its_ack_is_repeated():
             client, line = await linked(server)
             pulling = asyncio.ensure_future(client.pull("jobs", max=1, lease_ms=60_000))
             frame = await line.read("pull")
-            row = {
-                "deliver": {"id": "m1", "type": "t", "payload": 1},
-                "stream": "jobs",
-                "seq": 1,
-                "attempt": 1,
-                "leaseId": "L",
-                "leaseExpiresAt": 0,
-            }
-            line.ok(frame, deliveries=[row])
+            line.ok(frame, deliveries=[ROW])
             [delivery] = await pulling
             acking = asyncio.ensure_future(delivery.ack())
             first = await line.read("settle")
@@ -77,3 +78,19 @@ def test_a_nack_by_id_backs_off_when_it_should(server, stream, backoff):
         client.settle(delivery.id, "nack", lease_id=delivery.lease_id, backoff=backoff)
         found = client.stats(stream)
         assert (found.depth, found.delayed) == ((0, 1) if backoff else (1, 0))
+
+
+def test_a_renewal_whose_answer_is_cancelled_changes_nothing():
+    async def go():
+        async with peer() as server:
+            client, line = await linked(server)
+            pulling = asyncio.ensure_future(client.pull("jobs", max=1, lease_ms=60_000))
+            line.ok(await line.read("pull"), deliveries=[ROW | {"leaseExpiresAt": 5}])
+            [delivery] = await pulling
+            answer = asyncio.get_running_loop().create_future()
+            answer.cancel()
+            client._pulled._renewed(delivery, answer)
+            assert (delivery.lease_expires_at_ms, delivery.is_lost) == (5, False)
+            await client.close()
+
+    run(go())

@@ -26,7 +26,7 @@ def test_an_unsettled_delivery_is_extended_until_it_is_settled():
             acking = asyncio.ensure_future(delivery.ack())
             line.ok(await line.read("ack"))
             await acking
-            assert not list(subscription._leases())
+            assert not subscription._held
             await client.close()
 
     run(go())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -64,11 +65,8 @@ def replay(
 
         async def work(client: Client) -> EnqueueFeed:
             feed = EnqueueFeed(client, prefix=prefix, new_ids=new_ids)
-            try:
+            with feed.counted():
                 await _play(rows, feed, pace)
-            except PenstockError:
-                print_note(f"before the error: {feed.counts}")
-                raise
             return feed
 
         counts = run(common, work).counts
@@ -174,6 +172,15 @@ class EnqueueFeed:
         if self._new_ids:
             envelope["id"] = msgspec.Raw(msgspec.json.encode(secrets.token_hex(16)))
         return msgspec.json.encode(envelope)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Print the counts if an error ends the feed."""
+        try:
+            yield
+        except PenstockError:
+            print_note(f"before the error: {self.counts}")
+            raise
 
     async def flush(self) -> None:
         """Send the pending batch."""

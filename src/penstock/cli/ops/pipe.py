@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from penstock.cli.options import PLAIN, Output, flag
+from penstock.cli.options import PLAIN, Output, flag, token_option
 from penstock.cli.output import print_json, print_line
 from penstock.core.errors import PenstockError, Refusal
 
@@ -32,10 +32,7 @@ def pipe(
     ] = None,
     token: Annotated[
         str | None,
-        Parameter(
-            env_var="PENSTOCK_TOKEN",
-            help="Give every pipe the rights of this token; without it each peer authenticates with its own.",
-        ),
+        token_option("Give every pipe the rights of this token; without it each peer authenticates with its own."),
     ] = None,
     public: Annotated[bool, flag("Allow addresses that other machines can reach.")] = False,
     output: Output = PLAIN,

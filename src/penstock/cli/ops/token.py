@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from penstock.cli.options import PLAIN, Output
+from penstock.cli.options import PLAIN, Output, token_option
 from penstock.cli.output import is_confirmed, print_json, print_line, print_note, print_table
 from penstock.core.errors import PenstockError, Refusal
 
@@ -38,14 +38,7 @@ class TokenOptions(Output):
         str | None,
         Parameter(env_var="PENSTOCK_URL", help="http://host:port; default: the server on the data directory."),
     ] = None
-    token: Annotated[
-        str | None,
-        Parameter(
-            env_var="PENSTOCK_TOKEN",
-            show_env_var=True,
-            help="An administrator's token; default: the local operator's.",
-        ),
-    ] = None
+    token: Annotated[str | None, token_option("An administrator's token; default: the local operator's.")] = None
 
 
 HERE = TokenOptions()

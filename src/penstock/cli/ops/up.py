@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from penstock.cli.options import PLAIN, Output, flag
+from penstock.cli.options import PLAIN, Output, flag, token_option
 
 
 def up(
@@ -95,10 +95,7 @@ def stdio(
         str | None,
         Parameter(help="Use this server instead: tcp://host:port, unix:/path or http://host:port."),
     ] = None,
-    token: Annotated[
-        str | None,
-        Parameter(env_var="PENSTOCK_TOKEN", help="With --server: the token; without it, say hello with one."),
-    ] = None,
+    token: Annotated[str | None, token_option("With --server: the token; without it, say hello with one.")] = None,
     output: Output = PLAIN,
 ) -> int:
     """Speak Control v1 on stdin and stdout, with a queue in memory or that of a server, until the input ends.

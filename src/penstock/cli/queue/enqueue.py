@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import chain, groupby, islice
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from penstock.cli.options import DEFAULTS, Common, payload_of, run
+from penstock.cli.options import DEFAULTS, Common, open_input, payload_of, run
 from penstock.cli.output import print_json, print_line, print_note
 from penstock.core.errors import PenstockError, Refusal
 
@@ -80,14 +79,8 @@ def enqueue(
         envelope |= {} if schema is None else {"schema": schema}
         run(common, lambda client: store(client, iter([envelope])))
         return
-    if file == "-":
-        run(common, lambda client: store(client, _read(sys.stdin.buffer)))
-        return
-    try:
-        with open(str(file), "rb") as source:
-            run(common, lambda client: store(client, _read(source)))
-    except OSError as error:
-        raise PenstockError(Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}")) from None
+    with open_input(str(file)) as source:
+        run(common, lambda client: store(client, _read(source)))
 
 
 def _read(source: IO[bytes]) -> Iterator[dict[str, Any]]:
@@ -100,17 +93,14 @@ def _read(source: IO[bytes]) -> Iterator[dict[str, Any]]:
     if is_lines:
         for number, line in enumerate(chain([first], source), 1):
             if line.strip():
-                yield _object(line, f"line {number}")
+                yield _object(_decoded(line, f"line {number}"), f"line {number}")
         return
     document = _decoded(first + source.read(), "the file")
     for number, row in enumerate(document if isinstance(document, list) else [document], 1):
-        if not isinstance(row, dict):
-            raise PenstockError(Refusal("InvalidEnvelope", f"item {number} is not an object"))
-        yield row
+        yield _object(row, f"item {number}")
 
 
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    row = _decoded(line, where)
+def _object(row: Any, where: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise PenstockError(Refusal("InvalidEnvelope", f"{where} is not an object"))
     return row

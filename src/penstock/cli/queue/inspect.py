@@ -93,7 +93,9 @@ def where(id_: Annotated[str, Parameter(name="ID")], /, *, common: Common = DEFA
     for number, place in enumerate(places):
         if number:
             output.print_line("")
-        output.print_fields(msgspec.to_builtins(place))
+        shown = msgspec.to_builtins(place)
+        times = {name: output.moment(shown[name]) for name in ("leaseExpiresAt", "dueAt") if name in shown}
+        output.print_fields(shown | times)
 
 
 def explain(stream: str, *, common: Common = DEFAULTS) -> None:

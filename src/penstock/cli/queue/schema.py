@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
 
-from penstock.cli.options import DEFAULTS, PLAIN, Common, Output, run
+from penstock.cli.options import DEFAULTS, PLAIN, Common, Output, open_input, run
 from penstock.cli.output import print_json, print_line, print_rows
 from penstock.core.errors import PenstockError, Refusal
 
@@ -86,13 +85,8 @@ def validate(
 def _read(file: str) -> bytes:
     from penstock.dialects.courier.wire.envelopes import json_problem
 
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        hint = "name a file, or `-` for standard input"
-        raise PenstockError(
-            Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror or error}", hint=hint)
-        ) from error
+    with open_input(file) as source:
+        data = source.read()
     problem = json_problem(data)
     if problem is not None:
         raise PenstockError(problem)

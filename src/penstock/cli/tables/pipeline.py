@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from penstock.cli.history.journal import DATA_DEFAULT, DataOption, reading, seal_now
-from penstock.cli.options import flag
+from penstock.cli.options import flag, token_option
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_result, print_table
 from penstock.cli.tables import pipeline_session
 from penstock.ipc.pipeline import PipelineTask
@@ -35,10 +35,7 @@ def run(
         str | None,
         Parameter(help="Read the journal from this server, http://host:port, for executors on other machines."),
     ] = None,
-    token: Annotated[
-        str | None,
-        Parameter(env_var="PENSTOCK_TOKEN", show_env_var=True, help="Operator token of that server."),
-    ] = None,
+    token: Annotated[str | None, token_option("Operator token of that server.")] = None,
     conf: Annotated[list[str] | None, Parameter(help="A Spark setting, KEY=VALUE; may be repeated.")] = None,
     config: ConfigFile = None,
     place: DataOption = DATA_DEFAULT,

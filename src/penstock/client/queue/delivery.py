@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -14,6 +14,8 @@ from penstock.core.errors import LeaseLost, PenstockError, Refusal
 
 if TYPE_CHECKING:  # the default of a type variable is new in Python 3.13
     import typing_extensions
+
+    from penstock.client.queue.renewals import LeaseHolder
 
     P = typing_extensions.TypeVar("P", default=Any)
 else:
@@ -31,16 +33,6 @@ class State(Enum):
     SETTLING = "settling"
     SETTLED = "settled"
     LOST = "lost"
-
-
-class Holder(Protocol):
-    """Keeps the lease for the application: a subscription, or the client for pulled deliveries."""
-
-    async def _settle(self, delivery: Delivery, op: str, **fields: object) -> None: ...
-
-    async def _extend(self, delivery: Delivery, ms: int | None) -> int: ...
-
-    def _reply(self, delivery: Delivery, payload: object, type: str | None) -> Awaitable[Sent]: ...  # noqa: A002
 
 
 class Delivery(Generic[P]):
@@ -76,7 +68,7 @@ class Delivery(Generic[P]):
 
     def __init__(
         self,
-        holder: Holder,
+        holder: LeaseHolder,
         raw: Raw,
         stream: str,
         seq: int,

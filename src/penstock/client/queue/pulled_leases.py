@@ -7,22 +7,24 @@ is safe to repeat.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec import Raw
 
 from penstock.client.control.connection import ControlConnection
-from penstock.client.control.frames import PullResult, Sent, Settled, head
+from penstock.client.control.frames import PullResult, Sent, head
 from penstock.client.queue.delivery import Delivery, PayloadReader, State
-from penstock.client.queue.renewals import Renewals, half_lease_s
+from penstock.client.queue.renewals import NEVER, LeaseHolder, Renewals, half_lease_s
 from penstock.core.errors import LeaseLost, PenstockError
 
 decode_pull = msgspec.json.Decoder(PullResult).decode
 
 
-class PulledLeases:
+class PulledLeases(LeaseHolder):
     """The pulled leases of one client."""
+
+    _survives_connection = True
 
     def __init__(
         self,
@@ -37,8 +39,8 @@ class PulledLeases:
         self._lease_ms: dict[str, int | None] = {}
         renewals.watch(self)
 
-    def _leases(self) -> Iterable[Delivery]:
-        return self._held.values()
+    def _lease_ms_of(self, delivery: Delivery) -> int | None:
+        return self._lease_ms.get(delivery.lease_id)
 
     def take(
         self, result: Raw, *, lease_ms: int | None, renew: bool, reader: PayloadReader | None = None
@@ -47,7 +49,7 @@ class PulledLeases:
         now = self._connection.loop.time()
         deliveries = []
         for row in decode_pull(result).deliveries:
-            renew_at = now + half_lease_s(lease_ms, row.lease_expires_at) if renew else float("inf")
+            renew_at = now + half_lease_s(lease_ms, row.lease_expires_at) if renew else NEVER
             delivery = Delivery(
                 self,
                 row.deliver,
@@ -81,25 +83,6 @@ class PulledLeases:
         delivery._state = State.SETTLED
         self._forget(delivery)
 
-    async def _extend(self, delivery: Delivery, ms: int | None) -> int:
-        try:
-            result = await self._connection.request(self._extension(delivery, ms), is_repeatable=True)
-        except PenstockError as error:
-            raise self._judge(delivery, error) from None
-        expires_at_ms = msgspec.json.decode(result, type=Settled).lease_expires_at or 0
-        delivery.lease_expires_at_ms = expires_at_ms
-        if delivery.lease_id in self._held:
-            delivery._renew_at = self._connection.loop.time() + half_lease_s(ms, expires_at_ms)
-            self._renewals.arm(delivery._renew_at)
-        return expires_at_ms
-
-    def _renew(self, delivery: Delivery) -> None:
-        lease_ms = self._lease_ms.get(delivery.lease_id)
-        half_s = half_lease_s(lease_ms, delivery.lease_expires_at_ms)
-        delivery._renew_at = self._connection.loop.time() + half_s
-        answer = self._connection.submit(self._extension(delivery, lease_ms), is_repeatable=True)
-        answer.add_done_callback(lambda done: self._renewed(delivery, done))
-
     def _lost(self, delivery: Delivery, error: LeaseLost) -> None:
         delivery._lose(error)
         self._forget(delivery)
@@ -110,20 +93,6 @@ class PulledLeases:
     def _frame(self, delivery: Delivery, op: str, **fields: object) -> bytes:
         # The lease identifies the delivery; the stream tells the server where to look after the lease has ended.
         return head("settle", id=delivery.id, op=op, leaseId=delivery.lease_id, stream=delivery.stream, **fields)
-
-    def _renewed(self, delivery: Delivery, answer: asyncio.Future[Raw]) -> None:
-        error = None if answer.cancelled() else answer.exception()
-        if error is None:
-            delivery.lease_expires_at_ms = msgspec.json.decode(answer.result(), type=Settled).lease_expires_at
-        elif isinstance(error, PenstockError) and delivery._state is State.HELD:
-            self._judge(delivery, error)
-            if not error.retryable:
-                self._forget(delivery)
-
-    def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
-        if isinstance(error, LeaseLost):
-            self._lost(delivery, error)
-        return error
 
     def _forget(self, delivery: Delivery) -> None:
         self._held.pop(delivery.lease_id, None)

@@ -1,30 +1,97 @@
-"""Lease renewal: one timer per connection that extends each lease at half of its length.
+"""Lease renewal: one timer per connection that extends each lease at half of its length, and what the holders of leases share.
 
-Owns only the timer; holders own their deliveries. Arming is O(1); a tick visits every held delivery.
+The timer owns nothing else; holders own their deliveries. Arming is O(1); a tick visits every held delivery.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+import msgspec
+from msgspec import Raw
+
+from penstock.client.control.connection import ControlConnection
+from penstock.client.control.frames import Sent, Settled
 from penstock.client.queue.delivery import Delivery, State
+from penstock.core.errors import LeaseLost, PenstockError
 
 LEASE_GUESS_MS = 30_000
 """The longest lease to assume from `leaseExpiresAt` alone, because the clocks of two machines may differ."""
 LEASE_LEAST_MS = 1_000
 """The shortest lease that a server grants; also the assumption when its clock is behind ours."""
 TICK_LEAST_S = 0.02
+NEVER = float("inf")
 
 
-class Keeper(Protocol):
-    """A holder whose leases need renewal."""
+class LeaseHolder(ABC):
+    """Keeps leases for the application: a subscription, or the client for pulled deliveries."""
 
-    def _leases(self) -> Iterable[Delivery]: ...
+    _connection: ControlConnection
+    _renewals: Renewals
+    _reply: Callable[[Delivery, object, str | None], Awaitable[Sent]]
+    _held: dict[Any, Delivery]
+    """The deliveries whose leases are renewed."""
+    _survives_connection = False
+    """Whether the leases outlive the connection, so that an extension is safe to repeat."""
 
-    def _renew(self, delivery: Delivery) -> None: ...
+    @abstractmethod
+    async def _settle(self, delivery: Delivery, op: str, **fields: object) -> None: ...
+
+    @abstractmethod
+    def _lease_ms_of(self, delivery: Delivery) -> int | None:
+        """The length of a lease as the application asked for it."""
+
+    @abstractmethod
+    def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
+        """The frame that extends a lease."""
+
+    @abstractmethod
+    def _lost(self, delivery: Delivery, error: LeaseLost) -> None:
+        """A lease is lost."""
+
+    async def _extend(self, delivery: Delivery, ms: int | None) -> int:
+        body = self._extension(delivery, ms)
+        try:
+            result = await self._connection.request(body, is_repeatable=self._survives_connection)
+        except PenstockError as error:
+            raise self._judge(delivery, error) from None
+        expires_at_ms = msgspec.json.decode(result, type=Settled).lease_expires_at or 0
+        delivery.lease_expires_at_ms = expires_at_ms
+        self._renew_after(delivery, ms or self._lease_ms_of(delivery))
+        self._renewals.arm(delivery._renew_at)
+        return expires_at_ms
+
+    def _renew(self, delivery: Delivery) -> None:
+        lease_ms = self._lease_ms_of(delivery)
+        self._renew_after(delivery, lease_ms)
+        body = self._extension(delivery, lease_ms)
+        answer = self._connection.submit(body, is_repeatable=self._survives_connection)
+        answer.add_done_callback(lambda done: self._renewed(delivery, done))
+
+    def _renew_after(self, delivery: Delivery, lease_ms: int | None) -> None:
+        delivery._renew_at = self._connection.loop.time() + half_lease_s(lease_ms, delivery.lease_expires_at_ms)
+
+    def _renewed(self, delivery: Delivery, answer: asyncio.Future[Raw]) -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if error is None:
+            delivery.lease_expires_at_ms = msgspec.json.decode(answer.result(), type=Settled).lease_expires_at
+        elif isinstance(error, PenstockError) and delivery._state is State.HELD:
+            self._judge(delivery, error)
+            if not error.retryable:
+                # For example, the lease has its maximum length; repeating the request cannot help.
+                delivery._renew_at = NEVER
+
+    def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
+        """Apply the error of a settle or an extension to the delivery."""
+        if isinstance(error, LeaseLost):
+            self._lost(delivery, error)
+        return error
 
 
 class Renewals:
@@ -32,15 +99,15 @@ class Renewals:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._keepers: dict[Keeper, None] = {}
+        self._holders: dict[LeaseHolder, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._due = float("inf")
+        self._due = NEVER
 
-    def watch(self, keeper: Keeper) -> None:
-        self._keepers[keeper] = None
+    def watch(self, holder: LeaseHolder) -> None:
+        self._holders[holder] = None
 
-    def forget(self, keeper: Keeper) -> None:
-        self._keepers.pop(keeper, None)
+    def forget(self, holder: LeaseHolder) -> None:
+        self._holders.pop(holder, None)
 
     def arm(self, renew_at: float) -> None:
         """Schedule a tick at `renew_at` or earlier."""
@@ -54,21 +121,21 @@ class Renewals:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
-        self._due = float("inf")
-        self._keepers.clear()
+        self._due = NEVER
+        self._holders.clear()
 
     def _tick(self) -> None:
         self._timer = None
-        self._due = float("inf")
+        self._due = NEVER
         now = self._loop.time()
-        earliest = float("inf")
-        for keeper in list(self._keepers):
-            for delivery in list(keeper._leases()):
+        earliest = NEVER
+        for holder in list(self._holders):
+            for delivery in list(holder._held.values()):
                 if delivery._state is State.HELD:
                     if delivery._renew_at <= now:
-                        keeper._renew(delivery)
+                        holder._renew(delivery)
                     earliest = min(earliest, delivery._renew_at)
-        if earliest != float("inf"):
+        if earliest != NEVER:
             self.arm(max(earliest, now + TICK_LEAST_S))
 
 

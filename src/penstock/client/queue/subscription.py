@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Generic, Self
 
-import msgspec
-from msgspec import Raw
-
 from penstock.client.control.connection import ControlConnection
-from penstock.client.control.frames import DeliverFrame, ExpiredFrame, Sent, Settled, decode_bodies, head
+from penstock.client.control.frames import DeliverFrame, ExpiredFrame, Sent, decode_bodies, head
 from penstock.client.control.listener import FrameListener, reject
 from penstock.client.queue.acks import ACKS_MAX, Acks, Errors
 from penstock.client.queue.delivery import Delivery, P, PayloadReader, State, raise_first
-from penstock.client.queue.renewals import Renewals, half_lease_s
+from penstock.client.queue.renewals import LeaseHolder, Renewals, half_lease_s
 from penstock.client.queue.worker import Handler, check_concurrency, handle
 from penstock.core.errors import LeaseLost, PenstockError, Refusal
 from penstock.core.limits import Limits
@@ -30,7 +27,7 @@ from penstock.core.limits import Limits
 CREDIT_MAX = Limits().credit_max
 
 
-class Subscription(FrameListener, Generic[P]):
+class Subscription(FrameListener, LeaseHolder, Generic[P]):
     """The deliveries of one stream: `async for delivery in subscription`. Best inside `async with`, which releases the rest at its end.
 
     The client grants new credit as you settle, so at most `credit` deliveries are unsettled. After a lost connection the subscription
@@ -210,52 +207,16 @@ class Subscription(FrameListener, Generic[P]):
         body = head(op, id=delivery.id, subId=self._sub_id, leaseId=delivery.lease_id, **fields)
         raise_first(await self._acks.settle(delivery, body))
 
-    async def _extend(self, delivery: Delivery, ms: int | None) -> int:
-        try:
-            result = await self._connection.request(self._extension(delivery, ms), is_repeatable=False)
-        except PenstockError as error:
-            raise self._judge(delivery, error) from None
-        expires_at_ms = msgspec.json.decode(result, type=Settled).lease_expires_at or 0
-        delivery.lease_expires_at_ms = expires_at_ms
-        delivery._renew_at = self._connection.loop.time() + half_lease_s(ms or self.lease_ms, expires_at_ms)
-        self._renewals.arm(delivery._renew_at)
-        return expires_at_ms
-
-    def _renew(self, delivery: Delivery) -> None:
-        half_s = half_lease_s(self.lease_ms, delivery.lease_expires_at_ms)
-        delivery._renew_at = self._connection.loop.time() + half_s
-        answer = self._connection.submit(self._extension(delivery, self.lease_ms))
-        answer.add_done_callback(lambda done: self._renewed(delivery, done))
-
     def _lost(self, delivery: Delivery, error: LeaseLost) -> None:
         if self._held.get(delivery.seq) is delivery:
             self._make_room(delivery)
         delivery._lose(error)
 
-    def _leases(self) -> Iterable[Delivery]:
-        return self._held.values()
+    def _lease_ms_of(self, delivery: Delivery) -> int | None:
+        return self.lease_ms
 
     def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
         return head("extend", id=delivery.id, subId=self._sub_id, leaseId=delivery.lease_id, ms=ms)
-
-    def _renewed(self, delivery: Delivery, answer: asyncio.Future[Raw]) -> None:
-        if answer.cancelled():
-            return
-        error = answer.exception()
-        if error is None:
-            settled = msgspec.json.decode(answer.result(), type=Settled)
-            delivery.lease_expires_at_ms = settled.lease_expires_at
-        elif isinstance(error, PenstockError) and delivery._state is State.HELD:
-            self._judge(delivery, error)
-            if not error.retryable:
-                # For example, the lease has its maximum length; repeating the request cannot help.
-                delivery._renew_at = float("inf")
-
-    def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
-        """Apply the error of a settle or an extension to the delivery."""
-        if isinstance(error, LeaseLost):
-            self._lost(delivery, error)
-        return error
 
     def _let_go(self, delivery: Delivery) -> None:
         """The application has settled the delivery."""

@@ -1,9 +1,10 @@
-"""`penstock export` and `penstock import`."""
+"""Files of journal rows: `penstock export` writes them, `penstock import` reads them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Literal
 
@@ -12,8 +13,8 @@ from cyclopts import Parameter
 
 from penstock.cli.history import journal
 from penstock.cli.history.replay import EnqueueFeed
-from penstock.cli.options import DEFAULTS, Common, flag, run
-from penstock.cli.output import print_note, print_result
+from penstock.cli.options import DEFAULTS, Common, flag, open_input, run
+from penstock.cli.output import print_result
 from penstock.cli.rows import body_of, to_json
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.plain_values import records
@@ -106,7 +107,7 @@ _line = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def import_(
-    file: Path,
+    file: Annotated[str, Parameter(allow_leading_hyphen=True, help="An exported file; - is stdin, for JSON lines.")],
     /,
     *,
     to: Annotated[str | None, Parameter(help="Enqueue all of them into this stream.")] = None,
@@ -116,54 +117,56 @@ def import_(
 ) -> None:
     """Enqueue the envelopes of a file that `penstock export` wrote, JSON lines or Parquet.
 
-    Rows other than `enqueue`, and dead letters, are skipped. An envelope keeps its id, so importing twice counts duplicates.
+    Rows other than `enqueue`, and dead letters, are skipped. An envelope keeps its id, so importing twice counts
+    duplicates.
 
     For example:
 
       penstock import day.parquet
+      penstock export -o - --data old | penstock import -
       penstock import part.jsonl --prefix restored/ --url tcp://staging:9787 --json
     """
-    try:
-        with file.open("rb") as opened:
-            is_parquet = opened.read(4) == MAGIC
-    except OSError as error:
-        raise PenstockError(Refusal("InvalidRequest", f"cannot read `{file}`: {error.strerror}")) from None
 
     async def work(client: Client) -> EnqueueFeed:
         feed = EnqueueFeed(client, to=to, prefix=prefix, new_ids=new_ids)
-        try:
-            for row in _parquet(file) if is_parquet else _lines(file):
+        with open_input(file) as source, feed.counted():
+            for row in _rows(file, source):
                 await feed.put(*row)
             await feed.flush()
-        except PenstockError:
-            print_note(f"before the error: {feed.counts}")
-            raise
         return feed
 
     counts = run(journal.target(journal.DATA, common.url, common.token, common.as_json), work).counts
     print_result(counts, str(counts), as_json=common.as_json)
 
 
-def _lines(file: Path) -> Iterator[Row]:
-    with file.open("rb") as source:
-        for number, line in enumerate(source, 1):
-            if not line.strip():
-                continue
-            try:
-                row = _line.decode(line)
-                event, channel = _text(row, "event"), _text(row, "channel")
-                body = body_of(row)
-            except (msgspec.DecodeError, ValueError) as error:
-                message = f"line {number} is not a row: {error}"
-                raise PenstockError(Refusal("InvalidJSON", message)) from None
-            yield event, channel, body
+def _rows(file: str, source: IO[bytes]) -> Iterator[Row]:
+    first = source.readline()
+    if not first.startswith(MAGIC):
+        return _lines(chain([first], source))
+    if file == "-":
+        hint = "write it to a file and name that, or export JSON lines"
+        raise PenstockError(Refusal("InvalidRequest", "Parquet cannot be read from stdin", hint=hint))
+    return _parquet(file)
+
+
+def _lines(source: Iterable[bytes]) -> Iterator[Row]:
+    for number, line in enumerate(source, 1):
+        if not line.strip():
+            continue
+        try:
+            row = _line.decode(line)
+            event, channel = _text(row, "event"), _text(row, "channel")
+            body = body_of(row)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise PenstockError(Refusal("InvalidJSON", f"line {number} is not a row: {error}")) from None
+        yield event, channel, body
 
 
 def _text(row: dict[str, msgspec.Raw], name: str) -> str | None:
     return msgspec.json.decode(row[name], type=str) if name in row else None
 
 
-def _parquet(file: Path) -> Iterator[Row]:
+def _parquet(file: str) -> Iterator[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

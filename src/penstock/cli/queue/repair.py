@@ -8,17 +8,18 @@ from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, run
 from penstock.cli.output import print_result
+from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
     from penstock.client import Dropped, Purged, Redriven
-
-Id = Annotated[str | None, Parameter(name="--id", help="Only the dead letter with this id, of whatever stream.")]
 
 
 def redrive(
     stream: str | None = None,
     *,
-    id_: Id = None,
+    id_: Annotated[
+        str | None, Parameter(name="--id", help="Only the dead letter with this id, of whatever stream.")
+    ] = None,
     max_: Annotated[int | None, Parameter(name="--max", help="Move at most this many.")] = None,
     common: Common = DEFAULTS,
 ) -> None:
@@ -30,6 +31,9 @@ def redrive(
       penstock redrive jobs --max 10 --json
       penstock redrive --id m-17
     """
+    if stream is None and id_ is None:
+        hint = "name the stream, as in `penstock redrive jobs`, or one dead letter with --id"
+        raise PenstockError(Refusal("InvalidRequest", "give a stream or an id", hint=hint))
     redriven: Redriven = run(common, lambda client: client.redrive(stream, id=id_, max=max_))
     kept = f", {redriven.kept} could not move: see `penstock explain STREAM`" if redriven.kept else ""
     print_result(redriven, f"moved {redriven.moved}, left {redriven.left}{kept}", as_json=common.as_json)

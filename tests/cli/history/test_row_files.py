@@ -1,4 +1,4 @@
-"""`penstock export` in both formats."""
+"""`penstock export` and `import` in both formats."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.cli import main
+from tests.server_process import environment
+from tests.server_template import run_command
 
 
 @pytest.mark.promise("Journal", "export and import work with JSONL and Parquet")
@@ -53,3 +55,16 @@ def test_a_file_that_holds_no_rows_is_refused(busy, tmp_path, capsys, content):
     file.write_bytes(content)
     assert main(["import", str(file), "--url", busy.control]) == 1
     assert "error: Invalid" in capsys.readouterr().err
+
+
+def test_an_import_reads_json_lines_from_stdin_and_says_that_it_cannot_read_parquet(busy, tmp_path):
+    row = {
+        "event": "enqueue",
+        "channel": "imported",
+        "body": {"id": "i1", "ts": "2026-01-01T00:00:00Z", "type": "t", "payload": 1},
+    }
+    words = ["import", "-", "--url", busy.control, "--json"]
+    done = run_command(words, tmp_path, environment(), json.dumps(row), 60)
+    assert json.loads(done.stdout)["stored"] == 1, done.stderr
+    done = run_command(words, tmp_path, environment(), "PAR1 and more", 60)
+    assert done.returncode == 1 and "Parquet cannot be read from stdin" in done.stderr and "hint: " in done.stderr
