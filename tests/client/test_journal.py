@@ -109,7 +109,7 @@ def test_a_range_ends_where_the_journal_ends_and_an_empty_one_asks_nothing(scrip
         (Scripted({"error": {"code": "NewerThanUs", "message": "new"}}, 403), "Forbidden", "new"),
         (Scripted(b"<html>", 401), "Unauthorized", "answered 401"),
         (Scripted(b"<html>", 404), "UnknownRoute", "answered 404"),
-        (Scripted(b"<html>", 502), "Internal", "answered 502"),
+        (Scripted(b"<html>", 502), "Unreachable", "answered 502"),
         (Scripted(b"<html>", 504), "Timeout", "answered 504"),
         (Scripted(b"<html>"), "UnknownRoute", "not as a Penstock would"),
         (Scripted({"end": 9}), "UnknownRoute", "not as a Penstock would"),
@@ -143,7 +143,7 @@ def test_a_busy_server_is_tried_again_until_it_answers(scripted: ScriptedHttp) -
 def test_retries_end_at_their_bound_and_the_error_says_so(scripted: ScriptedHttp) -> None:
     scripted.script("/v1/journal", BUSY)
     error = refused(RemoteJournal(scripted.url, retry_s=0.2))
-    assert error.code == "Draining" and "tried again for 0 s" in error.refusal.message
+    assert error.code == "Draining" and "tries and 0 s" in error.refusal.message
     assert 1 < len(scripted.asked) < 20
 
 

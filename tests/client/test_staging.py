@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.client.staging import PAUSE_MAX_S, Stage
+from penstock.client.journal import BACK_OFF_MAX_S
+from penstock.client.staging import Stage
 from penstock.core.errors import PenstockError
 
 DONE = (200, {"app": "a", "batch": 0, "enqueued": 1, "duplicate": False}, {})
@@ -142,7 +143,7 @@ def test_a_server_that_stays_away_is_named_with_how_long_it_was_tried():
 
     with Stage(closed.url, sleep=sleep) as stage, pytest.raises(TimeoutError):
         stage.last("a")
-    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, PAUSE_MAX_S, PAUSE_MAX_S]
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, BACK_OFF_MAX_S, BACK_OFF_MAX_S]
     with Stage(closed.url, patience_s=0.15) as stage, pytest.raises(PenstockError) as caught:
         stage.last("a")
     assert caught.value.code == "Unreachable"

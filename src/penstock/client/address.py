@@ -20,6 +20,8 @@ ENDPOINTS_FILE = Path("penstock-data/run/endpoints.json")
 GATEWAY_FILES = (Path("penstock/run/endpoints.json"), Path(".mew/penstock/run/endpoints.json"))
 """Where `penstock gateway start` writes them: next to the space's file, or in `.mew`."""
 CONTROL_PATH = "/v1/control"
+STATUSES = {401: "Unauthorized", 403: "Forbidden", 404: "UnknownRoute", 429: "RateLimited", 503: "Draining"}
+"""The error of an answer that is not ours, by its HTTP status."""
 _HINT = "use `tcp://host:port`, `unix:/path`, or `http://host:port`"
 TOKEN_HINT = (
     "give a token that it knows: `token=…` in Python, `--token` on the command line, or PENSTOCK_TOKEN; "

@@ -8,10 +8,9 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from penstock.client.journal import RemoteServer
+from penstock.client.journal import Object, RemoteServer
 from penstock.core.errors import PenstockError
 
-Object = dict[str, Any]
 Labels = tuple[tuple[str, str], ...]
 Counters = dict[tuple[str, Labels], float]
 """The samples of `/metrics`, by name and labels."""

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from penstock.client.address import wrong_protocol
+from penstock.client.address import STATUSES, wrong_protocol
 from penstock.core.errors import TABLE, PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Answer = TypeVar("Answer")
+Object = dict[str, Any]
 
 TIMEOUT_S = 60.0
 HEALTH = "/health"
@@ -84,12 +85,21 @@ class RemoteServer:
     """A server behind its HTTP port."""
 
     def __init__(
-        self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S, retry_s: float = 0.0
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        retry_s: float = 0.0,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`retry_s` is how long to retry while the server is unreachable or busy."""
         self._url, self._connect = http_door(url, timeout_s)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._retry_s = retry_s
+        self._sleep = sleep
+        self._tries = 0
+        """The attempts of the last request."""
 
     def reload(self) -> RemoteReload:
         """Reload the server's config."""
@@ -97,7 +107,7 @@ class RemoteServer:
 
     def health(self) -> dict[str, Any]:
         """What `/health` says, also while the server refuses new envelopes."""
-        return self._call(dict[str, Any], "GET", HEALTH)
+        return self._call(Object, "GET", HEALTH)
 
     def _call(self, kind: type[Answer], method: str, path: str, body: object = None) -> Answer:
         """Send a request, and decode its answer."""
@@ -111,29 +121,34 @@ class RemoteServer:
     def _ask(self, method: str, path: str, body: object = None) -> tuple[Message, bytes]:
         began = time.monotonic()
         wait_s = BACK_OFF_S
+        self._tries = 0
         while True:
+            self._tries += 1
             try:
                 return self._ask_once(method, path, body)
             except PenstockError as error:
-                after_ms = error.refusal.retry_after_ms
-                pause_s = max(wait_s, (after_ms or 0) / 1000)
+                pause_s = max(wait_s, (error.refusal.retry_after_ms or 0) / 1000)
                 waited_s = time.monotonic() - began
-                if not _passes(error) or waited_s + pause_s > self._retry_s:
-                    if not self._retry_s or not _passes(error):
+                may_pass = error.retryable and error.code != "Internal"
+                if not may_pass or waited_s + pause_s > self._retry_s:
+                    if self._tries == 1 or not may_pass:
                         raise
-                    message = f"{error.refusal.message} (tried again for {waited_s:.0f} s)"
+                    message = f"{error.refusal.message}; gave up after {self._tries} tries and {waited_s:.0f} s"
                     raise PenstockError(msgspec.structs.replace(error.refusal, message=message)) from None
-            time.sleep(pause_s)
+            self._sleep(pause_s)
             wait_s = min(2 * wait_s, BACK_OFF_MAX_S)
 
-    def _ask_once(self, method: str, path: str, body: object) -> tuple[Message, bytes]:
+    def _ask_once(self, method: str, path: str, body: Any) -> tuple[Message, bytes]:
         connection = self._connect()
-        headers, data = dict(self._headers), None
-        if body is not None:
+        headers = dict(self._headers)
+        if body is not None and not isinstance(body, bytes):
             headers["Content-Type"] = "application/json"
-            data = msgspec.json.encode(body)
+            body = msgspec.json.encode(body)
         try:
-            connection.request(method, path, data, headers)
+            try:
+                connection.request(method, path, body, headers)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # a server that rejects a body stops reading it, but its answer may have arrived
             response = connection.getresponse()
             answer = response.read()
         except RemoteDisconnected:
@@ -184,11 +199,6 @@ class RemoteJournal(RemoteServer):
             first = following
 
 
-def _passes(error: PenstockError) -> bool:
-    """Whether the error may be temporary."""
-    return error.retryable and error.code != "Internal"
-
-
 class HttpError(msgspec.Struct, rename="camel"):
     """The error in an answer."""
 
@@ -205,14 +215,7 @@ class HttpFailure(msgspec.Struct):
     error: HttpError
 
 
-_CODES = {
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "UnknownRoute",
-    429: "RateLimited",
-    503: "Draining",
-    504: "Timeout",
-}
+_CODES = STATUSES | {502: "Unreachable", 504: "Timeout"}
 """Codes for answers of a proxy between us and the server."""
 
 
@@ -223,5 +226,5 @@ def _refusal(response: HTTPResponse, body: bytes) -> Refusal:
         error = HttpError("", f"the server answered {response.status} {response.reason}")
     code = error.code if error.code in TABLE else _CODES.get(response.status, "Internal")
     after = response.headers.get("Retry-After", "")
-    after_ms = int(after) * 1000 if after.isdecimal() else None
+    after_ms = int(after) * 1000 if after.isdecimal() else error.retry_after_ms
     return Refusal(code, error.message, ref=error.ref, retry_after_ms=after_ms, hint=error.hint)

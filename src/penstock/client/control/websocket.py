@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
-from penstock.client.address import CONTROL_PATH, Address, wrong_protocol
+from penstock.client.address import CONTROL_PATH, STATUSES, Address, wrong_protocol
 from penstock.client.control.transport import LINE_MAX, WRITE_HIGH, LineReceiver, LineTransport
 from penstock.core.errors import PenstockError, Refusal
 
 CLOSE_S = 1.0
 """How long the closing handshake may take."""
 PING_S = 30.0
-STATUSES = {401: "Unauthorized", 403: "Forbidden", 404: "UnknownRoute", 429: "RateLimited", 503: "Draining"}
-"""The error of an upgrade that was answered with this status."""
 MESSAGE_BYTES = 1024 * 1024
 """The most bytes of lines to combine into one message; a longer line is sent alone."""
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from penstock.client.address import reason_of
-from penstock.client.control.websocket import STATUSES, dial_websocket
+from penstock.client.address import STATUSES, reason_of
+from penstock.client.control.websocket import dial_websocket
 from penstock.client.space import messages
 from penstock.core.errors import PenstockError, Refusal
 
