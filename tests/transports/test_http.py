@@ -111,7 +111,7 @@ class Handler:
         self.endpoints.put_nowait(endpoint)
         return endpoint
 
-    def arrive(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
+    def admit(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
         if self.refusal is not None:
             return self.refusal
         self.admitted.append(Admitted())

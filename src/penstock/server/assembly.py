@@ -31,7 +31,7 @@ from penstock.server.courier.frame_recorder import Recorder
 from penstock.server.courier.schema_registry import reload_registry
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.courier.stage_store import Staging
-from penstock.server.engine.entrance import Entrance
+from penstock.server.engine.admission import AdmissionControl
 from penstock.server.engine.machines import install_rules
 from penstock.server.engine.runtime import SHARD
 from penstock.server.engine.schedulers import LoopScheduler
@@ -101,7 +101,7 @@ class Service:
         self.cell = open_cell(config, self.archive, self.scheduler, authenticate=self.tokens.resolve)
         self.runtime = self.cell.runtime
         self.runtime.is_agent_taken, self.runtime.token_refused = self.tokens.is_taken, self.tokens.refused
-        self.entrance = Entrance(lambda: self.runtime.machine.limits, self.guard.is_proxy)
+        self.admission = AdmissionControl(lambda: self.runtime.machine.limits, self.guard.is_proxy)
         self._minted = MintedTokens(None if data is None else data / FILE)
         learn(self._minted, self.tokens, self.guard)
         self.spaces = load_spaces(config.spaces, (data or self.run_dir) / "spaces", os.environ)
@@ -133,7 +133,7 @@ class Service:
         self._recorder: Recorder | None = None
         self._listeners: list[HttpListener] = []
         self.skills: list[SkillWorker] = []
-        self.control = ControlListener(self.runtime, self.tokens, self.guard, self.entrance)
+        self.control = ControlListener(self.runtime, self.tokens, self.guard, self.admission)
         self.endpoints: Endpoints | None = None
         self._advertising: Advertisement | None = None
         self._looking: asyncio.Future[Any] | None = None
@@ -196,10 +196,10 @@ class Service:
                 relay=self.relay,
                 archive=archive,
                 turns=self.scheduler.turns,
-                entrance=self.entrance,
+                admission=self.admission,
                 tokens_refused=self.tokens.refusals,
             ),
-            entrance=self.entrance,
+            admission=self.admission,
             replays=replays,
             staging=Staging(runtime, self.hosted.spaces),
             journal=JournalReads(archive),

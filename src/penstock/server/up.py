@@ -16,9 +16,9 @@ from penstock.journal.segments import DamageError
 from penstock.server.assembly import Endpoints, Service
 from penstock.server.config.cross_checks import relay_errors
 from penstock.server.config.load import Config, ConfigError, load
+from penstock.server.engine.admission import raise_descriptor_limit
 from penstock.server.engine.child_supervisor import ChildSupervisor
-from penstock.server.engine.entrance import raise_descriptor_limit
-from penstock.server.engine.heap import Heap
+from penstock.server.engine.process_memory import MemoryTrimmer
 from penstock.server.journal.lifecycle import LockedError
 from penstock.server.logging import logs
 from penstock.server.open_cell import version
@@ -131,7 +131,7 @@ def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, hints: 
 
 async def _trimmed(work: Coroutine[Any, Any, int]) -> int:
     """Run a server and return its free memory to the system meanwhile."""
-    trimming = asyncio.get_running_loop().create_task(Heap().run())
+    trimming = asyncio.get_running_loop().create_task(MemoryTrimmer().run())
     try:
         return await work
     finally:

@@ -101,7 +101,7 @@ class HttpHandler(Protocol):
     def body_max(self) -> int:
         """Bytes of the largest body."""
 
-    def arrive(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
+    def admit(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
         """Accept a connection, or refuse it with this answer; `close` ends it at once."""
 
     def note_unread(self, reader: UnreadBytes, size: int) -> None:
@@ -128,13 +128,13 @@ class _Handler(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         wire = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
         peer = transport.get_extra_info("peername")
-        arrived = self.handler.arrive(peer[0] if isinstance(peer, tuple) else "", wire.abort)
+        admitted = self.handler.admit(peer[0] if isinstance(peer, tuple) else "", wire.abort)
         super().connection_made(transport)
-        if isinstance(arrived, Reply):
-            wire.write(head_of(arrived) + arrived.body)
+        if isinstance(admitted, Reply):
+            wire.write(head_of(admitted) + admitted.body)
             wire.close()
             return
-        self.admission = arrived
+        self.admission = admitted
         self._patience = asyncio.get_running_loop().call_later(HEAD_TIMEOUT_S, transport.close)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -324,9 +324,9 @@ class HttpListener:
         protocol = request.protocol
         assert isinstance(protocol, _Handler)
         protocol.endpoint = endpoint
-        if plan.stranger_max is not None and endpoint is not None:
-            over = bytes(plan.stranger_max + 1)  # the endpoint refuses a message of this size
-            protocol.narrow(plan.stranger_max, lambda: endpoint.received(over))
+        if plan.unauthenticated_max is not None and endpoint is not None:
+            over = bytes(plan.unauthenticated_max + 1)  # the endpoint refuses a message of this size
+            protocol.narrow(plan.unauthenticated_max, lambda: endpoint.received(over))
         try:
             await self._carry(ws, wire, endpoint, plan)
         finally:

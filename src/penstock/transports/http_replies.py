@@ -20,7 +20,7 @@ class Upgrade(ABC):
     """Whether the messages of a turn may share a frame."""
     subprotocol: str | None = None
     message_max: int
-    stranger_max: int | None = None
+    unauthenticated_max: int | None = None
     """Bytes that are read before the exchange is `known`; None when it is."""
     wants_pongs = False
     """Whether the endpoint is a `PongListener`."""

@@ -15,7 +15,7 @@ import zmq
 from nacl.signing import SigningKey
 
 from penstock.core.relay.bounds import MIB, RelayLimits
-from penstock.server.relay.memory_guard import CALM_US, MemoryGuard, resident_bytes, return_free_memory
+from penstock.server.relay.memory_guard import CALM_US, MemoryGuard
 from penstock.server.relay.process import EXIT_MEMORY
 from penstock.server.relay.reports import RelayReady, RelayTotals, decode
 from tests.integration import token_peers as peers
@@ -137,12 +137,3 @@ def test_a_second_excess_within_the_calm_is_an_end() -> None:
     assert [guard.check(0), guard.check(1), guard.check(CALM_US)] == ["reopen", "end", "reopen"]
     assert guard.reopened == 2
     assert MemoryGuard().check(0) == "continue"
-
-
-def test_free_memory_is_returned() -> None:
-    before = resident_bytes()
-    pieces = [b"x" * 100_000 + bytes((number % 256,)) for number in range(1_000)]
-    assert resident_bytes() > before + 40_000_000
-    del pieces
-    return_free_memory()
-    assert resident_bytes() < before + 40_000_000

@@ -188,7 +188,7 @@ def _existing(place: Path) -> Path:
 
 def _descriptors(config: Config | None, endpoints: ServerEndpoints) -> Iterator[CheckResult]:
     """Whether the limit of open files, of the running server or here, allows as many connections as the config."""
-    from penstock.server.engine.entrance import connections_of, descriptor_limit
+    from penstock.server.engine.admission import connections_of, descriptor_limit
 
     if config is None:
         return

@@ -10,8 +10,8 @@ from penstock.dialects.courier.sessions.control.lines import error_line
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.server.auth.tokens import UNIX_PEER, Guard, TokenStore
 from penstock.server.courier.frame_recorder import Recorder, open_control
+from penstock.server.engine.admission import AdmissionControl
 from penstock.server.engine.connections import Connection
-from penstock.server.engine.entrance import Entrance
 from penstock.server.engine.runtime import Runtime
 from penstock.server.files.addresses import Control, HostPort, is_loopback
 from penstock.server.logging import logs
@@ -22,11 +22,11 @@ from penstock.transports.transport import ByteStreamTransport
 class ControlListener:
     """Accepts Control v1 connections."""
 
-    def __init__(self, runtime: Runtime, tokens: TokenStore, guard: Guard, entrance: Entrance) -> None:
+    def __init__(self, runtime: Runtime, tokens: TokenStore, guard: Guard, admission: AdmissionControl) -> None:
         self._runtime = runtime
         self._tokens = tokens
         self._guard = guard
-        self._entrance = entrance
+        self._admission = admission
         self.recorder: Recorder | None = None
         self._server: asyncio.Server | None = None
 
@@ -50,11 +50,11 @@ class ControlListener:
 
     def _accept(self, wire: ByteStreamTransport, peer: str, local_bind: bool) -> Connection | None:
         """A control connection: anonymous where that is allowed, else waiting for a token."""
-        arrived = self._entrance.arrive(peer, wire.abort)
-        if isinstance(arrived, Refusal):
-            wire.send([error_line(None, arrived)])
+        admitted = self._admission.admit(peer, wire.abort)
+        if isinstance(admitted, Refusal):
+            wire.send([error_line(None, admitted)])
             return None
-        wire.admission = arrived
+        wire.admission = admitted
         principal = self._tokens.resolve(None)
         if principal is not None and self._guard.check_peer(peer, local_bind) is not None:
             principal = None

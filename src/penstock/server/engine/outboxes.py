@@ -4,7 +4,7 @@ Readers are connections that do not read, participants that poll, and large HTTP
 turn. A peer may read without an event, so a size is an estimate from above: all are measured again before a reader is cut off.
 Bytes that readers share count for each of them.
 A party is a token, or an address without one. The party that holds most loses its largest reader, so many small readers do not make
-another party's the largest. Strangers go before tokens, because they may come from many addresses.
+another party's the largest. Unauthenticated parties go before tokens, because they may come from many addresses.
 """
 # size: one ledger.
 

@@ -91,7 +91,7 @@ class HealthMonitor:
         return health.doors_finding(
             len(runtime.peers.all()),
             is_draining=runtime.commit_log.draining,
-            is_full=services.entrance.open >= services.entrance.room,
+            is_full=services.admission.open >= services.admission.room,
             slow=f"{lasting[0]} holds {slow[lasting[0]]} bytes unread; {len(lasting)} in all" if lasting else None,
             failure=max(failures, default=None),
         )

@@ -51,9 +51,9 @@ class HttpEndpoint:
     def body_max(self) -> int:
         return max(self._runtime.machine.limits.frame_max, self._spaces.body_max)
 
-    def arrive(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
-        arrived = self._services.entrance.arrive(peer, close)
-        return error_reply(arrived) if isinstance(arrived, Refusal) else arrived
+    def admit(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
+        admitted = self._services.admission.admit(peer, close)
+        return error_reply(admitted) if isinstance(admitted, Refusal) else admitted
 
     def note_unread(self, reader: UnreadBytes, size: int) -> None:
         self._runtime.peers.outboxes.note(reader, size)

@@ -19,7 +19,7 @@ from penstock.server.auth.tokens import Guard, TokenStore
 from penstock.server.config.load import Config
 from penstock.server.courier.frame_recorder import Recorder
 from penstock.server.courier.stage_store import Staging
-from penstock.server.engine.entrance import Entrance
+from penstock.server.engine.admission import AdmissionControl
 from penstock.server.engine.runtime import Runtime
 from penstock.server.http.console import Console
 from penstock.server.http.health import HealthMonitor
@@ -40,7 +40,7 @@ class HttpServices(msgspec.Struct, kw_only=True, eq=False):
     runtime: Runtime
     tokens: TokenStore
     guard: Guard
-    entrance: Entrance
+    admission: AdmissionControl
     exporter: Exporter
     replays: Replays
     staging: Staging

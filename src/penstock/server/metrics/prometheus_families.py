@@ -33,7 +33,7 @@ from penstock.server.engine.schedulers import TURN_BOUNDS, TurnTimes
 from penstock.server.metrics import metric_names
 
 if TYPE_CHECKING:
-    from penstock.server.engine.entrance import Entrance
+    from penstock.server.engine.admission import AdmissionControl
     from penstock.server.http.idempotency import Replays
     from penstock.server.journal.lifecycle import JournalLifecycle
     from penstock.server.relay.supervisor import RelaySupervisor
@@ -63,7 +63,7 @@ class Exporter(msgspec.Struct, eq=False):
     relay: RelaySupervisor | None = None
     archive: JournalLifecycle | None = None
     turns: TurnTimes | None = None
-    entrance: Entrance | None = None
+    admission: AdmissionControl | None = None
     tokens_refused: Mapping[str, int] = {}
 
     def scrape(self, principal: Principal, *, per_stream: bool | None = None) -> Scrape:
@@ -120,7 +120,7 @@ class Exporter(msgspec.Struct, eq=False):
         if isinstance(machine.schemas, Registry):
             values["penstock_schema_warned"] = machine.schemas.warned
             values["penstock_schema_refused"] = machine.schemas.refused
-        refused = {} if self.entrance is None else self.entrance.refused
+        refused = {} if self.admission is None else self.admission.refused
         doors = labelled(refused.items(), {"connections_refused": lambda count: count})
         return (
             metric_names.families(values)

@@ -4,13 +4,14 @@ Messages that wait inside libzmq have a bound by count, not by bytes: of publish
 that do not read. Disconnecting a peer drops them. Publishers and readers reconnect, register, send again and resume on their own. The
 server restarts a relay that ends, with its registrations.
 """
+# size: one decision; the sockets are closed in `service.py`
 
 from __future__ import annotations
 
-import ctypes
-import os
 import sys
 from typing import Literal, TypeAlias
+
+from penstock.server.engine.process_memory import resident_bytes, return_free_memory
 
 CALM_US = 5_000_000
 """How long the memory must stay under the bound after a reopening; otherwise the process ends."""
@@ -45,20 +46,3 @@ class MemoryGuard:
         self._until_us = now_us + CALM_US
         self.reopened += 1
         return "reopen"
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process; 0 where the system does not report it."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
-
-
-def return_free_memory() -> None:
-    """Return free memory to the system, where the allocator can."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        pass  # an allocator of another kind

@@ -33,7 +33,8 @@ from penstock.dialects.streamservice.wire import (
     mark_of,
     peek,
 )
-from penstock.server.relay.memory_guard import FREE_MAX, MemoryGuard, return_free_memory
+from penstock.server.engine.process_memory import return_free_memory
+from penstock.server.relay.memory_guard import FREE_MAX, MemoryGuard
 from penstock.server.relay.reports import RelayReady, RelayStopped, TopicRegistered
 from penstock.server.relay.stats import Report, TopicStats
 from penstock.server.relay.subscriptions import BURST, SPARE, RelaySettings, SubscriberSocket

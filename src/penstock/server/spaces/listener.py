@@ -55,7 +55,7 @@ class SpaceUpgrade(Upgrade):
         self._token = _token(exchange, query)
         self._space = query.get("space")
         self._id = query.get("participant") or query.get("participantId")
-        self.stranger_max = None if self._is_known() else spaces.limits.join_bytes_max
+        self.unauthenticated_max = None if self._is_known() else spaces.limits.join_bytes_max
 
     def _is_known(self) -> bool:
         """Whether the token of the request is that of a participant: only then a message may be large at once."""
@@ -70,7 +70,7 @@ class SpaceUpgrade(Upgrade):
         wire.show_progress()  # see `stream_waits.py`
         session = MewSession(self._spaces, token=self._token, space=self._space, participant=self._id)
         session.identified = self._exchange.known
-        session.is_known = self.stranger_max is None
+        session.is_known = self.unauthenticated_max is None
         connection = self._spaces.open(wire, session, self._peer, UNAUTHENTICATED)
         if isinstance(connection, Refusal):
             now = self._spaces.runtime.scheduler.now()

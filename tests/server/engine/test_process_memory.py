@@ -5,24 +5,26 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from penstock.server.engine.process_memory import resident_bytes, return_free_memory
+
 PROGRAM = """
 import asyncio
-from penstock.server.engine import heap
+from penstock.server.engine import process_memory as memory
 
-heap.LARGE, heap.TRIM_S = 0, 0.01
+memory.LARGE, memory.TRIM_S = 0, 0.01
 
 async def main():
-    trimmer = heap.Heap()
+    trimmer = memory.MemoryTrimmer()
     kept = [b"%d" % n * 200 for n in range(100_000)]
-    full = heap.resident_bytes()
+    full = memory.resident_bytes()
     kept = kept[::500]
-    held = heap.resident_bytes()
+    held = memory.resident_bytes()
     task = asyncio.ensure_future(trimmer.run())
     deadline = asyncio.get_running_loop().time() + 10
-    while heap.resident_bytes() > held - 20_000_000 and asyncio.get_running_loop().time() < deadline:
+    while memory.resident_bytes() > held - 20_000_000 and asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(0.01)
     task.cancel()
-    print(full, held, heap.resident_bytes())
+    print(full, held, memory.resident_bytes())
 
 asyncio.run(main())
 """
@@ -33,3 +35,12 @@ def test_free_pages_between_used_ones_are_released() -> None:
     full, held, released = map(int, ran.stdout.split())
     assert full > 60_000_000
     assert released < held - 20_000_000, (full, held, released)
+
+
+def test_free_memory_is_returned() -> None:
+    before = resident_bytes()
+    pieces = [b"x" * 100_000 + bytes((number % 256,)) for number in range(1_000)]
+    assert resident_bytes() > before + 40_000_000
+    del pieces
+    return_free_memory()
+    assert resident_bytes() < before + 40_000_000

@@ -55,31 +55,31 @@ def connections_of(limit: int) -> int:
     return max(limit - RESERVED - LOCAL - CLOSING, LEAST)
 
 
-class Arrival(msgspec.Struct, eq=False):
+class AdmittedConnection(msgspec.Struct, eq=False):
     """A connection that was accepted."""
 
-    _entrance: Entrance
+    _admission: AdmissionControl
     address: str
     close: Callable[[], None]
 
     def known(self) -> None:
         """The peer is authenticated, or may do without."""
-        self._entrance.forget(self)
+        self._admission.forget(self)
 
     def left(self) -> None:
-        self._entrance.forget(self)
-        self._entrance.open -= 1
+        self._admission.forget(self)
+        self._admission.open -= 1
 
 
-class Entrance:
+class AdmissionControl:
     """The connections of all listeners."""
 
     def __init__(self, limits: Callable[[], Limits], is_proxy: Callable[[str], bool]) -> None:
         self._limits = limits
         self._is_proxy = is_proxy
-        self._strangers: dict[Arrival, None] = {}
+        self._unauthenticated: dict[AdmittedConnection, None] = {}
         """Unauthenticated ones, the oldest first."""
-        self._by_address: dict[str, dict[Arrival, None]] = {}
+        self._by_address: dict[str, dict[AdmittedConnection, None]] = {}
         """The same by address."""
         self._logged_s = 0.0
         self.room = connections_of(descriptor_limit())
@@ -90,7 +90,7 @@ class Entrance:
             note = "`penstock doctor` says how to raise the limit of open files"
             logs.event("descriptors.few", connections=self.room, links_max=limits().links_max, note=note)
 
-    def arrive(self, peer: str, close: Callable[[], None]) -> Arrival | Refusal:
+    def admit(self, peer: str, close: Callable[[], None]) -> AdmittedConnection | Refusal:
         """Accept a connection, or say why not; `close` ends it at once."""
         address = payer_address(peer)
         here, is_proxy = self._by_address.get(address, {}), is_ip(peer) and self._is_proxy(peer)
@@ -101,32 +101,32 @@ class Entrance:
             self._evict(next(iter(here)), "address", f"{why}, so the oldest made room for another")
         if above >= 0 and not (above < CLOSING and (is_full or self._make_room())):
             return self._refuse("descriptors", f"{self.open} connections leave no descriptor for another one")
-        arrival = Arrival(self, address, close)
+        connection = AdmittedConnection(self, address, close)
         self.open += 1
-        self._strangers[arrival] = None
-        self._by_address.setdefault(address, {})[arrival] = None
-        return arrival
+        self._unauthenticated[connection] = None
+        self._by_address.setdefault(address, {})[connection] = None
+        return connection
 
-    def forget(self, arrival: Arrival) -> None:
+    def forget(self, connection: AdmittedConnection) -> None:
         """It no longer counts as unauthenticated."""
-        if self._strangers.pop(arrival, self) is self:
+        if self._unauthenticated.pop(connection, self) is self:
             return
-        del self._by_address[arrival.address][arrival]
-        if not self._by_address[arrival.address]:
-            del self._by_address[arrival.address]
+        del self._by_address[connection.address][connection]
+        if not self._by_address[connection.address]:
+            del self._by_address[connection.address]
 
     def _make_room(self) -> bool:
-        oldest = next(iter(self._strangers), None)
+        oldest = next(iter(self._unauthenticated), None)
         if oldest is None:
             return False
         why = f"a connection of `{oldest.address}` was not authenticated and made room for another"
         self._evict(oldest, "evicted", why)
         return True
 
-    def _evict(self, arrival: Arrival, reason: str, message: str) -> None:
+    def _evict(self, connection: AdmittedConnection, reason: str, message: str) -> None:
         self._refuse(reason, message)
-        self.forget(arrival)
-        arrival.close()
+        self.forget(connection)
+        connection.close()
 
     def _refuse(self, reason: str, message: str) -> Refusal:
         self.refused[reason] += 1
