@@ -158,7 +158,7 @@ def test_two_sealers_at_once_do_what_one_does(tmp_path: Path) -> None:
 EXPECTED = [(n, f"e{n}") for n in range(10)]
 
 
-@pytest.mark.parametrize("moment", ["segments", "read_watermark", "fitted"])
+@pytest.mark.parametrize("moment", ["segments", "settled_watermark", "fitted"])
 @pytest.mark.parametrize("turn", range(4))
 def test_the_sealer_may_come_at_any_moment_of_a_read(
     sealed: Path, monkeypatch: pytest.MonkeyPatch, moment: str, turn: int

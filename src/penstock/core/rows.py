@@ -39,6 +39,9 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     body: bytes | None = None
 
 
+_ENTRY_COLUMNS = tuple(name for name in Entry.__struct_fields__ if name != "fresh")
+
+
 def row_of(fact: Fact) -> Row:
     """The row of a fact. Reads only what never changes, so it may run later and elsewhere."""
     if isinstance(fact, Record):
@@ -57,22 +60,7 @@ def row_of(fact: Fact) -> Row:
     if isinstance(fact, Note):
         return Row(door=fact.door, event=fact.event, channel=fact.channel or "", seq=fact.seq or 0, meta=fact.meta)
     if isinstance(fact, Entry):
-        return Row(
-            door=fact.door,
-            event=fact.event,
-            channel=fact.channel,
-            seq=fact.seq,
-            id=fact.id,
-            kind=fact.kind,
-            sender=fact.sender,
-            peer=fact.peer,
-            corr=fact.corr,
-            size=fact.size,
-            recipients=fact.recipients,
-            reason=fact.reason,
-            meta=fact.meta,
-            body=fact.body,
-        )
+        return Row(**{name: getattr(fact, name) for name in _ENTRY_COLUMNS})
     if isinstance(fact, Applied | Ruled):
         return Row(door="server", event=fact.event, meta=fact.meta)
     record = fact.record

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from penstock.journal.delta_log import DeltaLog
 from penstock.journal.disk import RealDisk
-from penstock.journal.named_readers import PREFIX as READER_PREFIX
-from penstock.journal.named_readers import Reader
+from penstock.journal.named_readers import Reader, reader_files
 from penstock.journal.open_and_repair import (
     LIVE_PREFIX,
     SUFFIX,
@@ -30,14 +29,13 @@ from penstock.journal.open_and_repair import (
     read_live,
     read_watermark,
     segments,
+    settled_watermark,
 )
 from penstock.journal.parquet_table import FILE_SCHEMA, DataFile, EventsTable
 from penstock.journal.segments import KIND_LOG, SHARD, DamageError, Scan
 
 FINDINGS_MAX = 1000
 """Findings that are listed; further ones are dropped."""
-WATERMARK_TRIES = 100
-"""The watermark is written in place, so a read may see it half written, but not this often."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -114,7 +112,7 @@ def audit(data: Path, progress: Progress | None = None) -> Audit:
         report.find("journal.json", "there is none: this is not the directory of a journal")
         return report
     report.journal, report.epoch = identity.id, identity.epoch
-    mark = next((mark for _ in range(WATERMARK_TRIES) if (mark := read_watermark(disk)) is not None), None)
+    mark = settled_watermark(disk)
     if mark is None:
         report.find("watermark", "it is missing or its checksum is wrong")
     found = segments(disk)
@@ -324,11 +322,10 @@ def _live(disk: RealDisk, found: list[Segment], report: Audit, journal: str) -> 
 
 
 def _readers(disk: RealDisk, report: Audit) -> None:
-    for name in disk.names():
-        if name.startswith(READER_PREFIX) and name.endswith(".json"):
-            try:
-                msgspec.json.decode(disk.read(name), type=Reader)
-            except msgspec.DecodeError as error:
-                report.find(name, f"is not a reader's file: {error}")
-            except FileNotFoundError:
-                continue
+    for name in reader_files(disk):
+        try:
+            msgspec.json.decode(disk.read(name), type=Reader)
+        except msgspec.DecodeError as error:
+            report.find(name, f"is not a reader's file: {error}")
+        except FileNotFoundError:
+            continue

@@ -34,12 +34,15 @@ def name_problem(name: str) -> str | None:
     return None
 
 
+def reader_files(disk: Disk) -> list[str]:
+    """The names of the readers' files."""
+    return [name for name in disk.names() if name.startswith(PREFIX) and name.endswith(SUFFIX)]
+
+
 def list_readers(disk: Disk) -> list[Reader]:
     """All readers. A damaged file, or one that is being replaced, holds nothing back."""
     found = []
-    for file in disk.names():
-        if not (file.startswith(PREFIX) and file.endswith(SUFFIX)):
-            continue
+    for file in reader_files(disk):
         try:
             found.append(msgspec.json.decode(disk.read(file), type=Reader))
         except (msgspec.DecodeError, FileNotFoundError):

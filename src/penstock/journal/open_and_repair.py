@@ -77,6 +77,15 @@ def read_watermark(disk: Disk) -> tuple[int, int] | None:
     return offset, epoch
 
 
+WATERMARK_TRIES = 100
+"""The watermark is written in place, so a read may see it half written, but not this often."""
+
+
+def settled_watermark(disk: Disk) -> tuple[int, int] | None:
+    """The watermark, also while a server writes it; None if there is none or its checksum is wrong."""
+    return next((mark for _ in range(WATERMARK_TRIES) if (mark := read_watermark(disk)) is not None), None)
+
+
 class Segment(msgspec.Struct, frozen=True):
     """A log segment and its range of offsets."""
 

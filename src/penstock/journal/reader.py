@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.journal.columns import fitted
 from penstock.journal.disk import RealDisk
-from penstock.journal.open_and_repair import Identity, read_identity, read_watermark, segments
+from penstock.journal.open_and_repair import Identity, read_identity, segments, settled_watermark
 from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, EventsTable
 from penstock.journal.sealed_reader import Part, SealedRows, SealedView
 from penstock.journal.segments import SHARD, IndexedSegment
@@ -96,10 +96,9 @@ class JournalReader:
         return Bounds(identity.id, SHARD, epoch, first, view.end, end), view
 
     def _watermark(self) -> tuple[int, int]:
-        for _ in range(RACES_MAX):
-            mark = read_watermark(self._disk)
-            if mark is not None:
-                return mark
+        mark = settled_watermark(self._disk)
+        if mark is not None:
+            return mark
         raise JournalError(f"`{self._journal}` has no watermark; start a server on it to repair it")
 
     def seams(self) -> list[int]:

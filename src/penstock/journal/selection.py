@@ -25,7 +25,8 @@ class ColumnRange(msgspec.Struct, frozen=True):
     has_nulls: bool
 
 
-_BOUND = ("door", "event", "channel", "kind", "sender", "id", "corr")
+BOUND = ("door", "event", "channel", "kind", "sender", "id", "corr")
+"""Columns that a selection may bind to values."""
 Ranges = Callable[[str], ColumnRange | None]
 """The range of a column by its name, or None where nothing is known of it."""
 
@@ -52,7 +53,7 @@ class Selection(msgspec.Struct, frozen=True):
     @property
     def bounds(self) -> list[tuple[str, tuple[str, ...]]]:
         """The columns that are bound to values, with these."""
-        return [(name, values) for name in _BOUND if (values := getattr(self, f"{name}s"))]
+        return [(name, values) for name in BOUND if (values := getattr(self, f"{name}s"))]
 
     @property
     def columns(self) -> list[str]:

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from penstock.core.errors import Refusal
+from penstock.dialects.courier.operations.queries import PeekRequest
 from penstock.dialects.courier.sessions.pull import PullRequest
 from penstock.server.http import routes
-from penstock.server.http.queue_routes import PeekQuery
 from penstock.server.http.request import AnyQuery, NoQuery, Request, error_reply, parse_body, parse_query
 
 
 def test_a_query_is_read_as_its_type_without_the_token() -> None:
-    query = parse_query({"stream": "q", "max": "3", "access_token": "t"}, PeekQuery)
-    assert query == PeekQuery("q", max=3)
+    query = parse_query({"stream": "q", "max": "3", "access_token": "t"}, PeekRequest)
+    assert query == PeekRequest("q", max=3)
     assert parse_query({}, NoQuery) == NoQuery()
     assert parse_query({"access_token": "t"}, NoQuery) == NoQuery()
     assert isinstance(parse_query({"x": "1"}, AnyQuery), AnyQuery)
@@ -24,7 +24,7 @@ def test_a_query_is_read_as_its_type_without_the_token() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"stream": "q", "more": "1"}, {"stream": "q", "max": "many"}])
 def test_a_query_that_does_not_fit_is_refused(given: dict[str, str]) -> None:
-    refusal = parse_query(given, PeekQuery)
+    refusal = parse_query(given, PeekRequest)
     assert isinstance(refusal, Refusal) and refusal.code == "InvalidRequest"
 
 

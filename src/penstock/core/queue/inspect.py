@@ -65,24 +65,8 @@ def metrics(state: QueueState, now: Now, channel: Channel) -> Row:
 
 
 def _named(count: Counters, depth: int, leased: int, delayed: int) -> Row:
-    return {
-        "q.in": count.in_,
-        "q.out": count.out,
-        "q.ack": count.ack,
-        "q.nack": count.nack,
-        "q.re": count.re,
-        "q.release": count.release,
-        "q.timeout": count.timeout,
-        "q.dup": count.dup,
-        "q.drop": count.drop,
-        "q.dead": count.dead,
-        "q.purged": count.purged,
-        "q.moved": count.moved,
-        "q.reject": count.reject,
-        "q.depth": depth,
-        "q.if": leased,
-        "q.delayed": delayed,
-    }
+    counters = {f"q.{name}": value for name, value in msgspec.to_builtins(count).items()}
+    return counters | {"q.depth": depth, "q.if": leased, "q.delayed": delayed}
 
 
 def overview(state: QueueState, channels: Iterable[Channel], *, asleep: Iterable[Counters] = ()) -> Row:

@@ -21,7 +21,7 @@ from penstock.core.queue.counters import Counters
 from penstock.core.queue.state import Dormant, QueueState
 from penstock.core.queue.views import LATEST, is_inbox
 from penstock.core.records import DELAYED, PENDING, READY, Applied, Note, Record, Ruled, shared
-from penstock.core.rows import Row
+from penstock.core.rows import Row, row_of
 
 _OUTCOMES = {
     "ack": ("ack", "acked"),
@@ -171,7 +171,7 @@ def snapshot(state: QueueState, now: Now) -> Iterator[Row]:
         yield from _window(name, channel.settled, now)
         for record in channel.live.values():
             if record.offset >= 0:
-                yield _live_row(name, record)
+                yield _live_row(record)
     for entry in state.views.latest.rows.values():
         yield Row(event="view", channel=entry.addr, kind=LATEST, body=entry.data)
 
@@ -183,7 +183,7 @@ def _window(name: str, settled: dict[str, Seen], now: Now) -> Iterator[Row]:
         yield Row(recorded_at=at, event="seen", channel=name, seq=seen.seq, id=id_, reason=seen.outcome, meta=check)
 
 
-def _live_row(name: str, record: Record) -> Row:
+def _live_row(record: Record) -> Row:
     meta = _Meta(
         record.due_wall_us,
         fate=record.fate,
@@ -193,20 +193,14 @@ def _live_row(name: str, record: Record) -> Row:
         error=record.error,
         check=record.check,
     )
-    return Row(
+    return replace(
+        row_of(record),
         offset=record.offset,
         recorded_at=record.arrived_wall_us,
-        event="enqueue",
-        channel=name,
-        seq=record.seq,
-        id=record.id,
-        kind=record.kind,
-        sender=record.sender,
-        corr=record.corr,
         attempt=record.attempt,
+        size=None,
         first_at=record.first_wall_us or None,
         meta=None if meta == _NOTHING else msgspec.json.encode(meta).decode(),
-        body=record.body,
     )
 
 

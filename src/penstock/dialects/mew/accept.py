@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 
@@ -165,20 +166,16 @@ def _revoke(
         meta["capabilities"] = capabilities
     else:
         return MewRefusal("invalid_request", "`payload.grant_id` or `payload.capabilities` says what to take back")
-    entry = Entry(
-        DOOR,
-        "revoke",
-        space.id,
-        id=envelope.id,
-        kind=envelope.kind,
-        sender=sender.id,
-        peer=party,
-        reason=envelope.text("reason"),
-        meta=_encode(meta).decode(),
-        fresh=False,
-    )
+    about = {"peer": party, "reason": envelope.text("reason"), "meta": _encode(meta).decode()}
+    entry = _withdrawal(space, "revoke", sender, envelope, **about)
     space.relay(sender, envelope, done, (entry,), lambda now: _update(space, now, party))
     return None
+
+
+def _withdrawal(space: SpaceMachine, event: str, sender: Participant, envelope: Envelope, **columns: Any) -> Entry:
+    """The fact that a party has less than before; a journal short of space accepts it."""
+    columns |= {"id": envelope.id, "kind": envelope.kind, "sender": sender.id}
+    return Entry(DOOR, event, space.id, **columns, fresh=False)
 
 
 def _party(space: SpaceMachine, envelope: Envelope, field: str) -> str | MewRefusal:
@@ -294,17 +291,7 @@ def _kick(
     if party == OPERATOR or (known is not None and known.is_pipeline):
         return MewRefusal("invalid_operation", f"`{party}` belongs to the server itself", status=400)
     reason = envelope.text("reason") or ""
-    entry = Entry(
-        DOOR,
-        "kick",
-        space.id,
-        id=envelope.id,
-        kind=envelope.kind,
-        sender=sender.id,
-        peer=party,
-        reason=reason,
-        fresh=False,
-    )
+    entry = _withdrawal(space, "kick", sender, envelope, peer=party, reason=reason)
 
     def evict(now: Now) -> None:
         fault = MewRefusal("kicked", f"`{sender.id}` kicked you from the space" + (f": {reason}" if reason else ""))

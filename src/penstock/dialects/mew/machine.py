@@ -206,6 +206,11 @@ class SpaceMachine:
     def shown(self, participant: Participant) -> dict[str, Any]:
         return {"id": participant.id, "capabilities": self.rights(participant.party).all}
 
+    def counts(self) -> dict[str, int]:
+        """What the space did since the start."""
+        names = ("envelopes", "refused", "slow_cut", "targets_removed")
+        return {name: getattr(self, name) for name in names} | self.router.counts()
+
     @property
     def audience(self) -> int:
         """How many participants would receive an envelope now."""

@@ -230,6 +230,11 @@ def grant_entry(
     return Entry(DOOR, "grant", space, id=id_, kind=kind, sender=by, peer=peer, reason=reason, meta=meta)
 
 
+def stream_entry(space: str, stream: OpenStream, event: str, **columns: Any) -> Entry:
+    """A fact about a stream."""
+    return Entry(DOOR, event, f"{space}/{stream.id}", stream.no, **columns)
+
+
 def open_entry(space: str, stream: OpenStream, body: bytes, recipients: int) -> Entry:
     """The fact of an open stream."""
     route = stream.route
@@ -246,11 +251,10 @@ def open_entry(space: str, stream: OpenStream, body: bytes, recipients: int) -> 
         route.seq,
         stream.aliases,
     )
-    return Entry(
-        DOOR,
+    return stream_entry(
+        space,
+        stream,
         "stream_open",
-        f"{space}/{stream.id}",
-        stream.no,
         id=stream.request_id,
         kind="stream/open",
         sender=route.owner,

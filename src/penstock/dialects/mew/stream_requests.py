@@ -19,7 +19,7 @@ from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
 from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.participants import Answer, Done, Participant, accepted
 from penstock.dialects.mew.settings import Keep, Overflow
-from penstock.dialects.mew.state import DOOR, OpenStream, open_entry
+from penstock.dialects.mew.state import OpenStream, open_entry, stream_entry
 
 OVERFLOWS = ("drop-oldest", "wait", "disconnect")
 RECONFIGURED = "reconfigured"
@@ -218,16 +218,8 @@ def close(
 ) -> None:
     """Close a stream. Without an envelope of a participant, the gateway sends its own `stream/close`."""
     id_ = None if said is None else said.id
-    entry = Entry(
-        DOOR,
-        "stream_close",
-        f"{space.id}/{stream.id}",
-        stream.no,
-        id=id_,
-        kind="stream/close",
-        sender=by,
-        reason=reason,
-        fresh=False,
+    entry = stream_entry(
+        space.id, stream, "stream_close", id=id_, kind="stream/close", sender=by, reason=reason, fresh=False
     )
     data = None if said is None else said.encode()
     entries = [entry]

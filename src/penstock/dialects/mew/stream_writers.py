@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from penstock.core.clock import Now
-from penstock.core.records import Entry
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
 from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.participants import Answer, Done, Participant
-from penstock.dialects.mew.state import DOOR, OpenStream
+from penstock.dialects.mew.state import OpenStream, stream_entry
 from penstock.dialects.mew.stream_requests import check_owner_later, is_leaving, unauthorized
 
 _encode = msgspec.json.encode
@@ -69,20 +68,9 @@ def change(
     reason = envelope.text("reason")
     if verb.event == "grant" and (alias := space.aliases((other,))):
         meta["as"] = alias[other]
-    entry = Entry(
-        DOOR,
-        verb.event,
-        f"{space.id}/{stream.id}",
-        stream.no,
-        id=envelope.id,
-        kind=envelope.kind,
-        sender=owner,
-        peer=other,
-        corr=envelope.corr,
-        reason=reason,
-        meta=_encode(meta).decode(),
-        fresh=verb.event == "grant",
-    )
+    about = {"id": envelope.id, "kind": envelope.kind, "corr": envelope.corr, "reason": reason}
+    about |= {"sender": owner, "peer": other, "meta": _encode(meta).decode()}
+    entry = stream_entry(space.id, stream, verb.event, **about, fresh=verb.event == "grant")
 
     def announce(now: Now) -> Answer:
         writers = list(stream.route.writers)
@@ -141,19 +129,9 @@ def _check_presence(space: SpaceMachine, now: Now, stream: OpenStream, named: di
 
 def revoke_disconnected(space: SpaceMachine, stream: OpenStream, writer: str) -> None:
     """The gateway takes the right to write from a participant that left."""
-    reason = "disconnected"
-    entry = Entry(
-        DOOR,
-        "revoke",
-        f"{space.id}/{stream.id}",
-        stream.no,
-        kind="stream/revoke-write",
-        sender=GATEWAY,
-        peer=writer,
-        reason=reason,
-        meta=_encode({"grant": "write"}).decode(),
-        fresh=False,
-    )
+    reason, meta = "disconnected", _encode({"grant": "write"}).decode()
+    about = {"kind": "stream/revoke-write", "sender": GATEWAY, "peer": writer, "reason": reason, "meta": meta}
+    entry = stream_entry(space.id, stream, "revoke", **about, fresh=False)
 
     def announce(now: Now) -> None:
         if space.state.streams.get(stream.id) is not stream:  # closed during the commit

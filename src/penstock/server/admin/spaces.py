@@ -148,13 +148,7 @@ def describe_space(space: SpaceMachine) -> dict[str, Any]:
         ],
         "invited": list(space.state.invited),
         "kicked": list(space.state.kicked),
-        "counts": {
-            "envelopes": space.envelopes,
-            "refused": space.refused,
-            **space.router.counts(),
-            "slow_cut": space.slow_cut,
-            "targets_removed": space.targets_removed,
-        },
+        "counts": space.counts(),
     }
 
 

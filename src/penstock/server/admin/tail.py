@@ -23,7 +23,7 @@ from penstock.core.scopes import Principal
 from penstock.journal.columns import SCHEMA
 from penstock.journal.plain_values import TIMES, iso, json_or_text, records
 from penstock.journal.reader import Bounds, JournalReader, RangeGoneError
-from penstock.journal.selection import Selection
+from penstock.journal.selection import BOUND, Selection
 from penstock.server.admin.journal import NO_JOURNAL, Count, Offset, ThreadReader, Time, guarded
 from penstock.server.admin.reload import REVOKED
 from penstock.server.journal.lifecycle import JournalLifecycle
@@ -230,15 +230,7 @@ class _Walk:
         self._reader = reader
         self._query = query
         self._bounds = bounds
-        self._selection = Selection.of(
-            door=query.door,
-            channel=query.channel,
-            event=query.event,
-            kind=query.kind,
-            sender=query.sender,
-            id=query.id,
-            corr=query.corr,
-        )
+        self._selection = Selection.of(**{name: getattr(query, name) for name in BOUND})
         self._ends_at = time.monotonic() + SCAN_S
 
     def forward(self, first: int, missed: int) -> TailPage:

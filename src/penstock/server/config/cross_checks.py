@@ -13,11 +13,11 @@ from penstock.core import scopes
 from penstock.core.limits import Limits
 from penstock.core.names import AGENT_FORM, address_problem, is_agent, is_stream, stream_form
 from penstock.dialects.courier.triggers.config import Trigger, problems
-from penstock.ipc.pipeline import PipelineSection
+from penstock.ipc.pipeline import AnyAlertRule
 from penstock.server.config import sections
 from penstock.server.config.validation import FieldError, shorten
 from penstock.server.files.addresses import parse_alias, parse_control, parse_host_port, parse_network
-from penstock.server.files.yaml_tree import KeyPath
+from penstock.server.files.yaml_tree import KeyPath, show
 from penstock.transports.zeromq_endpoints import endpoint_problem
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
@@ -56,7 +56,7 @@ def cross_check(config: sections.Sections, unread: Container[str] = ()) -> Itera
         if name != "*" and not is_agent(name):
             yield ("tenants", name), f"expected {AGENT_FORM}, or `*` for all others"
     yield from _listen_errors(config.listen)
-    yield from _rule_errors(config.pipeline)
+    yield from _repeated_ids(("pipeline", "alerts", "rules"), config.pipeline.alerts.rules)
     to = config.pipeline.alerts.to
     if to is not None and (problem := address_problem(to)) is not None:
         yield ("pipeline", "alerts", "to"), problem.message
@@ -130,24 +130,19 @@ def _skill_errors(git: sections.GitSkill) -> Iterator[FieldError]:
 
 
 def _trigger_errors(triggers: tuple[Trigger, ...], limits: Limits) -> Iterator[FieldError]:
-    seen: dict[str, int] = {}
+    yield from _repeated_ids(("triggers",), triggers)
     for index, trigger in enumerate(triggers):
-        if trigger.id in seen:
-            yield ("triggers", index, "id"), f"`{trigger.id}` is also the id of triggers[{seen[trigger.id]}]"
-        seen.setdefault(trigger.id, index)
         for where, message in problems(trigger, limits):
             yield ("triggers", index, *where), message
     if len(triggers) > limits.rules_max:
         yield ("triggers",), f"has {len(triggers)} rules, but `limits.rules_max` is {limits.rules_max}"
 
 
-def _rule_errors(pipeline: PipelineSection) -> Iterator[FieldError]:
+def _repeated_ids(path: KeyPath, rules: Sequence[Trigger | AnyAlertRule]) -> Iterator[FieldError]:
     seen: dict[str, int] = {}
-    for index, rule in enumerate(pipeline.alerts.rules):
-        if rule.id in seen:
-            other = f"pipeline.alerts.rules[{seen[rule.id]}]"
-            yield ("pipeline", "alerts", "rules", index, "id"), f"`{rule.id}` is also the id of {other}"
-        seen.setdefault(rule.id, index)
+    for index, rule in enumerate(rules):
+        if (first := seen.setdefault(rule.id, index)) != index:
+            yield (*path, index, "id"), f"`{rule.id}` is also the id of {show((*path, first))}"
 
 
 def _auth_errors(auth: sections.AuthSection) -> Iterator[FieldError]:

@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TextIO, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 import msgspec
 
@@ -181,6 +181,14 @@ class RotatingFile:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def json_line(head: dict[str, Any], fields: dict[str, Any]) -> bytes:
+    """A line of JSON; a value without a JSON form must not end the thread."""
+    try:
+        return msgspec.json.encode(head | fields)
+    except (TypeError, ValueError, OverflowError) as error:
+        return msgspec.json.encode({**head, "unprintable": str(error)})
 
 
 class JsonLines(LineWriter[Item], ABC):

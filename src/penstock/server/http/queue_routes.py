@@ -22,20 +22,6 @@ from penstock.server.http.services import HttpServices
 from penstock.transports.http_replies import Reply, json_reply
 
 
-class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """The query of `/v1/peek`."""
-
-    stream: str
-    state: str = "ready"
-    max: int = 10
-
-
-class StreamQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """A query that only names a stream."""
-
-    stream: str
-
-
 class StageQuery(msgspec.Struct, forbid_unknown_fields=True):
     """The query of a staged part: parts of another `run` of the same batch are dropped."""
 

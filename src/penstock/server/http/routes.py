@@ -40,7 +40,7 @@ from penstock.server.engine.schedulers import in_steps
 from penstock.server.files.addresses import payer_address
 from penstock.server.http import answers, health, queue_routes, server_routes, sockets
 from penstock.server.http.console import NO_CONSOLE, ConsoleReply, Login
-from penstock.server.http.queue_routes import PeekQuery, StageQuery, StreamQuery, staged
+from penstock.server.http.queue_routes import StageQuery, staged
 from penstock.server.http.request import AnyQuery, Route
 from penstock.server.http.server_routes import MetricsQuery
 from penstock.server.metrics.history import HistoryQuery, HistoryReply
@@ -69,12 +69,12 @@ ROUTES = (
           body=redrive_and_purge.DropRequest, answer=answers.DROPPED, is_idempotent=True),
     Route("GET", "/v1/stats", "stats", "Figures of one stream",
           lambda s, r: queries.stats(s.machine, r.now, r.principal, r.query.stream),
-          query=StreamQuery, answer=answers.STATS),
+          query=redrive_and_purge.StreamRequest, answer=answers.STATS),
     Route("GET", "/v1/metrics", "metrics", "Figures and counters of every stream",
           server_routes.metrics, answer=answers.METRICS),
     Route("GET", "/v1/peek", "peek", "Look at envelopes without taking them",
           lambda s, r: queries.peek(s.machine, r.now, r.principal, r.query.stream, r.query.state, r.query.max),
-          query=PeekQuery, answer=answers.PEEKED),
+          query=queries.PeekRequest, answer=answers.PEEKED),
     Route("GET", "/v1/snapshot", "snapshot", "Rows of a view",
           lambda s, r: views.snapshot(s.machine, r.now, r.principal, r.query.view, r.query.addr),
           query=SnapshotQuery, answer=answers.VIEW_ROWS),

@@ -20,7 +20,7 @@ from penstock.core.commit_log import Batch
 from penstock.core.links import Consumer, Link
 from penstock.core.records import Applied, Fired, Record, Settle, is_fresh
 from penstock.server.config.sections import LogsSection
-from penstock.server.files.line_writer import JsonLines
+from penstock.server.files.line_writer import JsonLines, json_line
 
 WAITING_MAX = 200_000
 """Events waiting to be written: about 60 MiB."""
@@ -47,7 +47,6 @@ class _Payload(msgspec.Struct):
 
 
 _payload = msgspec.json.Decoder(_Payload)
-_encode = msgspec.json.encode
 
 
 def _ms(us: int) -> float:
@@ -183,11 +182,7 @@ class EventLog(JsonLines[Event]):
         body = fields.get("payload")
         if event == "enqueue" and isinstance(body, bytes):
             fields["payload"] = _payload.decode(body).payload
-        head = {"ts": self._stamp(wall_us), "event": event}
-        try:
-            return _encode(head | fields)
-        except (TypeError, ValueError, OverflowError) as error:  # a value without a JSON form must not end the thread
-            return _encode({**head, "unprintable": str(error)})
+        return json_line({"ts": self._stamp(wall_us), "event": event}, fields)
 
 
 def _fired(fact: Settle) -> Fields:

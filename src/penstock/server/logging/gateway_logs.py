@@ -24,7 +24,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.dialects.mew.envelopes import members_of, text_of
 from penstock.dialects.mew.participants import Decision
-from penstock.server.files.line_writer import JsonLines
+from penstock.server.files.line_writer import JsonLines, json_line
 
 HISTORY = "envelope-history.jsonl"
 DECISIONS = "capability-decisions.jsonl"
@@ -107,10 +107,8 @@ def _transport(kind: str) -> str:
 
 def _line_of(fields: dict[str, Any]) -> bytes:
     """The fields that have a value, in order."""
-    try:
-        return _encode({key: value for key, value in fields.items() if value is not None})
-    except (TypeError, ValueError, OverflowError) as error:  # a value without a JSON form must not end the thread
-        return _encode({"timestamp": fields["timestamp"], "event": fields["event"], "unprintable": str(error)})
+    head = {name: fields[name] for name in ("timestamp", "event")}
+    return json_line(head, {name: value for name, value in fields.items() if value is not None})
 
 
 class _EnvelopeEvent(NamedTuple):

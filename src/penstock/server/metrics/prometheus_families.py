@@ -239,11 +239,7 @@ def space_metrics(spaces: Spaces | None) -> list[Metric]:
                 "participants": len(space.present),
                 "streams": len(space.state.streams),
                 "pending_bytes": space.pending_bytes,
-                "envelopes": space.envelopes,
-                "refused": space.refused,
-                "slow_cut": space.slow_cut,
-                "targets_removed": space.targets_removed,
-                **space.router.counts(),
+                **space.counts(),
             },
         )
         for id_, space in spaces.spaces.items()

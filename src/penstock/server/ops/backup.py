@@ -35,7 +35,7 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.audit import Audit, audit
 from penstock.journal.delta_log import DeltaLog
 from penstock.journal.disk import RealDisk, sync_path
-from penstock.journal.named_readers import PREFIX as READER_PREFIX
+from penstock.journal.named_readers import reader_files
 from penstock.journal.open_and_repair import (
     IDENTITY,
     LIVE_PREFIX,
@@ -48,6 +48,7 @@ from penstock.journal.open_and_repair import (
     read_watermark,
     replace_file,
     segments,
+    settled_watermark,
 )
 from penstock.journal.parquet_table import TABLE as EVENTS
 from penstock.journal.segments import DamageError, Scan
@@ -64,7 +65,6 @@ from penstock.server.ops.backup_format import (
 )
 
 Progress = Callable[[int, int], None]
-WATERMARK_TRIES = 100
 _DRAFT = re.compile(r"\..+\.(parquet|[0-9a-f]{16})")
 """Prefixes of drafts: tables and secret files that are not complete yet."""
 LEFT_OUT = ("journal", "lake", "run")
@@ -118,10 +118,9 @@ class _Backup:
     def _name(self, path: Path) -> str:
         return path.relative_to(self._data).as_posix()
 
-    def _file(self, path: Path) -> bool:
-        found = self._copy.file(self._name(path), path)
+    def _file(self, path: Path) -> None:
+        self._copy.file(self._name(path), path)
         self._show()
-        return found
 
     def _show(self, *, is_over: bool = False) -> None:
         if self._progress is not None:
@@ -190,16 +189,15 @@ class _Backup:
                 for path in self._log_files(self._data / "lake" / EVENTS):
                     self._file(path)
             # Before the watermark is read, so that no reader is ahead of the copy.
-            for name in disk.names():
-                if name.startswith(READER_PREFIX) and name.endswith(".json"):
-                    self._file(folder / name)
+            for name in reader_files(disk):
+                self._file(folder / name)
             identity = read_identity(disk)
             assert identity is not None
             mark = self._mark(disk)
             if is_written:
                 self._written(disk, identity, *mark)
                 return identity, mark[0]
-            return identity, self._quiet(disk, identity)
+            return identity, self._quiet(disk)
         finally:
             sealing.unlock()
 
@@ -216,10 +214,9 @@ class _Backup:
         return True
 
     def _mark(self, disk: RealDisk) -> tuple[int, int]:
-        for _ in range(WATERMARK_TRIES):
-            mark = read_watermark(disk)
-            if mark is not None:
-                return mark
+        mark = settled_watermark(disk)
+        if mark is not None:
+            return mark
         hint = "start a server on it once, which repairs it"
         raise refused(f"`{self._data}` has no readable watermark", hint)
 
@@ -257,7 +254,7 @@ class _Backup:
         self._copy.data(f"journal/{segment.name}", memoryview(data)[:position])
         self._show()
 
-    def _quiet(self, disk: RealDisk, identity: Identity) -> int:
+    def _quiet(self, disk: RealDisk) -> int:
         """Copy the journal of a stopped server as it is; the next start repairs a torn tail."""
         for name in named(disk, LIVE_PREFIX):
             self._file(disk.directory / name)

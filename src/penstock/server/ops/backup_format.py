@@ -174,16 +174,15 @@ class BackupWriter:
         self.files: dict[str, BackupFile] = {}
         self.bytes = 0
 
-    def file(self, name: str, path: Path) -> bool:
-        """Add a file at its present size; False when it no longer exists."""
+    def file(self, name: str, path: Path) -> None:
+        """Add a file at its present size, unless it no longer exists."""
         try:
             # A link could lead to a file that only the user of this command can read.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            return False
+            return
         with os.fdopen(descriptor, "rb") as source:
             self._add(name, source, os.fstat(descriptor).st_size)
-        return True
 
     def data(self, name: str, data: bytes | memoryview) -> None:
         self._add(name, io.BytesIO(data), len(data))
