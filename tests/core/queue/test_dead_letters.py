@@ -9,11 +9,12 @@ import pytest
 
 from penstock.core.effects import Job
 from penstock.core.errors import Refusal
-from penstock.core.queue.dead_letters import doom
+from penstock.core.queue.dead_letters import begin_purge
 from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
 from penstock.core.rows import row_of
+from penstock.core.steps import Steps
 from tests.core.driving import QueueDriver, body_of, record_of
 
 THREE = Policy(max_deliveries=3)
@@ -507,7 +508,7 @@ class TestDrop:
         driver = QueueDriver()
         driver.put("dlq/a", "1", "2")
         assert isinstance(driver.machine.begin_redrive(driver.now, "a", 1), Job)
-        assert doom(driver.channel("dlq/a"))
+        assert Steps(begin_purge(driver.channel("dlq/a"), 1)).all().records
         for id_ in "12":
             refusal = driver.machine.drop(driver.now, driver.channel("dlq/a"), [id_], "ann")
             assert isinstance(refusal, Refusal) and refusal.code == "UnknownEnvelope"

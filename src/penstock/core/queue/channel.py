@@ -61,6 +61,8 @@ class Channel(msgspec.Struct, gc=False, eq=False):
     leased: int = 0
     delayed: int = 0
     held: int = 0
+    doomed: int = 0
+    """Held records that were ready and that a purge will drop: they count as ready until it drops all of them."""
     settled: dict[str, Seen] = {}
     order: deque[str] = msgspec.field(default_factory=lambda: NO_IDS)
     """Settled ids, oldest first; kept apart from the dict because deleting the first key of a dict is slow."""
@@ -94,6 +96,16 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         """Zero, always: invariant 2."""
         here = len(self.ready) + self.leased + self.delayed + self.held
         return self.counters.in_ - self.counters.settled - here
+
+    @property
+    def depth(self) -> int:
+        """Ready records, as figures show them."""
+        return len(self.ready) + self.doomed
+
+    @property
+    def postponed(self) -> int:
+        """Delayed and held records, as figures show them."""
+        return self.delayed + self.held - self.doomed
 
     @property
     def is_idle(self) -> bool:

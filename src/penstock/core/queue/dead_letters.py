@@ -6,7 +6,10 @@ is accepted, in the same commit. So a full dead-letter channel loses nothing: th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from typing import Any
+
+import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.effects import Job, Send
@@ -18,8 +21,13 @@ from penstock.core.queue.state import Cause, QueueState
 from penstock.core.records import DELAYED, HELD, LEASED, PENDING, READY, Record, Settle
 from penstock.core.rules import firing
 from penstock.core.rules.rule_set import Firing
+from penstock.core.steps import Steps
 from penstock.core.tenants import dead_name, home_name, is_dead
 
+STEP_COST = 2_000
+"""What one step of a redrive may cost, in records of a plain stream: about 10 ms."""
+BODY_UNIT, WINDOW_UNIT, RULES_COST = 128, 250, 31
+"""Bytes of a body, and remembered ids, that each cost as much as such a record; how many more a record costs where rules may fire."""
 HELD_RETRY_US = 1_000_000
 """How often a record is offered to a dead-letter channel that was full."""
 
@@ -159,7 +167,8 @@ def redrive(state: QueueState, now: Now, name: str, limit: int, ids: Iterable[st
     """Send dead letters back where they came from. The job is counted when the effects are applied."""
     job = begin_redrive(state, now, name, limit, ids)
     if isinstance(job, Job):
-        send_back(state, job, len(job.waiting))
+        while job.waiting:
+            send_back(state, job)
     return job
 
 
@@ -178,8 +187,14 @@ def begin_redrive(
     return Job(waiting=_hold(channel, taken), count=len(taken), is_chosen=ids is not None)
 
 
-def send_back(state: QueueState, job: Job, count: int) -> None:
-    """Send the next dead letters of a job."""
+def send_back(state: QueueState, job: Job) -> None:
+    """Send the next dead letters of a job, as many as one turn allows: each leaves the window of its stream in O(window)."""
+    home = state.channels.get(home_name(job.waiting[0].channel.name)) if job.waiting else None
+    each = 1 + (0 if home is None else len(home.order) // WINDOW_UNIT) + RULES_COST * bool(state.triggers.rules)
+    cost = count = 0
+    while cost < STEP_COST and count < len(job.waiting):
+        cost += each + len(job.waiting[count].body) // BODY_UNIT
+        count += 1
     letters, job.waiting = job.waiting[:count], job.waiting[count:]
     for record in letters:
         back = Record(
@@ -195,25 +210,54 @@ def _hold(channel: Channel, records: list[Record]) -> list[Record]:
     return records
 
 
-def doom(channel: Channel) -> list[Record]:
-    """Hold what is ready or delayed, for `purge`: from now on none of it is delivered. Leases go on."""
-    waiting = [record for record in channel.live.values() if record.state == DELAYED] if channel.delayed else []
-    for record in waiting:
-        channel.undelay(record)
-        record.ticket = 0
-    return _hold(channel, channel.take_out(len(channel.ready)) + waiting)
+class Purge(msgspec.Struct, eq=False):
+    """Records that a purge holds. Nothing is dropped before all of them are held."""
+
+    channel: Channel
+    records: list[Record] = []
+    ready: int = 0
+    """How many of them were ready."""
 
 
-def purge(state: QueueState, now: Now, channel: Channel, doomed: list[Record] | None = None) -> int:
-    """Drop what `doom` returned, as facts; by default all that waits."""
-    doomed = doom(channel) if doomed is None else doomed
-    for record in doomed:
-        channel.leave(record)
-        channel.counters.purged += 1
+def begin_purge(channel: Channel, step: int) -> Generator[None, Any, Purge]:
+    """Hold what is ready or delayed now, so many records a step. Leases go on."""
+    job, newest, left = Purge(channel), channel.seq, len(channel.ready)
+    delayed = [record for record in channel.live.values() if record.state == DELAYED] if channel.delayed else []
+    for start in range(0, max(left, len(delayed)), step):
+        if start:
+            yield
+        taken = channel.take_out(min(step, max(left - start, 0)))
+        if fresh := [record for record in taken if record.seq > newest]:  # a consumer took some of those before
+            channel.put_back(fresh, 0, is_chosen=True)
+            taken = [record for record in taken if record.seq <= newest]
+        job.ready += len(taken)
+        channel.doomed += len(taken)
+        for record in [record for record in delayed[start : start + step] if record.state == DELAYED]:
+            channel.undelay(record)
+            record.ticket = 0
+            taken.append(record)
+        job.records += _hold(channel, taken)
+    return job
+
+
+def purge_part(state: QueueState, now: Now, job: Purge, start: int, count: int) -> None:
+    """Drop so many held records as facts. With the first part, figures count all of them as dropped."""
+    channel = job.channel
+    if start == 0:
+        channel.held -= len(job.records)
+        channel.doomed -= job.ready
+        channel.counters.purged += len(job.records)
+    for record in job.records[start : start + count]:
         state.commit_log.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))
         state.settle(record, "purged", now)
     state.rest(channel, now)
-    return len(doomed)
+
+
+def purge(state: QueueState, now: Now, channel: Channel) -> int:
+    """Drop what is ready or delayed, in one turn."""
+    job = Steps(begin_purge(channel, len(channel.live) + 1)).all(now)
+    purge_part(state, now, job, 0, len(job.records))
+    return len(job.records)
 
 
 def drop(state: QueueState, now: Now, channel: Channel, ids: Iterable[str], peer: str) -> int | Refusal:

@@ -40,7 +40,7 @@ def stats(state: QueueState, now: Now, channel: Channel) -> Row:
     p50, p95, p99 = channel.latencies.percentiles_us(now.us, (0.50, 0.95, 0.99))
     oldest = next((r for r in channel.live.values() if r.state != PENDING), None)
     return {
-        "depth": len(channel.ready),
+        "depth": channel.depth,
         "inflight": channel.leased,
         "rateIn": channel.rate_in.per_second(now.us),
         "rateOut": channel.rate_out.per_second(now.us),
@@ -48,7 +48,7 @@ def stats(state: QueueState, now: Now, channel: Channel) -> Row:
         "latP95": _ms(p95),
         "latP99": _ms(p99),
         "lastTs": channel.last_wall_us,
-        "delayed": channel.delayed + channel.held,
+        "delayed": channel.postponed,
         "bytes": channel.bytes,
         "consumers": len(channel.consumers),
         "credit": sum(consumer.credit for consumer in channel.consumers.values()),
@@ -61,7 +61,7 @@ def stats(state: QueueState, now: Now, channel: Channel) -> Row:
 
 def metrics(state: QueueState, now: Now, channel: Channel) -> Row:
     """Counters by the seed's names; invariant 2 holds over them at any instant."""
-    return _named(channel.counters, len(channel.ready), channel.leased, channel.delayed + channel.held)
+    return _named(channel.counters, channel.depth, channel.leased, channel.postponed)
 
 
 def _named(count: Counters, depth: int, leased: int, delayed: int) -> Row:
@@ -75,9 +75,9 @@ def overview(state: QueueState, channels: Iterable[Channel], *, asleep: Iterable
     rows = []
     for channel in channels:
         rows.append(msgspec.structs.astuple(channel.counters))
-        depth += len(channel.ready)
+        depth += channel.depth
         leased += channel.leased
-        delayed += channel.delayed + channel.held
+        delayed += channel.postponed
     rows += map(msgspec.structs.astuple, asleep)
     if rows:
         counts = Counters(*map(sum, zip(*rows, strict=True)))

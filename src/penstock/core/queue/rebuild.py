@@ -88,8 +88,7 @@ def _gauge(state: QueueState, channel: Channel | Dormant) -> str:
 
 def _measured(gauge: _Gauge, channel: Channel | Dormant) -> str:
     if isinstance(channel, Channel):
-        gauge.ready, gauge.leased = len(channel.ready), channel.leased
-        gauge.delayed = channel.delayed + channel.held
+        gauge.ready, gauge.leased, gauge.delayed = channel.depth, channel.leased, channel.postponed
     return msgspec.json.encode(gauge).decode()
 
 

@@ -120,7 +120,7 @@ def _row(connection: Connection, now: Now) -> ConnectionRow:
         delivered=sum(consumer.delivered for consumer in consumers),
         inflight=sum(len(consumer.leases) for consumer in consumers),
         credit=sum(consumer.credit for consumer in consumers),
-        lag=sum(len(channel.ready) for channel in channels.values()),
+        lag=sum(channel.depth for channel in channels.values()),
         unread_bytes=connection.unread(),
         slow=connection.stuck,
     )

@@ -65,7 +65,7 @@ ROUTES = (
           lambda s, r: in_steps(s.runtime.survey, redrive_and_purge.purge_steps(s.machine, r.now, r.principal, r.body)),
           body=redrive_and_purge.StreamRequest, answer=answers.PURGED, is_idempotent=True),
     Route("POST", "/v1/drop", "drop", "Drop envelopes that wait in a stream, by their ids (admin)",
-          lambda s, r: redrive_and_purge.drop(s.machine, r.now, r.principal, r.body),
+          lambda s, r: in_steps(s.runtime.survey, redrive_and_purge.drop_steps(s.machine, r.principal, r.body)),
           body=redrive_and_purge.DropRequest, answer=answers.DROPPED, is_idempotent=True),
     Route("GET", "/v1/stats", "stats", "Figures of one stream",
           lambda s, r: queries.stats(s.machine, r.now, r.principal, r.query.stream),

@@ -272,7 +272,7 @@ class ByStream:
             into = sums.setdefault(label, dict.fromkeys(_FIGURES, 0))
             for key, value in machine.metrics(now, channel).items():
                 into[key] += value
-            self._dead += len(channel.ready) * is_dead(name)
+            self._dead += channel.depth * is_dead(name)
             if label != OTHER:
                 stats = machine.stats(now, channel)
                 self._waits[label] = {share: stats[key] for key, share in _LATENCIES.items()}
@@ -316,7 +316,7 @@ class Together:
         asleep = [machine.dormant[name].counters for name in names if name in machine.dormant]
         self._count(overview(machine, channels, asleep=asleep))
         for channel in channels:
-            self._dead += len(channel.ready) * is_dead(channel.name)
+            self._dead += channel.depth * is_dead(channel.name)
             counts = channel.latencies.counts(now.us) if self._looks else None
             if counts is not None:
                 self._latencies = counts if self._latencies is None else merged(self._latencies, counts)

@@ -317,3 +317,16 @@ def test_no_message_breaks_a_session_and_no_error_changes_anything(messages: lis
             break
         if errors(frames):
             assert broker.picture() == before
+
+
+def test_a_large_array_of_acks_takes_several_turns_and_holds_back_what_follows() -> None:
+    broker = stocked("1", "2")
+    peer = broker.subscribe("a", credit=2, confirm=True)
+    peer.heard()
+    peer.send({"ack": ["1", *["x"] * 3_998, "2"]})
+    peer.send({"credit": -1})
+    assert len(broker.machine.channels["a"].live) > 0, "the last id is for a later turn"
+    broker.run()
+    frames = peer.heard()
+    assert errors(frames) == ["UnknownEnvelope"] * 3_998 + ["InvalidCredit"]
+    assert [frame["settled"] for frame in frames if "settled" in frame] == ["1", "2"]

@@ -10,21 +10,17 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.names import stream_problem
-from penstock.core.queue.dead_letters import doom
+from penstock.core.queue.dead_letters import begin_purge
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 from penstock.core.steps import Steps
 from penstock.core.tenants import dead_name, home_name
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, as_known, check_access, forbidden
 
-PURGE_STEP = 5_000
-"""Envelopes that a purge drops in one turn: about 10 ms."""
-REDRIVE_STEP = 2_000
-"""Dead letters that go back in one turn: about 10 ms."""
-
-
+PURGE_STEP = 2_500
+"""Envelopes that a purge holds, and later drops, in one turn: about 10 ms."""
 IDS_MAX = 1_000
-"""Ids of one request: about 10 ms, and one pass over the stream."""
+"""Ids of one request. Finding them is one pass over the stream, in a turn of its own: 5 to 20 ms for 50,000 envelopes."""
 Ids = Annotated[list[str], msgspec.Meta(min_length=1, max_length=IDS_MAX)]
 
 
@@ -51,11 +47,11 @@ class DropRequest(StreamRequest):
 
 def redrive(machine: QueueMachine, now: Now, principal: Principal, request: RedriveRequest) -> Outcome:
     """Move dead letters back to their stream, at once."""
-    return Steps(redrive_steps(machine, now, principal, request, request.max)).all(now)
+    return Steps(redrive_steps(machine, now, principal, request)).all(now)
 
 
 def redrive_steps(
-    machine: QueueMachine, now: Now, principal: Principal, request: RedriveRequest, step: int = REDRIVE_STEP
+    machine: QueueMachine, now: Now, principal: Principal, request: RedriveRequest
 ) -> Generator[None, Now, Outcome]:
     """Move dead letters back, in steps. Needs `subscribe` on the dead letters and `enqueue` on the stream."""
     dead = dead_name(principal.to_channel(request.stream))
@@ -69,10 +65,9 @@ def redrive_steps(
     job = machine.begin_redrive(now, dead, request.max, request.ids)
     if isinstance(job, Refusal):
         return as_known(principal, dead, job)
-    machine.send_back(job, step)
     while job.waiting:
         yield
-        machine.send_back(job, step)
+        machine.send_back(job)
 
     def body() -> Body:
         channel = machine.channels.get(dead)
@@ -81,8 +76,9 @@ def redrive_steps(
     return Result(body, machine.commit_log.gate)
 
 
-def drop(machine: QueueMachine, now: Now, principal: Principal, request: DropRequest) -> Outcome:
-    """Drop envelopes that wait in a stream, by their ids; needs `admin`."""
+def drop_steps(machine: QueueMachine, principal: Principal, request: DropRequest) -> Generator[None, Now, Outcome]:
+    """Drop envelopes that wait in a stream, by their ids, in the next turn; needs `admin`."""
+    now = yield
     refusal = check_access(machine, principal, "admin", request.stream)
     if refusal is not None:
         return refusal
@@ -97,7 +93,7 @@ def drop(machine: QueueMachine, now: Now, principal: Principal, request: DropReq
 def purge_steps(
     machine: QueueMachine, now: Now, principal: Principal, request: StreamRequest
 ) -> Generator[None, Now, Outcome]:
-    """Drop what waits in a stream; needs `admin`. Nothing of it is delivered from the first step on, each of which records a part."""
+    """Drop what waits in a stream; needs `admin`. Its steps hold all of it, then drop it. Readers see all of it until the last one is held."""
     refusal = check_access(machine, principal, "admin", request.stream)
     if refusal is not None:
         return refusal
@@ -105,9 +101,20 @@ def purge_steps(
     channel = machine.find(name)
     if isinstance(channel, Refusal):
         return as_known(principal, name, channel)
-    doomed = doom(channel)
-    for start in range(0, len(doomed), PURGE_STEP):
-        if start:
-            now = yield
-        machine.purge(now, channel, doomed[start : start + PURGE_STEP])
-    return Result({"purged": len(doomed)}, machine.commit_log.gate)
+    job = yield from begin_purge(channel, PURGE_STEP)
+    for start in range(0, len(job.records), PURGE_STEP):
+        now = yield
+        machine.purge_part(now, job, start, PURGE_STEP)
+    return Result({"purged": len(job.records)}, machine.commit_log.gate)
+
+
+def move_steps(
+    machine: QueueMachine, principal: Principal, request: RedriveRequest | DropRequest | StreamRequest
+) -> Generator[None, Now, Outcome]:
+    """What the request asks for, from the next step on."""
+    if isinstance(request, DropRequest):
+        return (yield from drop_steps(machine, principal, request))
+    now = yield
+    if isinstance(request, RedriveRequest):
+        return (yield from redrive_steps(machine, now, principal, request))
+    return (yield from purge_steps(machine, now, principal, request))

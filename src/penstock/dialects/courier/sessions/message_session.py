@@ -126,7 +126,7 @@ class MessageSession(ABC, Generic[Message]):
         """Handle messages that have waited, as many as one turn allows."""
         self._weight = 0
         for number, data in enumerate(messages):
-            if self._weight >= WEIGHT_MAX or self.closing is not None:
+            if self._weight >= WEIGHT_MAX or self._queue.is_busy or self.closing is not None:
                 self._queue.hold_back(messages[number:])
                 break
             self._receive(now, data)

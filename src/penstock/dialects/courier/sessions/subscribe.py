@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import msgspec
 
 from penstock.core.clock import Now
@@ -10,8 +12,9 @@ from penstock.core.links import Consumer
 from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.core.scopes import Principal
+from penstock.core.steps import Steps
 from penstock.dialects.courier.operations.outcomes import check_access, check_lease
-from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
+from penstock.dialects.courier.operations.settle import ACK_STEP, SettleRequest, settle_held
 from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.message_session import REFUSED_WEIGHT, MessageSession
 from penstock.dialects.courier.wire.delivery_frames import delivery_messages
@@ -135,13 +138,24 @@ class SubscribeSession(MessageSession[_Message]):
         if message.lease_id is not None and len(ids) == 1:
             self._settle(now, ids[0], "ack", message)
             return
+        work = self._ack_all(now, ids)
+        if len(ids) > ACK_STEP:
+            self._queue.carry_out(work, lambda done: None)
+        else:
+            Steps(work).all(now)
+
+    def _ack_all(self, now: Now, ids: list[str]) -> Generator[None, Now, None]:
         live = self._consumer.channel.live
-        notices = {id_: self._notice(id_, "ack") for id_ in ids if id_ in live} if self._query.confirm else {}
-        for one in self._machine.ack(now, self._consumer, ids):
-            self._deny(one)
-        for id_, notice in notices.items():
-            if id_ not in live:
-                self._confirm(id_, notice, self._machine.commit_log.gate)
+        for start in range(0, len(ids), ACK_STEP):
+            if start:
+                now = yield
+            part = ids[start : start + ACK_STEP]
+            notices = {id_: self._notice(id_, "ack") for id_ in part if id_ in live} if self._query.confirm else {}
+            for one in self._machine.ack(now, self._consumer, part):
+                self._deny(one)
+            for id_, notice in notices.items():
+                if id_ not in live:
+                    self._confirm(id_, notice, self._machine.commit_log.gate)
 
     def _settle(self, now: Now, id_: str, op: str, message: _Message) -> None:
         fields = message.delay_ms, message.reason, message.requeue, message.ms, message.backoff

@@ -82,7 +82,7 @@ async def totals(machine: QueueMachine, now_us: Callable[[], int]) -> dict[str, 
     for start in range(0, len(channels), SLICE):
         us = now_us()
         for channel in channels[start : start + SLICE]:
-            depth += len(channel.ready)
+            depth += channel.depth
             inflight += channel.leased
             rate_in += channel.rate_in.per_second(us)
             rate_out += channel.rate_out.per_second(us)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.core.scopes import OPERATOR
 from tests.dialects.courier.talking import Broker, Frame, HandJournal, Peer, envelope, line
 
 
@@ -53,6 +54,43 @@ def test_reads_see_the_enqueues_before_them() -> None:
     assert [row["id"] for row in found["metrics"]["streams"]] == [STREAM]
     assert [delivery["deliver"]["id"] for delivery in found["pull"]["deliveries"]] == ["1", "2"]
     assert (found["last"]["depth"], found["last"]["inflight"]) == (0, 2)
+
+
+@pytest.mark.promise(
+    "Queue protocols", "A purge, a drop and a redrive see what earlier requests of their connection did"
+)
+@pytest.mark.parametrize("array", [False, True])
+def test_purges_drops_and_redrives_see_the_enqueues_before_them(array: bool) -> None:
+    def put(id_: str, **more: Any) -> Frame:
+        return enqueue(id_, **({"env": [envelope(id_)]} if array else {}), **more)
+
+    found = pipelined(
+        Broker().control(OPERATOR),
+        put("1"),
+        read("purge", "purge", stream=STREAM),
+        put("2"),
+        read("drop", "drop", stream=STREAM, ids=["2"]),
+        put("3", to=f"dlq/{STREAM}"),
+        read("redrive", "redrive", stream=STREAM),
+        put("4"),
+        read("stats", "stats", stream=STREAM),
+    )
+    assert list(found) == ["1", "purge", "2", "drop", "3", "redrive", "4", "stats"]
+    assert (found["purge"], found["drop"]) == ({"purged": 1}, {"dropped": 1})
+    assert (found["redrive"]["moved"], found["stats"]["depth"]) == (1, 2)
+
+
+def test_what_comes_while_a_purge_waits_is_handled_after_it() -> None:
+    journal = HandJournal()
+    peer = Broker(journal=journal).control(OPERATOR)
+    assert pipelined(peer, enqueue("1"), read("purge", 1, stream=STREAM)) == {}
+    assert pipelined(peer, enqueue("2")) == {} and journal.appended == [1], "it waits behind the purge"
+    for _ in range(3):
+        if journal.waiting:
+            journal.commit()
+        peer.broker.run()
+    answers = [answer["result"] for answer in peer.heard()]
+    assert answers[1:] == [{"purged": 1}, {"id": "2", "seq": 2}]
 
 
 def test_a_send_without_an_answer_is_seen_too() -> None:

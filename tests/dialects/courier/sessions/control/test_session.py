@@ -565,6 +565,17 @@ class TestTurns:
         assert turns(peer.broker.scheduler) > 5
         assert {frame["type"] for frame in peer.heard()} == {"error"} and peer.wire.closed is None
 
+    @pytest.mark.parametrize("subscriptions", [1, 2])
+    def test_a_large_array_of_acks_takes_several(self, subscriptions: int) -> None:
+        peer = Broker().control()
+        for number in range(subscriptions):
+            peer.say(type_="subscribe", stream=f"s/{number}")
+        peer.heard()
+        peer.send(line(type_="ack", id=["x"] * 4_000) + line(type_="ping", reqId=1))
+        assert turns(peer.broker.scheduler) > 4
+        *errors, last = peer.heard()
+        assert [error["code"] for error in errors] == ["UnknownEnvelope"] * 4_000 and last["reqId"] == 1
+
     def test_a_run_that_is_accepted_takes_one(self) -> None:
         peer = Broker(journal=HandJournal()).control()
         peer.send(b"".join(line(type_="enqueue", to="a", env=envelope(f"{no}")) for no in range(1_000)))

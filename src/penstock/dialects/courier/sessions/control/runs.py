@@ -14,6 +14,7 @@ from penstock.core.links import Consumer, Link
 from penstock.core.rate_limits import Meter
 from penstock.core.records import Record
 from penstock.dialects.courier.operations.outcomes import check_access
+from penstock.dialects.courier.operations.settle import ACK_STEP
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control.frames import FRAME_WEIGHT, AckFrame, EnqueueFrame
 from penstock.dialects.courier.sessions.control.lines import deny, error_line, ok_line
@@ -69,7 +70,7 @@ class Runs:
         if frame.req_id is not None or frame.lease_id is not None or frame.sub_id is not None:
             return 0
         ids = frame.id if isinstance(frame.id, list) else [frame.id]
-        if len(ids) > self._machine.limits.batch_max:
+        if len(ids) > min(self._machine.limits.batch_max, ACK_STEP):
             return 0
         if self._to is not None or self._consumer is not consumer:
             self.close(now)

@@ -6,7 +6,7 @@ a transport or a clock. Answers keep the order of their requests; deliveries go 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 
 import msgspec
@@ -21,8 +21,8 @@ from penstock.core.steps import STEP_BYTES, InputQueue, Steps
 from penstock.dialects.courier.operations import payload_schemas
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue_steps, send
 from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access
-from penstock.dialects.courier.operations.redrive_and_purge import drop, purge_steps, redrive_steps
-from penstock.dialects.courier.operations.settle import SettleRequest, settle
+from penstock.dialects.courier.operations.redrive_and_purge import move_steps
+from penstock.dialects.courier.operations.settle import ACK_STEP, SettleRequest, settle
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control import frames
 from penstock.dialects.courier.sessions.control.lines import LineBuffer, deny, error_line, ok_line
@@ -220,12 +220,12 @@ class ControlSession:
                 self._answer(frame.req_id, self._subs.settle(now, frame.to_request(), frame.sub_id))
             case frames.FollowFrame():
                 self._follow(now, frame)
-            case frames.RedriveFrame():
-                work = redrive_steps(self._machine, now, self.link.principal, frame)
+            case frames.RedriveFrame() | frames.PurgeFrame() | frames.DropFrame():
+                self._queue.is_paused = self.answers.gate > self._runtime.finished
+                work = move_steps(self._machine, self.link.principal, frame)
                 self._queue.carry_out(work, partial(self._answer, frame.req_id))
-            case frames.PurgeFrame():
-                work = purge_steps(self._machine, now, self.link.principal, frame)
-                self._queue.carry_out(work, partial(self._answer, frame.req_id))
+                if self._queue.is_paused:  # until what the requests before it enqueue is there
+                    self._runtime.after(self.answers.gate, self, lambda then: self._queue.resume())
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
                 return
@@ -240,8 +240,6 @@ class ControlSession:
                 return settle(machine, now, principal, frame)
             case frames.TriggerFrame():
                 return admin.operate(machine, now, principal, frame)
-            case frames.DropFrame():
-                return drop(machine, now, principal, frame)
             case frames.SchemaListFrame():
                 return payload_schemas.listing(machine)
             case frames.SchemaValidateFrame():
@@ -365,12 +363,23 @@ class ControlSession:
             request = SettleRequest(ids[0], "ack", frame.lease_id)
             self._answer(frame.req_id, self._subs.settle(now, request, frame.sub_id))
             return
-        denied = self._subs.ack(now, ids, frame.sub_id)
-        self._weight += len(ids) + frames.FRAME_WEIGHT * len(denied)
-        if denied:
+        work = self._ack_all(now, ids, frame)
+        if len(ids) > ACK_STEP:
+            self._queue.carry_out(work, lambda done: None)
+        else:
+            Steps(work).all(now)
+
+    def _ack_all(self, now: Now, ids: list[str], frame: frames.AckFrame) -> Generator[None, Now, None]:
+        is_denied = False
+        for start in range(0, len(ids), ACK_STEP):
+            if start:
+                now = yield
+            denied = self._subs.ack(now, ids[start : start + ACK_STEP], frame.sub_id)
+            self._weight += min(len(ids), ACK_STEP) + frames.FRAME_WEIGHT * len(denied)
             for one in denied:
                 deny(self.answers, frame.req_id, one)
-        elif frame.req_id is not None:
+            is_denied |= bool(denied)
+        if not is_denied and frame.req_id is not None:
             self._answer(frame.req_id, Result({"id": frame.id}, self._machine.commit_log.gate))
 
     # What the runtime calls
