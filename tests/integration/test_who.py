@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
 
 import penstock
 from penstock.cli import main
+from penstock.journal.reader import JournalReader
 from tests.integration.serving import Http, sockets, until
 from tests.server_process import ServerProcess
 
@@ -105,3 +107,102 @@ def test_a_token_of_an_agent_cannot_claim_another(start_server: Start) -> None:
         assert caught.value.code == "Forbidden"
 
     asyncio.run(work())
+
+
+SPACE = """
+spaces:
+  - space: {id: demo}
+    participants: {pam: {tokens: [the-token-of-pam], capabilities: [{kind: "*"}]}}
+"""
+Identity = tuple[str, str | None, str, str | None]
+IDENTITIES: list[Identity] = [
+    (TEAM, "sam", "sam", "team"),  # connect(agent=…): the token vouches for it
+    (TEAM, None, "team", None),
+    (ANN, None, "ann", None),
+]
+
+
+@pytest.mark.promise(
+    "Queue protocols", "each kind of identity is named on every surface that shows a consumer or lease"
+)
+@pytest.mark.parametrize(("token", "claim", "agent", "voucher"), IDENTITIES)
+def test_every_identity_is_named_on_every_surface(
+    start_server: Start,
+    capsys: pytest.CaptureFixture[str],
+    token: str,
+    claim: str | None,
+    agent: str,
+    voucher: str | None,
+) -> None:
+    server = start_server(config=TOKENS)
+    team = Http(server.http, TEAM)
+    secret = (server.data / "run" / "operator.token").read_text().strip()
+    operator = Http(server.http, secret)
+    team.enqueue("jobs", *"abcd")
+
+    def said(*words: str) -> str:
+        capsys.readouterr()
+        assert main([*words, "--url", server.http, "--token", secret]) == 0
+        return capsys.readouterr().out
+
+    def surfaces() -> dict[str, tuple[str, str | None]]:
+        """Who and where, by surface."""
+        (place,) = team.get("/v1/envelopes/a").json["places"]
+        (consumer,) = team.get("/v1/streams/jobs/explain").json["consumers"]
+        (view,) = [one["row"] for one in team.get("/v1/snapshot", view="inflight").json["rows"]]
+        (peeked,) = team.get("/v1/peek", stream="jobs", state="inflight").json["rows"]
+        (connection,) = operator.get("/v1/connections").json["connections"]
+        (stats,) = team.stats("jobs")["agents"]
+        assert f"{agent} (link " in place["holder"] and (f"token {voucher}" in place["holder"]) == bool(voucher)
+        assert place["holder"] == consumer["holder"] == view["holder"]
+        assert connection["token"] == (voucher or ("anns" if token == ANN else "team"))
+        assert f"1: {agent}" in said("top", "--once", "--interval", "0.2")
+        for words in (("where", "a"), ("explain", "jobs")):
+            assert agent in said(*words) and "127.0.0.1" in said(*words)
+        rows = {"where": place, "explain": consumer, "view": view, "peek": peeked, "console": connection}
+        return {name: (row["agent"], row["peer"]) for name, row in rows.items()} | {"stats": (stats, "127.0.0.1")}
+
+    async def work() -> None:
+        async with penstock.connect(server.control, token, claim) as client, client.subscribe("jobs", credit=1) as jobs:
+            deliveries = aiter(jobs)
+            for end in ("ack", "nack", "term"):
+                delivery = await anext(deliveries)
+                if end == "ack":
+                    assert set((await asyncio.to_thread(surfaces)).values()) == {(agent, "127.0.0.1")}
+                await getattr(delivery, end)()
+
+    asyncio.run(work())
+
+    def settles() -> dict[str, tuple[str, str | None]]:
+        reader = JournalReader(server.data)
+        batches = reader.batches(0, reader.bounds().end, ["event", "peer", "meta"])
+        rows = [row for batch in batches for row in batch.to_pylist() if row["event"] in ("ack", "nack", "dead")]
+        return {row["event"]: (row["peer"], json.loads(row["meta"] or "{}").get("token")) for row in rows}
+
+    wanted = dict.fromkeys(("ack", "nack", "dead"), (agent, voucher))
+    until(lambda: settles() == wanted, "the rows of the settles")
+
+
+def test_a_participant_is_named_by_the_console_the_rows_and_the_tokens(start_server: Start) -> None:
+    """A participant of a space takes no leases; what it reads and sends is in the rows and among the connections."""
+    server = start_server(config=TOKENS + SPACE)
+    operator = Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
+
+    async def work() -> None:
+        async with sockets(server.http) as ends:
+            peer = await ends.open("/?space=demo")
+            await peer.say({"kind": "system/join", "participantId": "pam", "token": "the-token-of-pam"})
+            assert (await peer.read())["kind"] == "system/welcome"
+            await peer.say({"kind": "chat", "to": ["pam"], "payload": {"text": "hello"}})
+            assert (await peer.read())["from"] == "pam"
+            (row,) = (await asyncio.to_thread(operator.get, "/v1/connections")).json["connections"]
+            assert (row["agent"], row["token"], row["peer"], row["door"]) == ("pam", "", "127.0.0.1", "space")
+
+    asyncio.run(work())
+
+    def rows() -> dict[str, str]:
+        found = operator.get("/v1/tail", after=0).json["rows"]
+        return {row["event"]: row.get("peer") or row["sender"] for row in found if row["door"] == "mew"}
+
+    found = until(lambda: {"join", "envelope", "leave"} <= set(seen := rows()) and seen, "the rows of the space")
+    assert {found["join"], found["envelope"], found["leave"]} == {"pam"}

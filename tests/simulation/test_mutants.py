@@ -322,8 +322,8 @@ def a_failed_record_is_delivered_for_ever(patch: pytest.MonkeyPatch) -> None:
 def a_lost_connection_is_nobodys_business(patch: pytest.MonkeyPatch) -> None:
     lose = settle._lose
 
-    def forget(state: Any, now: Any, record: Any, peer: str) -> None:
-        lose(state, now, record, peer)
+    def forget(state: Any, now: Any, record: Any, by: Any) -> None:
+        lose(state, now, record, by)
         record.abandoned = 0
 
     patch.setattr(settle, "_lose", forget)
@@ -333,9 +333,9 @@ def a_lost_connection_is_nobodys_business(patch: pytest.MonkeyPatch) -> None:
 def a_release_counts_as_a_lost_connection(patch: pytest.MonkeyPatch) -> None:
     give_back = settle._give_back
 
-    def count(state: Any, now: Any, record: Any, peer: str, delay_us: int = 0) -> None:
+    def count(state: Any, now: Any, record: Any, by: Any, delay_us: int = 0) -> None:
         record.abandoned += 2
-        give_back(state, now, record, peer, delay_us)
+        give_back(state, now, record, by, delay_us)
 
     patch.setattr(settle, "_give_back", count)
 

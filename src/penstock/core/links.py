@@ -99,6 +99,12 @@ class Link:
         """The agent: the one that its token names, else the one it says it is, else the name of its token."""
         return self.principal.agent or self.agent or self.principal.name
 
+    @property
+    def voucher(self) -> str | None:
+        """The token of a peer that only says which agent it is."""
+        speaker = self.principal
+        return None if speaker.anonymous or self.who in (speaker.agent, speaker.name) else speaker.name
+
     def claim(self, agent: str | None, is_taken: IsTaken) -> Refusal | None:
         """The peer says which agent it is; returns why it may not. None changes nothing."""
         refusal = None if agent is None else agent_refusal(self.principal, agent, is_taken)
@@ -108,9 +114,7 @@ class Link:
 
     def name(self, kind: str = "link") -> str:
         """Who it is and where, for people; with the token of a peer that only says which agent it is."""
-        speaker = self.principal
-        has_token = not speaker.anonymous and self.who not in (speaker.agent, speaker.name)
-        token = f", token {speaker.name}" if has_token else ""
+        token = f", token {self.voucher}" if self.voucher else ""
         return f"{self.who} ({kind} {self.no}{self.peer and f', {self.peer}'}{token})"
 
 

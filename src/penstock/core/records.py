@@ -128,10 +128,19 @@ class Settle(msgspec.Struct, gc=False, eq=False):
     abandoned: int = 0
     fresh: bool = False
     """Stands or falls with a new record of the same commit, so a journal short of space refuses both."""
+    token: str | None = None
+    """The name of the token, if the peer is an agent that its client only names."""
 
     @property
     def meta(self) -> str | None:
         """The `meta` column of its row."""
+        if self.token is None:
+            return self._own_meta()
+        token = f'"token":{msgspec.json.encode(self.token).decode()}'
+        own = self._own_meta()
+        return f"{{{token}}}" if own is None else f"{own[:-1]},{token}}}"
+
+    def _own_meta(self) -> str | None:
         if self.error is not None:
             return msgspec.json.encode({"error": self.error}).decode()
         if self.fate:

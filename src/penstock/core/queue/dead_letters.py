@@ -14,6 +14,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.effects import Job, Send
 from penstock.core.errors import Refusal
+from penstock.core.links import Link
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.deliver import dispatch
 from penstock.core.queue.enqueue import RETRY_WRITE_MS, admit, enqueue
@@ -32,12 +33,13 @@ HELD_RETRY_US = 1_000_000
 """How often a record is offered to a dead-letter channel that was full."""
 
 
-def bury(state: QueueState, now: Now, record: Record, reason: str, peer: str | None) -> None:
+def bury(state: QueueState, now: Now, record: Record, reason: str, by: Link) -> None:
     """A record has failed for good. In a dead-letter channel it ends here, elsewhere it moves to one."""
     channel = record.channel
     if is_dead(channel.name):
         channel.counters.dead += 1
-        ended = Settle("dead", record, peer, record.attempt, record.first_wall_us, reason, error=record.error)
+        ended = Settle("dead", record, by.who, record.attempt, record.first_wall_us, reason, error=record.error)
+        ended.token = by.voucher
         state.commit_log.facts.append(ended)
         state.settle(record, "dead", now)
         if state.triggers.on_dead:
@@ -46,19 +48,20 @@ def bury(state: QueueState, now: Now, record: Record, reason: str, peer: str | N
     channel.make_held(record)
     record.fate = reason
     record.due_wall_us = 0
-    letter = offer(state, record, peer)
+    letter = offer(state, record, by)
     if state.triggers.on_dead:
         firing.happened(state, now, "on_dead", record, letter.body)
 
 
-def offer(state: QueueState, record: Record, peer: str | None = None) -> Record:
+def offer(state: QueueState, record: Record, by: Link | None = None) -> Record:
     """Ask for a held record to be taken by its dead-letter channel. Returns it as it would be there."""
     channel = record.channel
     cause = Cause(record.fate, channel.name, record.attempt, record.first_wall_us, record.error)
     letter = Record(
         record.id, record.kind, state.wrapping.bury(record.body, cause), record.sender, record.corr, reserved=True
     )
-    state.effects.append(Send(dead_name(channel.name), letter, record, "dead", record.fate, peer))
+    peer, token = (None, None) if by is None else (by.who, by.voucher)
+    state.effects.append(Send(dead_name(channel.name), letter, record, "dead", record.fate, peer, token))
     return letter
 
 
@@ -130,7 +133,9 @@ def sent(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> No
             channel.counters.dead += 1
         else:
             channel.counters.moved += 1
-        moved = Settle(send.event, record, send.peer, record.attempt, record.first_wall_us, send.reason)
+        moved = Settle(
+            send.event, record, send.peer, record.attempt, record.first_wall_us, send.reason, token=send.token
+        )
         if send.event == "dead":
             moved.error = record.error
         state.commit_log.facts.append(moved)

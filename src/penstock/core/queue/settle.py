@@ -48,6 +48,7 @@ def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list
     leases = consumer.leases
     peer = consumer.link.who
     done = late_acks = size = 0
+    first = len(facts)
     mark_settled, now_us, gate = channel.mark_settled, now.us, log.gate
     on_ack = bool(state.triggers.on_ack)
     order = channel.ready_order
@@ -71,6 +72,10 @@ def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list
         size += len(record.body)
         done += 1
     if done:
+        if (voucher := consumer.link.voucher) is not None:
+            for fact in facts[first:]:
+                if type(fact) is Settle:
+                    fact.token = voucher
         # What `state.settle` does for one record, here once for all of them.
         channel.leased -= done - late_acks
         channel.bytes -= size
@@ -169,19 +174,20 @@ def _has_failed(record: Record) -> bool:
     return 0 < limit <= record.failures
 
 
-def _ended(event: str, record: Record, peer: str, reason: str | None = None) -> Settle:
+def _ended(event: str, record: Record, by: Link, reason: str | None = None) -> Settle:
     """The row of a delivery that ended without an ack, with what a recovery needs to count on."""
     failures = None if record.failures == record.attempt else record.failures
     return Settle(
         event,
         record,
-        peer,
+        by.who,
         record.attempt,
         record.first_wall_us,
         reason,
         record.due_wall_us,
         failures=failures,
         abandoned=record.abandoned,
+        token=by.voucher,
     )
 
 
@@ -202,14 +208,13 @@ def nack(
     _unlease(record)
     record.channel.counters.nack += 1
     record.error = reason
-    peer = consumer.link.who
     if _has_failed(record):
-        bury(state, now, record, "maxDeliveries", peer)
+        bury(state, now, record, "maxDeliveries", consumer.link)
     else:
         if delay_us is None:
             delay_us = _backoff_us(state, record, record.failures, 0 if backoff else None)
         _requeue(state, now, record, delay_us)
-        state.commit_log.facts.append(_ended("nack", record, peer, reason))
+        state.commit_log.facts.append(_ended("nack", record, consumer.link, reason))
     _after(state, now, consumer, 1)
     return Done(state.commit_log.gate)
 
@@ -219,23 +224,23 @@ def release(state: QueueState, now: Now, consumer: Consumer, record: Record) -> 
     _unlease(record)
     record.released_row += 1
     delay_us = _backoff_us(state, record, record.released_row, IMMEDIATE)
-    _give_back(state, now, record, consumer.link.who, delay_us)
+    _give_back(state, now, record, consumer.link, delay_us)
     _after(state, now, consumer, 1)
     return Done(state.commit_log.gate)
 
 
-def _give_back(state: QueueState, now: Now, record: Record, peer: str, delay_us: int = 0) -> None:
+def _give_back(state: QueueState, now: Now, record: Record, by: Link, delay_us: int = 0) -> None:
     record.abandoned_row = 0
     record.channel.counters.release += 1
     _requeue(state, now, record, delay_us, first=True)
-    state.commit_log.observe_settle(_ended("release", record, peer))
+    state.commit_log.observe_settle(_ended("release", record, by))
 
 
 def term(state: QueueState, now: Now, consumer: Consumer, record: Record, reason: str | None) -> Done:
     """The holder says it can never be done: to the dead letters."""
     _unlease(record)
     record.error = reason
-    bury(state, now, record, "term", consumer.link.who)
+    bury(state, now, record, "term", consumer.link)
     _after(state, now, consumer, 1)
     return Done(state.commit_log.gate)
 
@@ -262,14 +267,14 @@ def expire(state: QueueState, now: Now, record: Record) -> None:
     channel = record.channel
     channel.counters.timeout += 1
     is_over = _has_failed(record)
-    state.commit_log.observe_settle(_ended("timeout", record, consumer.link.who))
+    state.commit_log.observe_settle(_ended("timeout", record, consumer.link))
     if state.triggers.on_timeout:
         firing.happened(state, now, "on_timeout", record)
     if consumer.expiry_wanted and consumer.link.open:
         state.effects.append(Expire(consumer, record, lease_id))
     if is_over:
         record.error = "lease expired"
-        bury(state, now, record, "maxDeliveries", consumer.link.who)
+        bury(state, now, record, "maxDeliveries", consumer.link)
     else:
         _requeue(state, now, record, _backoff_us(state, record, record.failures))
     _after(state, now, consumer, 1)
@@ -285,15 +290,15 @@ def abandon(state: QueueState, now: Now, consumer: Consumer, *, is_lost: bool = 
     for record in reversed(list(consumer.leases.values())):
         _unlease(record)
         if is_lost and not state.commit_log.draining:
-            _lose(state, now, record, consumer.link.who)
+            _lose(state, now, record, consumer.link)
         else:
-            _give_back(state, now, record, consumer.link.who)
+            _give_back(state, now, record, consumer.link)
     state.consumers.pop(consumer.no, None)
     dispatch(state, now, channel)
     state.rest(channel, now)
 
 
-def _lose(state: QueueState, now: Now, record: Record, peer: str) -> None:
+def _lose(state: QueueState, now: Now, record: Record, by: Link) -> None:
     """The connection of its holder ended. Not a failure of the record, but one that ends every consumer must not go round for ever."""
     channel = record.channel
     channel.counters.release += 1
@@ -301,12 +306,12 @@ def _lose(state: QueueState, now: Now, record: Record, peer: str) -> None:
     record.abandoned_row += 1
     limit = channel.policy.max_abandoned
     if 0 < limit <= record.abandoned:
-        state.commit_log.observe_settle(_ended("release", record, peer, "abandoned"))
+        state.commit_log.observe_settle(_ended("release", record, by, "abandoned"))
         record.error = "the connection of its consumer was lost"
-        bury(state, now, record, "abandoned", peer)
+        bury(state, now, record, "abandoned", by)
         return
     _requeue(state, now, record, _backoff_us(state, record, record.abandoned_row, IMMEDIATE), first=True)
-    state.commit_log.observe_settle(_ended("release", record, peer, "abandoned"))
+    state.commit_log.observe_settle(_ended("release", record, by, "abandoned"))
 
 
 def _may_settle_for(principal: Principal, holder: Consumer) -> bool:

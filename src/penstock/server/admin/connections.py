@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.scopes import Principal
+from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.live import LiveSession
 from penstock.dialects.courier.sessions.pull import PullSession
@@ -49,6 +49,7 @@ class ConnectionRow(msgspec.Struct, rename="camel"):
     agent: str
     """The agent: the one of its token, the one it says it is, or the name of its token."""
     token: str
+    """Empty for a participant of a space, and for a peer that has shown none yet."""
     peer: str
     door: Door
     open_ms: Count
@@ -111,7 +112,7 @@ def _row(connection: Connection, now: Now) -> ConnectionRow:
     return ConnectionRow(
         link=link.no,
         agent=link.who,
-        token=link.principal.name,
+        token="" if link.principal is UNAUTHENTICATED else link.principal.name,
         peer=connection.peer,
         door=next(door for kind, door in _DOORS.items() if isinstance(connection.session, kind)),
         open_ms=(now.us - connection.opened_us) // 1_000,
