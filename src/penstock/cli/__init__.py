@@ -60,7 +60,7 @@ _COMMANDS = {
 """Each command: its module below `penstock.cli`, and its line in the list of commands."""
 _WITH_SPARK = ("pipeline", "bench")
 """Commands that may run Spark in their own process, which needs pandas."""
-_CONFIG_COMMANDS = {
+CONFIG_COMMANDS = {
     "check": "Check a config file.",
     "show": "Print the effective config, secrets masked.",
     "doc": "Print the reference of every setting.",
@@ -100,7 +100,7 @@ def build(words: Sequence[str] = ()) -> App:
         place = _place(module)
         app.command(place, name=name, help=None if name in words else text)
     config = App(name="config", help="Check, show, explain and reload the config file.")
-    for name, text in _CONFIG_COMMANDS.items():
+    for name, text in CONFIG_COMMANDS.items():
         config.command(f"penstock.cli.ops.config:{name}", name=name, help=None if name in words else text)
     app.command(config)
     return app

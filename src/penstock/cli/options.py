@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Annotated, Any, TypeVar
 
 import msgspec
@@ -17,6 +18,9 @@ from cyclopts import Token as Word
 from penstock.core.errors import PenstockError, Refusal
 
 R = TypeVar("R")
+
+EXIT_CHECK = 3
+"""The exit code when a check failed."""
 
 
 class UsageError(ValueError):
@@ -94,6 +98,19 @@ def run(
             return await work(client)
 
     return asyncio.run(go())
+
+
+def print_text(text: str, name: str, output: Output) -> None:
+    """Print a text unchanged, so that it can go into a file; `name` is its member in JSON."""
+    sys.stdout.write(msgspec.json.encode({name: text}).decode() + "\n" if output.as_json else text)
+
+
+def http_server(url: str | None, token: str | None, file: Path | None = None) -> tuple[str, str | None]:
+    """The HTTP address of the server that is meant, and the token for it."""
+    from penstock.client import address
+
+    found = address.discover_http(url)
+    return found, token or address.operator_token(found, file)
 
 
 def agent_name(name: str | None) -> str:

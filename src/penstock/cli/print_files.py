@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from penstock.cli.options import PLAIN, Output
+from penstock.cli.options import PLAIN, Output, print_text
 from penstock.cli.output import print_json
 
 print_ = App(name="print", help="Print deployment files, alert rules, a dashboard and references.")
@@ -35,7 +35,7 @@ def systemd(
     from penstock.server.ops.reference_pages import systemd_unit
 
     found = program or str(Path(sys.executable).with_name("penstock"))
-    _out(systemd_unit(found, data=data, config=config, user=user), output)
+    print_text(systemd_unit(found, data=data, config=config, user=user), "text", output)
 
 
 _PAGES = {
@@ -54,7 +54,7 @@ def _add_page(name: str, place: str, what: str, example: str) -> None:
     def command(*, output: Output = PLAIN) -> None:
         module, _, function = place.partition(":")
         path = module if module.startswith("penstock.") else f"penstock.server.{module}"
-        _out(getattr(importlib.import_module(path), function)(), output)
+        print_text(getattr(importlib.import_module(path), function)(), "text", output)
 
     command.__doc__ = f"Print {what}.\n\nFor example:\n\n  penstock print {name}{example}\n"
     print_.command(command, name=name)
@@ -62,14 +62,6 @@ def _add_page(name: str, place: str, what: str, example: str) -> None:
 
 for _name, _page in _PAGES.items():
     _add_page(_name, *_page)
-
-
-def _out(text: str, output: Output) -> None:
-    """Print the text unchanged, so that it can go into a file."""
-    if output.as_json:
-        print_json({"text": text})
-    else:
-        sys.stdout.write(text)
 
 
 _HEAD = """\
@@ -88,18 +80,15 @@ _EXAMPLE = re.compile(r"For example:\n\n((?:  .*\n|\n(?=  ))+)")
 
 def cli_reference() -> str:
     """Every command with its options, in Markdown."""
-    from penstock.cli import build
+    from penstock.cli import CONFIG_COMMANDS, build
 
     names = [name for name in build().resolved_commands() if not name.startswith("-")]
     # A command that is named shows its docstring, not the line of the list.
-    app = build([*names, *_CONFIG])
+    app = build([*names, *CONFIG_COMMANDS])
     text = str(app.generate_docs(output_format="markdown", recursive=True))
     body = text[text.index("## Table of Contents") :].replace("## Table of Contents\n", "", 1)
     body = _STARTED_AS.sub(r"\1", body)
     return _HEAD + _EXAMPLE.sub(_fenced, body).rstrip("\n") + "\n"
-
-
-_CONFIG = ("check", "show", "doc", "reload")
 
 
 def _fenced(match: re.Match[str]) -> str:

@@ -23,29 +23,7 @@ from penstock.dialects.courier.wire.answers import (
 )
 
 __all__ = [
-    "Change",
-    "Client",
-    "ConsumerFigures",
-    "Delivery",
-    "Dropped",
-    "Explained",
-    "LiveView",
-    "PeekedRow",
-    "Place",
-    "Purged",
-    "Reason",
-    "Receipt",
-    "Recipient",
-    "Redriven",
-    "Sent",
-    "Settled",
-    "Stats",
-    "StreamMetrics",
-    "Subscription",
-    "SyncClient",
-    "SyncDelivery",
-    "SyncLiveView",
-    "SyncSubscription",
-    "connect",
-    "connect_sync",
-]
+    "Change", "Client", "ConsumerFigures", "Delivery", "Dropped", "Explained", "LiveView", "PeekedRow", "Place",
+    "Purged", "Reason", "Receipt", "Recipient", "Redriven", "Sent", "Settled", "Stats", "StreamMetrics",
+    "Subscription", "SyncClient", "SyncDelivery", "SyncLiveView", "SyncSubscription", "connect", "connect_sync",
+]  # fmt: skip

@@ -155,9 +155,13 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # of another user
+        pass
     return True
+
+
+def unreachable(message: str, hint: str | None = None) -> PenstockError:
+    return PenstockError(Refusal("Unreachable", message, hint=hint))
 
 
 def _unusable(url: str) -> PenstockError:

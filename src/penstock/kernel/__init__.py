@@ -14,17 +14,6 @@ from penstock.kernel.router import Endpoint, Router, RouterEvent
 from penstock.kernel.topology import topology_problems
 
 __all__ = [
-    "Capabilities",
-    "Endpoint",
-    "Hostess",
-    "Kernel",
-    "Manifest",
-    "Pipe",
-    "PipeClosedError",
-    "Router",
-    "RouterEvent",
-    "Terminal",
-    "courier_pipe",
-    "duplex",
-    "topology_problems",
-]
+    "Capabilities", "Endpoint", "Hostess", "Kernel", "Manifest", "Pipe", "PipeClosedError", "Router", "RouterEvent",
+    "Terminal", "courier_pipe", "duplex", "topology_problems",
+]  # fmt: skip

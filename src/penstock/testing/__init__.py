@@ -26,14 +26,6 @@ from penstock.testing.server import MemoryServer, serve
 from penstock.testing.world import Observer, World
 
 __all__ = [
-    "LineClient",
-    "LyingDisk",
-    "MemoryServer",
-    "Observer",
-    "SocketClient",
-    "SpaceClient",
-    "World",
-    "make_history",
-    "make_space",
-    "serve",
-]
+    "LineClient", "LyingDisk", "MemoryServer", "Observer", "SocketClient", "SpaceClient", "World", "make_history",
+    "make_space", "serve",
+]  # fmt: skip

@@ -16,7 +16,24 @@ from penstock.testing.network import SimConnection
 Frame = dict[str, Any]
 
 
-class LineClient:
+class PipeClient:
+    """One end of a simulated connection."""
+
+    def __init__(self, pipe: SimConnection, name: str) -> None:
+        self.pipe = pipe
+        self.name = name
+        self.closed: tuple[int, str] | None = None
+        pipe.on_data = self._data
+        pipe.on_close = self._close
+
+    def _data(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def _close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+
+
+class LineClient(PipeClient):
     """A Control v1 connection.
 
     >>> from penstock.testing import World
@@ -29,18 +46,14 @@ class LineClient:
     """
 
     def __init__(self, pipe: SimConnection, name: str) -> None:
-        self.pipe = pipe
-        self.name = name
+        super().__init__(pipe, name)
         self.lines: list[Frame] = []
         """Everything received, in order."""
         self.answers: dict[int, Frame] = {}
         """The last answer to each `reqId` of `request`."""
-        self.closed: tuple[int, str] | None = None
         self.on_line: Callable[[Frame], None] | None = None
         self._rest = b""
         self._req_no = 0
-        pipe.on_data = self._data
-        pipe.on_close = self._close
 
     def send_line(self, *frames: Frame | bytes) -> None:
         """Send frames in one write; bytes are sent unchanged, with a line end."""
@@ -73,23 +86,16 @@ class LineClient:
             if self.on_line is not None:
                 self.on_line(frame)
 
-    def _close(self, code: int, reason: str) -> None:
-        self.closed = (code, reason)
 
-
-class SocketClient:
+class SocketClient(PipeClient):
     """A subscribe socket: `/v1/subscribe?stream=…`."""
 
     def __init__(self, pipe: SimConnection, name: str, stream: str) -> None:
-        self.pipe = pipe
-        self.name = name
+        super().__init__(pipe, name)
         self.stream = stream
         self.messages: list[Frame] = []
         """Everything received, in order."""
-        self.closed: tuple[int, str] | None = None
         self.on_message: Callable[[Frame], None] | None = None
-        pipe.on_data = self._data
-        pipe.on_close = self._close
 
     def send(self, message: Frame | bytes) -> None:
         """Send one message, such as `{"credit": 5}` or `{"ack": id}`."""
@@ -100,6 +106,3 @@ class SocketClient:
         self.messages.append(message)
         if self.on_message is not None:
             self.on_message(message)
-
-    def _close(self, code: int, reason: str) -> None:
-        self.closed = (code, reason)

@@ -14,10 +14,10 @@ import msgspec
 
 from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
 from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings
+from penstock.testing.clients import Frame, PipeClient
 from penstock.testing.network import SimConnection
 from penstock.transports.transport import BINARY, PING, TEXT, unframed
 
-Frame = dict[str, Any]
 _ACKS = ("stream/write-granted", "stream/write-revoked", "stream/ownership-transferred")
 
 
@@ -77,7 +77,7 @@ def _stream(stream: Frame) -> KnownStream:
     return KnownStream(stream["owner"], stream["authorized_writers"], stream.get("target", []))
 
 
-class SpaceClient:
+class SpaceClient(PipeClient):
     """A participant's WebSocket.
 
     >>> from penstock.testing import World, make_space
@@ -93,19 +93,15 @@ class SpaceClient:
     """
 
     def __init__(self, pipe: SimConnection, name: str) -> None:
-        self.pipe = pipe
-        self.name = name
+        super().__init__(pipe, name)
         self.id: str | None = None
         """Its participant id, after the welcome."""
         self.received: list[Frame | bytes] = []
         """Everything received, in order: envelopes, and frames with their stream ids."""
         self.streams = KnownStreams()
         """The open streams, as far as this participant was notified."""
-        self.closed: tuple[int, str] | None = None
         self.on_envelope: Callable[[Frame], None] | None = None
         self._no = 0
-        pipe.on_data = self._data
-        pipe.on_close = self._close
 
     def join(self, space: str, participant: str, token: str) -> None:
         self.post({"type": "join", "space": space, "participantId": participant, "token": token})
@@ -155,6 +151,3 @@ class SpaceClient:
             self.id = envelope["payload"]["you"]["id"]
         if self.on_envelope is not None:
             self.on_envelope(envelope)
-
-    def _close(self, code: int, reason: str) -> None:
-        self.closed = (code, reason)

@@ -53,7 +53,7 @@ def test_what_cannot_be_done_has_an_error_with_a_hint(cli, operator, stream):
     ):
         done = operator(*words)
         assert done.returncode == 1 and error in done.stderr and "hint: " in done.stderr, words
-    assert "redrive jobs`, or one dead letter with --id" in operator("redrive").stderr
+    assert "`--id` on the command line" in operator("redrive").stderr
     refused = cli("purge", stream)
     assert refused.returncode == 1 and "operator.token" in refused.stderr
     assert cli("drop").returncode == 2, "which envelope is required"

@@ -159,6 +159,17 @@ def endpoints_file(data: Path) -> Path:
     return data / "run" / "endpoints.json"
 
 
+def server_on(data: Path) -> tuple[str, str | None] | None:
+    """The HTTP address of the server that runs on a directory, and the operator token; None when none runs."""
+    from penstock.client.address import operator_token, read_endpoints
+
+    file = endpoints_file(data)
+    endpoints = read_endpoints(file)
+    if endpoints is None or endpoints.http is None:
+        return None
+    return endpoints.http, operator_token(endpoints.http, file)
+
+
 def target(data: Path, url: str | None, token: str | None, as_json: bool) -> Common:
     """The server that takes envelopes: the given URL, or else the server on the directory."""
     from penstock.client import address
@@ -201,15 +212,12 @@ def seal_now(data: Path, config: Path | None) -> dict[str, Any]:
     """Seal every committed row, through the server on the directory or, without one, here."""
     import msgspec
 
-    from penstock.client.address import operator_token, read_endpoints
-
     sealed: msgspec.Struct
-    file = endpoints_file(data)
-    endpoints = read_endpoints(file)
-    if endpoints is not None and endpoints.http is not None:
+    server = server_on(data)
+    if server is not None:
         from penstock.client.journal import RemoteJournal
 
-        sealed = RemoteJournal(endpoints.http, operator_token(endpoints.http, file)).seal()
+        sealed = RemoteJournal(*server).seal()
     else:
         from penstock.server.admin.journal import to_sealed
         from penstock.server.journal.lifecycle import seal_directory

@@ -10,6 +10,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from penstock.cli.history import journal
+from penstock.cli.options import EXIT_CHECK
 from penstock.cli.output import print_json, print_line, print_note, print_result, print_rows, print_table
 from penstock.cli.rows import SHOWN, Printer
 from penstock.core.errors import PenstockError, Refusal
@@ -18,7 +19,6 @@ from penstock.journal.plain_values import iso
 if TYPE_CHECKING:
     from penstock.journal.disk import RealDisk
 
-EXIT_CHECK = 3
 
 log = App(name="log", help="Inspect the journal: files, rows, integrity, sealing, readers.")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from penstock.cli.history.journal import DATA_DEFAULT, DataOption, endpoints_file
-from penstock.cli.options import PLAIN, Output
+from penstock.cli.history.journal import DATA_DEFAULT, DataOption, server_on
+from penstock.cli.options import EXIT_CHECK, PLAIN, Output, print_text
 from penstock.cli.output import print_json, print_line
 from penstock.core.errors import PenstockError, Refusal
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.ipc.pipeline import PipelineSection
     from penstock.server.config.load import Config
 
-EXIT_CHECK = 3
 
 File = Annotated[
     Path | None,
@@ -87,11 +86,7 @@ def doc(*, output: Output = PLAIN) -> None:
     """
     from penstock.server.config.reference import reference
 
-    text = reference()
-    if output.as_json:
-        print_json({"markdown": text})
-    else:
-        sys.stdout.write(text)
+    print_text(reference(), "markdown", output)
 
 
 def reload(place: DataOption = DATA_DEFAULT) -> None:
@@ -102,14 +97,12 @@ def reload(place: DataOption = DATA_DEFAULT) -> None:
       penstock config reload
       penstock config reload --data /var/lib/penstock --json
     """
-    from penstock.client.address import operator_token, read_endpoints
     from penstock.client.journal import RemoteServer
 
-    file = endpoints_file(place.data)
-    endpoints = read_endpoints(file)
-    if endpoints is None or endpoints.http is None:
+    server = server_on(place.data)
+    if server is None:
         raise PenstockError(Refusal("Unreachable", f"no server runs on `{place.data}`"))
-    report = RemoteServer(endpoints.http, operator_token(endpoints.http, file)).reload()
+    report = RemoteServer(*server).reload()
     if place.as_json:
         print_json(report)
         return

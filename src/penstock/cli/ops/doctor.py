@@ -23,7 +23,7 @@ from cyclopts import Parameter
 import penstock
 from penstock.cli.history.journal import endpoints_file
 from penstock.cli.ops.config import load_config
-from penstock.cli.options import DEFAULTS, Common
+from penstock.cli.options import DEFAULTS, EXIT_CHECK, Common, http_server
 from penstock.cli.output import print_json, print_table
 from penstock.core.errors import PenstockError
 from penstock.core.health import disk_finding
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.client.address import ServerEndpoints
     from penstock.server.config.load import Config
 
-EXIT_CHECK = 3
 SERVER_S = 5.0
 """How long a server may take to answer."""
 SYNC_SLOW_MS = 50.0
@@ -202,10 +201,8 @@ def _descriptors(config: Config | None, endpoints: ServerEndpoints) -> Iterator[
     room = connections_of(limit)
     detail = f"{limit} open files allow {room} connections; `limits.links_max` is {wanted}"
     hint = "raise the hard limit (`ulimit -Hn`, `LimitNOFILE=` of systemd), or lower `limits.links_max`"
-    if room >= wanted:
-        yield CheckResult("descriptors", "ok", detail)
-    else:
-        yield CheckResult("descriptors", "info", f"{detail}; {hint}")
+    is_enough = room >= wanted
+    yield CheckResult("descriptors", "ok" if is_enough else "info", detail if is_enough else f"{detail}; {hint}")
 
 
 def _sync_ms(descriptor: int) -> float:
@@ -311,11 +308,10 @@ def _parts(common: Common, file: Path, running: ServerEndpoints | None) -> list[
     from penstock.client.journal import RemoteServer
 
     url = common.url or (running and running.http)
+    if not url:
+        return []
+    http, token = http_server(url, common.token, file)
     try:
-        if not url:
-            return []
-        http = address.discover_http(url)
-        token = common.token or address.operator_token(http, file)
         health = RemoteServer(http, token, timeout_s=SERVER_S).health()
     except PenstockError:  # the check of the server says why
         return []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from penstock.cli.options import DEFAULTS, Common, flag
+from penstock.cli.options import DEFAULTS, Common, flag, http_server
 from penstock.cli.output import console, print_json
 from penstock.core.errors import PenstockError, Refusal
 
@@ -35,8 +35,8 @@ def top(
 ) -> None:
     """Show protocols, queues, streams of spaces, relay and pipeline with their rates, until Ctrl-C.
 
-    The fullest queues come first, then the busiest. It goes on when the server is restarted. With --json, and wherever the output is no terminal,
-    it prints one reading and ends.
+    The fullest queues come first, then the busiest. It goes on when the server is restarted. With --json, and
+    wherever the output is no terminal, it prints one reading and ends.
 
     For example:
 
@@ -64,11 +64,9 @@ def top(
 
 def _fetch(common: Common) -> ServerFigures:
     """Looked up for each reading: a restarted server may have another address and token."""
-    from penstock.client import address
     from penstock.client.admin import RemoteFigures
 
-    url = address.discover_http(common.url)
-    return RemoteFigures(url, common.token or address.operator_token(url)).read()
+    return RemoteFigures(*http_server(common.url, common.token)).read()
 
 
 def _follow(watch: ServerPoller, interval: float, rows: int) -> None:

@@ -8,7 +8,6 @@ from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, run
 from penstock.cli.output import print_result
-from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
     from penstock.client import Dropped, Purged, Redriven
@@ -31,9 +30,6 @@ def redrive(
       penstock redrive jobs --max 10 --json
       penstock redrive --id m-17
     """
-    if stream is None and id_ is None:
-        hint = "name the stream, as in `penstock redrive jobs`, or one dead letter with --id"
-        raise PenstockError(Refusal("InvalidRequest", "give a stream or an id", hint=hint))
     redriven: Redriven = run(common, lambda client: client.redrive(stream, id=id_, max=max_))
     kept = f", {redriven.kept} could not move: see `penstock explain STREAM`" if redriven.kept else ""
     print_result(redriven, f"moved {redriven.moved}, left {redriven.left}{kept}", as_json=common.as_json)

@@ -8,11 +8,9 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
-from penstock.cli.options import DEFAULTS, PLAIN, Common, Output, open_input, run
+from penstock.cli.options import DEFAULTS, EXIT_CHECK, PLAIN, Common, Output, open_input, run
 from penstock.cli.output import print_json, print_line, print_rows
 from penstock.core.errors import PenstockError, Refusal
-
-EXIT_CHECK = 3
 
 schema = App(name="schema", help="List and check payload schemas, and validate envelopes.")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from cyclopts import App, Parameter
 
 from penstock.cli.input import Input, chunks, lines
-from penstock.cli.options import Output, Token, flag, payload_of
+from penstock.cli.options import Output, Token, flag, http_server, payload_of
 from penstock.cli.output import compact, print_json, print_line, print_note, print_result, print_table
 from penstock.core.errors import PenstockError, Refusal
 
@@ -77,12 +77,9 @@ def ls(*, gateway: Gateway = GATEWAY) -> None:
       penstock space ls
       penstock space ls --space demo
     """
-    from penstock.client import address
     from penstock.client.admin import RemoteSpaces
 
-    url = address.discover_http(gateway.url)
-    token = gateway.token or address.operator_token(url)
-    found = RemoteSpaces(url, token).survey(gateway.space).spaces
+    found = RemoteSpaces(*http_server(gateway.url, gateway.token)).survey(gateway.space).spaces
     if gateway.as_json:
         print_json({"spaces": found})
     elif not found:
@@ -181,10 +178,8 @@ def _print_frame(frame: Frame, *, as_json: bool) -> None:
     except UnicodeDecodeError:
         text = None
     if as_json:
-        shown_frame: dict[str, Any] = {"stream_id": frame.stream_id, "bytes": len(frame.data)}
-        print_json(
-            shown_frame | ({"base64": base64.b64encode(frame.data).decode()} if text is None else {"text": text})
-        )
+        content = {"base64": base64.b64encode(frame.data).decode()} if text is None else {"text": text}
+        print_json({"stream_id": frame.stream_id, "bytes": len(frame.data), **content})
         return
     shown = "(binary)" if text is None else text
     print_line(f"#{frame.stream_id}  {len(frame.data)} bytes  {shown[:PREVIEW_MAX]}")

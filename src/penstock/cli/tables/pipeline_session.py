@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.history.journal import endpoints_file, reading
+from penstock.cli.history.journal import reading, server_on
 from penstock.core.errors import PenstockError, Refusal
 from penstock.ipc.pipeline import FILLED_TABLES, STATUS_FILE, PipelineSection, PipelineStatus
 
@@ -52,10 +52,8 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def find_http_url(data: Path) -> str | None:
-    from penstock.client.address import read_endpoints
-
-    endpoints = read_endpoints(endpoints_file(data))
-    return endpoints.http if endpoints is not None else None
+    server = server_on(data)
+    return server[0] if server is not None else None
 
 
 def journal_end(data: Path) -> int:

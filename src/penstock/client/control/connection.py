@@ -15,12 +15,12 @@ import random
 import msgspec
 from msgspec import Raw
 
-from penstock.client.address import Address, bad_token, reason_of, wrong_protocol
+from penstock.client.address import Address, bad_token, reason_of, unreachable, wrong_protocol
 from penstock.client.control.frames import DeliverFrame, Error, LiveFrame, Ok, ServerHello, decode_frame, head
 from penstock.client.control.listener import FrameListener
 from penstock.client.control.pending import PendingRequest, PendingRequests
 from penstock.client.control.raw_connection import RawConnection
-from penstock.client.control.transport import LineTransport, open_transport
+from penstock.client.control.transport import LineTransport, close_transport, open_transport
 from penstock.core.errors import PenstockError, Refusal, Unauthorized
 
 BACKOFF_FIRST_S = 0.05
@@ -59,6 +59,8 @@ class ControlConnection:
         self._requests = PendingRequests(self.loop, self._late)
         self._requests.is_transport_paused = self._is_transport_paused
         self._listeners: dict[str, FrameListener] = {}
+        self._no_listener = FrameListener(self, "")
+        """Ignores the frames of a subscription that has ended."""
         self._marked: dict[FrameListener, None] = {}
         self._out: list[bytes] = []
         self._is_flush_due = False
@@ -122,12 +124,9 @@ class ControlConnection:
 
     def _late(self) -> PenstockError:
         if self._is_ready:
-            return _error(
-                "Timeout",
-                "the server did not answer in time",
-                hint="retry, or connect with a longer `timeout`",
-            )
-        return _error("Unreachable", f"no connection to {self.address.url} in time")
+            hint = "retry, or connect with a longer `timeout`"
+            return PenstockError(Refusal("Timeout", "the server did not answer in time", hint=hint))
+        return unreachable(f"no connection to {self.address.url} in time")
 
     # -- for the transport
 
@@ -148,22 +147,16 @@ class ControlConnection:
                     self._transport.abort(foreign.message)
                 return
             if isinstance(frame, DeliverFrame):
-                listener = self._listeners.get(frame.sub_id)
-                if listener is not None:
-                    listener._arrived(frame)
+                self._listeners.get(frame.sub_id, self._no_listener)._arrived(frame)
             elif isinstance(frame, Ok):
                 if not self._requests.answered(frame.req_id, frame.result) and frame.req_id == "hello":
                     self._greeted(frame.result)
             elif isinstance(frame, Error):
                 self._refused(frame)
             elif isinstance(frame, LiveFrame):
-                listener = self._listeners.get(frame.sub_id)
-                if listener is not None:
-                    listener._changed(frame)
+                self._listeners.get(frame.sub_id, self._no_listener)._changed(frame)
             else:
-                listener = self._listeners.get(frame.sub_id)
-                if listener is not None:
-                    listener._expired(frame)
+                self._listeners.get(frame.sub_id, self._no_listener)._expired(frame)
 
     def _greeted(self, result: Raw) -> None:
         if self._greeting is not None and not self._greeting.done():
@@ -203,7 +196,7 @@ class ControlConnection:
         if self._last_error is not None:
             reason = f"{reason} ({self._last_error.code}: {self._last_error.refusal.message})"
         hint = AGAIN if self._may_reconnect else None
-        error = _error("Unreachable", f"the connection to {self.address.url} was lost: {reason}", hint=hint)
+        error = unreachable(f"the connection to {self.address.url} was lost: {reason}", hint)
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(error)
         if not was_ready:
@@ -238,13 +231,13 @@ class ControlConnection:
                 self.hello = await greeting
         except TimeoutError:
             self._abandon_transport()
-            raise _error("Unreachable", f"{self.address.url} did not answer in time") from None
+            raise unreachable(f"{self.address.url} did not answer in time") from None
         except Unauthorized:
             self._abandon_transport()
             raise PenstockError(bad_token(self.address.url, self._token)) from None
         except OSError as error:
             self._abandon_transport()
-            raise _error("Unreachable", f"cannot connect to {self.address.url}: {reason_of(error)}") from error
+            raise unreachable(f"cannot connect to {self.address.url}: {reason_of(error)}") from error
         except BaseException:
             self._abandon_transport()
             raise
@@ -255,7 +248,7 @@ class ControlConnection:
             elif not greeting.cancelled():
                 greeting.exception()  # mark it as retrieved: it was raised above
         if self._transport is None:
-            raise _error("Unreachable", f"{self.address.url} closed the connection after hello")
+            raise unreachable(f"{self.address.url} closed the connection after hello")
         again = self._requests.waiting()
         self._is_ready = True
         for listener in list(self._listeners.values()):
@@ -313,19 +306,10 @@ class ControlConnection:
         if self._is_ready:
             self._flush()
         if self._failure is None:
-            self._end(_error("Unreachable", "the client was closed", hint="open a new one with `connect`"))
+            self._end(unreachable("the client was closed", "open a new one with `connect`"))
         if self._reconnecting is not None:
             self._reconnecting.cancel()
             await asyncio.wait([self._reconnecting])
         transport, self._transport = self._transport, None
         if transport is not None:
-            transport.close()
-            try:
-                async with asyncio.timeout(CLOSE_S):
-                    await transport.closed()
-            except TimeoutError:
-                transport.abandon()
-
-
-def _error(code: str, message: str, *, hint: str | None = None) -> PenstockError:
-    return PenstockError(Refusal(code, message, hint=hint))
+            await close_transport(transport, CLOSE_S)

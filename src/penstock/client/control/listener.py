@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Self
 
 from msgspec import Raw
@@ -25,11 +24,11 @@ class FrameListener:
         self._failure: PenstockError | None = None
         self._is_closed = False
 
-    @abstractmethod
-    async def open(self) -> Self: ...
+    async def open(self) -> Self:
+        raise NotImplementedError
 
-    @abstractmethod
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -7,17 +7,16 @@ read, so a slow end on either side slows the other one, with bounded buffers.
 from __future__ import annotations
 
 import asyncio
-import errno
 import secrets
 from collections import deque
 from typing import Self
 
 import msgspec
 
-from penstock.client.address import Address, wrong_protocol
+from penstock.client.address import Address, reason_of, unreachable, wrong_protocol
 from penstock.client.control.frames import Error, Ok, decode_frame, head
-from penstock.client.control.transport import LINE_MAX, WRITE_HIGH, LineTransport, open_transport
-from penstock.core.errors import PenstockError, Refusal
+from penstock.client.control.transport import LINE_MAX, WRITE_HIGH, LineTransport, close_transport, open_transport
+from penstock.core.errors import PenstockError
 
 READ_HIGH = 1024 * 1024
 """Unread bytes at which the server's socket is not read any more."""
@@ -61,8 +60,7 @@ class RawConnection:
             await uplink.close()
             raise _lost(address, "it did not answer in time") from None
         except OSError as error:
-            is_refused = error.errno == errno.ECONNREFUSED
-            raise _lost(address, "connection refused" if is_refused else error.strerror or str(error)) from error
+            raise _lost(address, reason_of(error)) from error
         except BaseException:
             await uplink.close()
             raise
@@ -139,15 +137,8 @@ class RawConnection:
         """Send what was written, then close; drop the connection if the server does not read it in time."""
         transport, self._transport = self._transport, None
         self.transport_lost("the connection was closed")
-        if transport is None:
-            return
-        transport.close()
-        try:
-            async with asyncio.timeout(CLOSE_S):
-                await transport.closed()
-        except TimeoutError:
-            transport.abandon()
-            await transport.closed()  # happens at once; without it, a loop that ends first would leak the socket
+        if transport is not None:
+            await close_transport(transport, CLOSE_S)
 
     # For the transport
 
@@ -173,4 +164,4 @@ class RawConnection:
 
 
 def _lost(address: Address, reason: str) -> PenstockError:
-    return PenstockError(Refusal("Unreachable", f"no connection to {address.url}: {reason}"))
+    return unreachable(f"no connection to {address.url}: {reason}")

@@ -132,6 +132,17 @@ class StreamTransport(asyncio.Protocol):
         await asyncio.shield(self._closed)
 
 
+async def close_transport(transport: LineTransport, timeout_s: float) -> None:
+    """Send what was written, then close; drop the connection if the server does not read it in time."""
+    transport.close()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await transport.closed()
+    except TimeoutError:
+        transport.abandon()
+        await transport.closed()  # happens at once; without it, a loop that ends first would leak the socket
+
+
 async def open_transport(address: Address, receiver: LineReceiver, token: str | None) -> LineTransport:
     """Dial. Raises OSError when that fails."""
     loop = asyncio.get_running_loop()

@@ -123,7 +123,8 @@ class Queries(ABC):
     async def _stream_of(self, id_: str | None, *, is_dead_letter: bool = False) -> str:
         """The only stream in which an envelope is, or in which it is a dead letter."""
         if id_ is None:
-            raise PenstockError(Refusal("InvalidRequest", "give a stream or an id"))
+            hint = "name the stream, or one dead letter by its id: `--id` on the command line, `id=…` in Python"
+            raise PenstockError(Refusal("InvalidRequest", "give a stream or an id", hint=hint))
         found = [place.stream for place in await self.where(id_) if place.state != "settled"]
         if is_dead_letter:
             found = list(filter(is_dead, found))

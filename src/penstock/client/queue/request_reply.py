@@ -108,8 +108,7 @@ def checked(to: str, answer: Delivery) -> Delivery:
 
 def no_agent() -> PenstockError:
     """Questions and inboxes need an agent name."""
-    refusal = Refusal("InvalidRequest", "this client has no agent name", hint="connect with `agent=…`")
-    return PenstockError(refusal)
+    return PenstockError(Refusal("InvalidRequest", "this client has no agent name", hint="connect with `agent=…`"))
 
 
 def unanswered(to: str, timeout_s: float, sent: Sent | None) -> PenstockError:

@@ -8,12 +8,5 @@ from penstock.client.space.messages import Frame, SpaceEnvelope, SpaceError, Tar
 from penstock.client.space.stream import SpaceStream
 
 __all__ = [
-    "Feed",
-    "Frame",
-    "Invitation",
-    "Space",
-    "SpaceEnvelope",
-    "SpaceError",
-    "SpaceStream",
-    "TargetUnsupported",
-]
+    "Feed", "Frame", "Invitation", "Space", "SpaceEnvelope", "SpaceError", "SpaceStream", "TargetUnsupported",
+]  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from penstock.client import address
-from penstock.client.space.connection import ParticipantConnection, PendingEnvelopes, Wanted, unreachable
+from penstock.client.space.connection import ParticipantConnection, PendingEnvelopes, Wanted
 from penstock.client.space.feed import Feed, Feeds, Overflow, kinds
 from penstock.client.space.messages import (
     Arrival,
@@ -219,7 +219,7 @@ class Space:
 
     def _late(self, what: str) -> PenstockError:
         if not self._connection.is_up:
-            return unreachable(f"no connection to {self.url} in time")
+            return address.unreachable(f"no connection to {self.url} in time")
         message = f"the gateway did not answer `{what}` in time"
         if self.last_error is not None:
             message += f"; its last error was: {self.last_error.refusal.message}"

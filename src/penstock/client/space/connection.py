@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol
 
+from penstock.client.address import unreachable
 from penstock.client.control.connection import AGAIN
 from penstock.client.space.messages import Arrival, SpaceEnvelope, SpaceError, object_of
 from penstock.client.space.transport import SpaceTransport
@@ -68,8 +69,7 @@ class ParticipantConnection:
             if self._failure is not None:
                 raise self._failure
             if self._life is None:
-                hint = "use `async with Space(…)`, or `await space.open()`"
-                raise PenstockError(Refusal("Unreachable", "the space was not joined yet", hint=hint))
+                raise unreachable("the space was not joined yet", "use `async with Space(…)`, or `await space.open()`")
             await self._is_decided.wait()
         return self._transport
 
@@ -91,9 +91,7 @@ class ParticipantConnection:
     async def close(self) -> None:
         """Leave the space."""
         if self._failure is None:
-            self._failure = PenstockError(
-                Refusal("Unreachable", "the space was left", hint="join it again with a new `Space`")
-            )
+            self._failure = unreachable("the space was left", "join it again with a new `Space`")
         transport = self._transport
         self._depart(self._failure)
         if self._life is not None:
@@ -174,10 +172,6 @@ class ParticipantConnection:
         error = None if life.cancelled() else life.exception()
         if error is not None:
             self._end(PenstockError(Refusal("Internal", f"reading from {self._url} failed: {error!r}")))
-
-
-def unreachable(message: str, hint: str | None = None) -> PenstockError:
-    return PenstockError(Refusal("Unreachable", message, hint=hint))
 
 
 OPEN_MAX = 1_000

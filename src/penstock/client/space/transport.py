@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from penstock.client.address import STATUSES, reason_of
+from penstock.client.address import STATUSES, reason_of, unreachable
 from penstock.client.control.websocket import dial_websocket
 from penstock.client.space import messages
 from penstock.core.errors import PenstockError, Refusal
@@ -104,9 +104,9 @@ async def join(
                 await asyncio.shield(transport.close())
                 raise
     except TimeoutError:
-        raise PenstockError(Refusal("Unreachable", f"{url} did not answer in time")) from None
+        raise unreachable(f"{url} did not answer in time") from None
     except OSError as error:
-        raise PenstockError(Refusal("Unreachable", f"cannot connect to {url}: {reason_of(error)}")) from error
+        raise unreachable(f"cannot connect to {url}: {reason_of(error)}") from error
 
 
 async def _welcome(transport: SpaceTransport, url: str) -> messages.SpaceEnvelope:
@@ -117,7 +117,7 @@ async def _welcome(transport: SpaceTransport, url: str) -> messages.SpaceEnvelop
             return arrival
         if arrival.kind == "system/error":
             raise messages.SpaceError(messages.object_of(arrival.payload), is_join=True)
-    raise PenstockError(Refusal("Unreachable", f"{url} ended the connection before a welcome: {transport.reason}"))
+    raise unreachable(f"{url} ended the connection before a welcome: {transport.reason}")
 
 
 async def _dial(url: str) -> SpaceTransport:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from types import TracebackType
 from typing import Any, Self
 
 from penstock.client.sync.twin import IteratedTwin, LoopThread, Opening, Twin, blocking, called, made_like, mirrored
@@ -89,11 +88,9 @@ class SyncTokenPublisher(Opening, Twin[TokenPublisher]):
             self._thread.wait(self._source.close())
         self._end()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._end.alive:
-            self._thread.wait(self._source.__aexit__(kind, error, trace))
+            self._thread.wait(self._source.__aexit__(*exception))
         self._end()
 
 

@@ -28,27 +28,8 @@ from penstock.dialects.streamservice.signatures import SigningKey
 from penstock.dialects.streamservice.verify_stream import RetryOptions
 
 __all__ = [
-    "Agreement",
-    "Answer",
-    "Batching",
-    "BrokenStream",
-    "ChainedStreamHmac",
-    "Curve",
-    "GapError",
-    "LocalRelay",
-    "RetentionOptions",
-    "RetryOptions",
-    "SigningKey",
-    "StreamCancelled",
-    "StreamFailed",
-    "StreamOffer",
-    "TamperedStream",
-    "TokenPublisher",
-    "TokenStream",
-    "TruncatedStream",
-    "answer_offer",
-    "answer_offer_with_key",
-    "load_signing_key",
-    "local_relay",
-    "new_signing_key",
-]
+    "Agreement", "Answer", "Batching", "BrokenStream", "ChainedStreamHmac", "Curve", "GapError", "LocalRelay",
+    "RetentionOptions", "RetryOptions", "SigningKey", "StreamCancelled", "StreamFailed", "StreamOffer",
+    "TamperedStream", "TokenPublisher", "TokenStream", "TruncatedStream", "answer_offer", "answer_offer_with_key",
+    "load_signing_key", "local_relay", "new_signing_key",
+]  # fmt: skip

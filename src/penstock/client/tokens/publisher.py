@@ -7,15 +7,13 @@ completes the stream, an exception ends it with an error, and so does garbage co
 from __future__ import annotations
 
 import asyncio
-import time
 import weakref
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from penstock.client.tokens.errors import StreamCancelled
 from penstock.client.tokens.stream_sender import DROPPED, StreamSender
-from penstock.client.tokens.zmq_socket import Curve
+from penstock.client.tokens.zmq_socket import Curve, monotonic_us
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice.compose_stream import TEXT_MAX, Batching, Composer, RetentionOptions
 from penstock.dialects.streamservice.keys import StreamKeys
@@ -73,12 +71,12 @@ class TokenPublisher:
         self._timeout_s = timeout
         self._connect_timeout_s = connect_timeout
         self._composer = Composer(
-            _now_us(), keys, stream_id=stream_id, format=format, batching=batching, keeping=keeping
+            monotonic_us(), keys, stream_id=stream_id, format=format, batching=batching, keeping=keeping
         )
         self._make_sender = partial(
             StreamSender, self._composer, keys, signer, push=push, pub=pub, curve=curve, sub=sub, lifetime_s=lifetime
         )
-        self._began_us = _now_us()
+        self._began_us = monotonic_us()
         self._sends = 0
         self._sender: StreamSender | None = None
         self._finalizer: weakref.finalize[[StreamSender], TokenPublisher] | None = None
@@ -108,7 +106,7 @@ class TokenPublisher:
             except BaseException:
                 sender.close()
                 raise
-            self._began_us = _now_us()
+            self._began_us = monotonic_us()
         return self
 
     async def send(self, token: str) -> None:
@@ -130,7 +128,7 @@ class TokenPublisher:
     async def flush(self) -> None:
         """Send the current batch, and wait until the relay has accepted everything."""
         sender = self._open_sender()
-        self._composer.flush(_now_us())
+        self._composer.flush(monotonic_us())
         sender.pump()
         if not await sender.room(0, self._timeout_s):
             raise _stuck(sender.refusal)
@@ -138,7 +136,7 @@ class TokenPublisher:
     async def complete(self, finish_reason: str = "stop", *, perplexity: float = 0.0, entropy: float = 0.0) -> Complete:
         """End the stream normally; returns the statistics that the reader gets."""
         sender = self._open_sender()
-        took_us = max(_now_us() - self._began_us, 1)
+        took_us = max(monotonic_us() - self._began_us, 1)
         stats = Complete(
             tokens=self._composer.tokens,
             finish_reason=_clipped(finish_reason),
@@ -178,9 +176,8 @@ class TokenPublisher:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
+        error = exception[1]
         if not self.is_over and self._sender is not None and not self._sender.is_closed:
             if error is None and self._sender.refusal is None:
                 await self.complete()
@@ -198,21 +195,13 @@ class TokenPublisher:
     def _open_sender(self) -> StreamSender:
         sender = self._sender
         if sender is None or sender.is_closed:
-            raise PenstockError(
-                Refusal("InvalidRequest", "the publisher is not open", hint="use it inside `async with`")
-            )
+            raise _invalid("the publisher is not open", "use it inside `async with`")
         if sender.refusal is not None:
             raise PenstockError(sender.refusal)
         if sender.cancelled.is_set():
             raise StreamCancelled
         if self._composer.is_over:
-            raise PenstockError(
-                Refusal(
-                    "InvalidRequest",
-                    "the stream has ended",
-                    hint="a stream ends once; make another publisher",
-                )
-            )
+            raise _invalid("the stream has ended", "a stream ends once; make another publisher")
         return sender
 
     async def _wait_for_room(self, sender: StreamSender) -> None:
@@ -253,6 +242,10 @@ def _check(token: str) -> None:
         )
 
 
+def _invalid(message: str, hint: str) -> PenstockError:
+    return PenstockError(Refusal("InvalidRequest", message, hint=hint))
+
+
 def _clipped(text: str) -> str:
     """The text, cut to the maximum size."""
     return text.encode(errors="replace")[:TEXT_MAX].decode(errors="ignore")
@@ -263,7 +256,3 @@ def _stuck(refusal: Refusal | None) -> PenstockError:
         return PenstockError(refusal)
     hint = "messages keep their order and are sent when the relay is back"
     return PenstockError(Refusal("Unreachable", "the relay accepts no messages", hint=hint))
-
-
-def _now_us() -> int:
-    return time.monotonic_ns() // 1000

@@ -11,13 +11,12 @@ import asyncio
 import random
 import time
 from collections import deque
-from types import TracebackType
 from typing import Self
 
 import zmq
 
 from penstock.client.tokens.errors import error_of
-from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, ZmqSocket
+from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, ZmqSocket, monotonic_us
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.control_channel import ControlChannel
@@ -72,7 +71,7 @@ class TokenStream:
         self._push = push
         self._curve = curve
         self._patience = patience or RetryOptions()
-        now_us = _now_us()
+        now_us = monotonic_us()
         ends_us = None if expires is None else now_us + int((expires - time.time()) * 1_000_000)
         self._follower = StreamVerifier(
             now_us, keys, self._patience, format=format, ends_us=ends_us, jitter=random.random()
@@ -112,7 +111,7 @@ class TokenStream:
         if self._is_closed:
             raise _closed()
         if self._socket is None:
-            self._follower.rested(_now_us())
+            self._follower.rested(monotonic_us())
             self._socket = ZmqSocket(zmq.XSUB, self.endpoint, self._curve, arrived=self._arrived, linked=self._linked)
             self._socket.send((b"\x01" + self._topic,))
             self._tick()
@@ -168,9 +167,7 @@ class TokenStream:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     # Cancelling
@@ -209,7 +206,7 @@ class TokenStream:
     # The socket and the clock
 
     def _arrived(self, burst: list[list[bytes]]) -> None:
-        now_us = _now_us()
+        now_us = monotonic_us()
         take, tokens = self._follower.take, self._tokens
         for parts in burst:
             for payload in take(now_us, parts):
@@ -224,15 +221,15 @@ class TokenStream:
 
     def _linked(self, is_up: bool) -> None:
         if is_up and self._was_linked:
-            self._follower.reconnected(_now_us())
-            self._step(_now_us())
+            self._follower.reconnected(monotonic_us())
+            self._step(monotonic_us())
         self._was_linked = self._was_linked or is_up
 
     def _go_on(self) -> None:
         """Resume reading once the application has taken tokens."""
         if self._is_paused and len(self._tokens) < WAITING_MAX and self._socket is not None:
             self._is_paused = False
-            self._follower.rested(_now_us())
+            self._follower.rested(monotonic_us())
             self._socket.resume()
 
     def _step(self, now_us: int) -> None:
@@ -269,7 +266,7 @@ class TokenStream:
             return
         self._socket.look()
         if self._socket is not None and not self._is_paused:
-            self._step(_now_us())
+            self._step(monotonic_us())
         if self._socket is not None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
 
@@ -288,7 +285,3 @@ class TokenStream:
 
 def _closed() -> PenstockError:
     return PenstockError(Refusal("InvalidRequest", "the stream is closed", hint="open another one"))
-
-
-def _now_us() -> int:
-    return time.monotonic_ns() // 1000

@@ -13,7 +13,7 @@ import time
 
 import zmq
 
-from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, ZmqSocket
+from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, ZmqSocket, monotonic_us
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice.compose_stream import Composer, Parts
 from penstock.dialects.streamservice.control_channel import ControlChannel
@@ -79,7 +79,7 @@ class StreamSender:
 
     def add(self, payload: Payload) -> bool:
         """Add a payload; false after the end of the stream."""
-        now_us = _now_us()
+        now_us = monotonic_us()
         is_taken = self.composer.add(now_us, payload)
         if self.composer.unsent:
             self.pump()
@@ -125,7 +125,7 @@ class StreamSender:
         self._register()
         self._linked.set()
         self.pump()
-        self._arm(_now_us())
+        self._arm(monotonic_us())
 
     def _register(self) -> None:
         """Sign again: a relay accepts each registration once."""
@@ -137,7 +137,7 @@ class StreamSender:
             (sign_registration(topic, exp_s, self._signer, nonce=nonce, now_ms=now_ms, sub=self._sub),)
             for topic, nonce in zip(self._topics, nonces, strict=True)
         ]
-        self._renew_us = _now_us() + int(self._lifetime_s * 500_000)
+        self._renew_us = monotonic_us() + int(self._lifetime_s * 500_000)
 
     # Time
 
@@ -158,7 +158,7 @@ class StreamSender:
 
     def _tick(self) -> None:
         self._timer = None
-        now_us = _now_us()
+        now_us = monotonic_us()
         self.composer.step(now_us)
         if self._renew_us and now_us >= self._renew_us and self._is_linked:
             self._register()
@@ -201,7 +201,7 @@ class StreamSender:
         if self.is_closed:
             return
         if not self.composer.is_over:
-            self.composer.add(_now_us(), StreamFailure(DROPPED, "internal", "", self.composer.stream_id))
+            self.composer.add(monotonic_us(), StreamFailure(DROPPED, "internal", "", self.composer.stream_id))
         self.pump()
         self.close()
 
@@ -216,7 +216,3 @@ class StreamSender:
             self._control_socket.close()
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
-
-
-def _now_us() -> int:
-    return time.monotonic_ns() // 1000

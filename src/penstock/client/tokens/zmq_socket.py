@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -152,6 +153,11 @@ class ZmqSocket:
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close(linger_ms)
+
+
+def monotonic_us() -> int:
+    """The clock of composers and verifiers."""
+    return time.monotonic_ns() // 1000
 
 
 def _events(socket: zmq.Socket[bytes]) -> int:
