@@ -85,7 +85,7 @@ def test_every_answer_calls_a_stream_what_the_caller_calls_it() -> None:
     machine, now = broker.machine, broker.now
     seen = {
         "stats": queries.stats(machine, now, ACME, "jobs"),
-        "peek": queries.peek(machine, now, ACME, "jobs", "ready", 5),
+        "peek": queries.peek(machine, now, ACME, queries.PeekRequest("jobs", max=5)),
         "where": queries.where(machine, now, ACME, "2"),
         "explain": queries.explain(machine, now, ACME, "jobs"),
         "metrics": Result({"streams": queries.metrics_of(machine, now, ACME, list(machine.channels))}),
@@ -109,7 +109,7 @@ def test_other_tenants_cannot_see_or_change_a_tenants_streams(who: Principal) ->
     before = broker.picture()
     for outcome in (
         queries.stats(machine, now, who, name),
-        queries.peek(machine, now, who, name, "ready", 1),
+        queries.peek(machine, now, who, queries.PeekRequest(name)),
         queries.explain(machine, now, who, name),
         queries.where(machine, now, who, "1"),
         check_pull(machine, who, PullRequest(name)) if who is not BETA else Refusal("Forbidden", ""),

@@ -218,7 +218,8 @@ class QueueCore:
         """Look at envelopes without taking them."""
         self.tick()
         now = self._scheduler.now()
-        rows = self._do(queries.peek(self._machine, now, OPERATOR, stream, state, limit))["rows"]
+        asked = queries.PeekRequest(stream, state, limit)
+        rows = self._do(queries.peek(self._machine, now, OPERATOR, asked))["rows"]
         return [{**row, "env": msgspec.json.decode(row["env"])} for row in rows]
 
     def where(self, id_: str) -> list[dict[str, Any]]:

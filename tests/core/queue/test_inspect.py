@@ -118,6 +118,18 @@ class TestPeek:
         assert [record.id for record in rows] == ids
         assert (driver.state("a"), metrics(driver)) == before
 
+    def test_a_page_is_in_the_order_of_numbers_whatever_is_next(self) -> None:
+        driver = QueueDriver()
+        consumer = driver.subscribe("a", 2)
+        driver.put("a", "1", "2", "3", "4")
+        driver.nack(consumer, "2", 0)
+        driver.nack(consumer, "1", 0)
+        machine, channel = driver.machine, driver.channel("a")
+        for state, wanted in (("ready", "34"), ("inflight", "12")):
+            records = machine.peek(driver.now, channel, state, 10, 0)
+            assert "".join(record.id for record in records) == wanted
+            assert [record.id for record in machine.peek(driver.now, channel, state, 10, records[0].seq)] == [wanted[1]]
+
     def test_is_bounded(self) -> None:
         assert len(self.driver().machine.peek(self.driver().now, self.driver().channel("a"), "ready", 1)) == 1
 

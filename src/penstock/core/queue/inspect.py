@@ -1,12 +1,15 @@
 """Looking at a queue without touching it: numbers, rows, where an id is, and why nothing flows.
 
-Reads only. A look at one channel is O(1) or O(rows asked for), except `where`, which asks every channel.
+Reads only. A look at one channel is O(1) or O(rows asked for), except a page of `peek`, which is O(records), and `where`,
+which asks every channel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -19,7 +22,7 @@ from penstock.core.queue.counters import Counters
 from penstock.core.queue.hot import HINT, describe, hot_records
 from penstock.core.queue.ready_order import KeyedOrder
 from penstock.core.queue.state import QueueState
-from penstock.core.records import DELAYED, HELD, LEASED, PENDING, STATE_NAMES, Record
+from penstock.core.records import DELAYED, HELD, LEASED, PENDING, READY, STATE_NAMES, Record
 from penstock.core.tenants import dead_name
 
 Row = dict[str, Any]
@@ -103,23 +106,22 @@ def place(state: QueueState, now: Now, record: Record) -> Row:
     return row
 
 
-_PEEK_STATES = {"inflight": (LEASED,), "delayed": (DELAYED, HELD)}
+_PEEK_STATES = {"ready": (READY,), "inflight": (LEASED,), "delayed": (DELAYED, HELD)}
 
 
-def peek(state: QueueState, now: Now, channel: Channel, which: str, limit: int) -> list[Record]:
-    """Up to `limit` records of one state, next first."""
+def peek(
+    state: QueueState, now: Now, channel: Channel, which: str, limit: int, after: int | None = None
+) -> list[Record]:
+    """Up to `limit` records of one state, next first; with `after`, those with a greater number, in the order of numbers."""
     if which == "dead":
         dead = state.channels.get(dead_name(channel.name))
-        return [] if dead is None else peek(state, now, dead, "ready", limit)
-    rows: list[Record] = []
-    source = channel.ready if which == "ready" else channel.live.values()
-    wanted = _PEEK_STATES.get(which)
-    for record in source:
-        if len(rows) >= limit:
-            break
-        if wanted is None or record.state in wanted:
-            rows.append(record)
-    return rows
+        return [] if dead is None else peek(state, now, dead, "ready", limit, after)
+    if which == "ready" and after is None:
+        return list(islice(channel.ready, limit))
+    found = (record for record in channel.live.values() if record.state in _PEEK_STATES[which])
+    if after is None:
+        return list(islice(found, limit))
+    return nsmallest(limit, (record for record in found if record.seq > after), key=attrgetter("seq"))
 
 
 def where(state: QueueState, now: Now, id_: str, names: Iterable[str] | None = None) -> list[Row]:

@@ -73,7 +73,7 @@ ROUTES = (
     Route("GET", "/v1/metrics", "metrics", "Figures and counters of every stream",
           server_routes.metrics, answer=answers.METRICS),
     Route("GET", "/v1/peek", "peek", "Look at envelopes without taking them",
-          lambda s, r: queries.peek(s.machine, r.now, r.principal, r.query.stream, r.query.state, r.query.max),
+          lambda s, r: queries.peek(s.machine, r.now, r.principal, r.query),
           query=queries.PeekRequest, answer=answers.PEEKED),
     Route("GET", "/v1/snapshot", "snapshot", "Rows of a view",
           lambda s, r: views.snapshot(s.machine, r.now, r.principal, r.query.view, r.query.addr),

@@ -13,7 +13,7 @@ from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.core.steps import Survey
 from penstock.dialects.courier.operations import queries
-from penstock.dialects.courier.operations.queries import STREAMS_A_TURN, MetricsSurvey, WhereSurvey
+from penstock.dialects.courier.operations.queries import STREAMS_A_TURN, MetricsSurvey, PeekRequest, WhereSurvey
 from penstock.server.engine.machines import make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import HandScheduler
@@ -37,21 +37,24 @@ class TestReads:
         for read in (queries.stats, queries.explain):
             assert code(read(machine, now, reader, "a")) == "Forbidden"
             assert value(broker, read(machine, now, reader, "b"))
-        assert code(queries.peek(machine, now, reader, "a", "ready", 1)) == "Forbidden"
+        assert code(queries.peek(machine, now, reader, PeekRequest("a", "ready", 1))) == "Forbidden"
 
     def test_dead_letters_are_shown_to_those_who_may_read_their_stream(self) -> None:
         broker = Broker()
         broker.control().say(type_="enqueue", to="a", env=envelope("1"))
         machine, now = broker.machine, broker.now
         for scope in ("streams:a:read", "streams:dlq/a:read"):
-            assert code(queries.peek(machine, now, only(scope), "a", "dead", 1)) == "Forbidden"
+            assert code(queries.peek(machine, now, only(scope), PeekRequest("a", "dead", 1))) == "Forbidden"
         both = only("streams:a:read", "streams:dlq/a:read")
-        assert value(broker, queries.peek(machine, now, both, "a", "dead", 1)) == {"rows": []}
+        assert value(broker, queries.peek(machine, now, both, PeekRequest("a", "dead", 1))) == {"rows": []}
 
     @pytest.mark.parametrize(("state", "limit"), [("gone", 1), ("ready", 0), ("ready", 1_001), ("ready", -1)])
     def test_peek_is_bounded(self, state: str, limit: int) -> None:
         broker = Broker()
-        assert code(queries.peek(broker.machine, broker.now, ANONYMOUS, "a", state, limit)) == "InvalidRequest"
+        assert (
+            code(queries.peek(broker.machine, broker.now, ANONYMOUS, PeekRequest("a", state, limit)))
+            == "InvalidRequest"
+        )
 
     def test_a_peek_ends_at_a_number_of_bytes_with_at_least_one_envelope(self, monkeypatch: pytest.MonkeyPatch) -> None:
         broker = Broker()
@@ -59,8 +62,26 @@ class TestReads:
             broker.control().say(type_="enqueue", to="a", env=envelope(id_, payload="x" * 1_000))
         for bound, count in ((1, 1), (2_500, 2), (10_000, 3)):
             monkeypatch.setattr(queries, "PEEK_BYTES", bound)
-            rows = value(broker, queries.peek(broker.machine, broker.now, ANONYMOUS, "a", "ready", 10))["rows"]
+            rows = value(broker, queries.peek(broker.machine, broker.now, ANONYMOUS, PeekRequest("a", "ready", 10)))[
+                "rows"
+            ]
             assert [msgspec.json.decode(row["env"])["id"] for row in rows] == list("123")[:count]
+
+    def test_pages_follow_one_another_in_the_order_of_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        broker = Broker()
+        ids = [f"e-{number}" for number in range(7)]
+        for id_ in ids:
+            broker.control().say(type_="enqueue", to="a", env=envelope(id_, payload="x" * 1_000))
+        for size, bound in ((2, 1_000_000), (7, 1_000_000), (100, 2_500)):  # the last is cut by its bytes
+            monkeypatch.setattr(queries, "PEEK_BYTES", bound)
+            seen: list[str] = []
+            after: int | None = 0
+            while after is not None:
+                asked = PeekRequest("a", max=size, after=after)
+                page = value(broker, queries.peek(broker.machine, broker.now, ANONYMOUS, asked))
+                seen += [msgspec.json.decode(row["env"])["id"] for row in page["rows"]]
+                after = page["next"]
+            assert seen == ids
 
     def test_the_last_time_is_written_for_people(self) -> None:
         broker = Broker()

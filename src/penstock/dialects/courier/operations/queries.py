@@ -10,6 +10,7 @@ meanwhile may be missing. With few streams one step is enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -72,6 +73,8 @@ class PeekRequest(msgspec.Struct, forbid_unknown_fields=True):
     stream: str
     state: str = "ready"
     max: int = 10
+    after: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Only envelopes with a greater sequence number, in that order; 0 begins with the first."""
 
 
 PEEK_STATES = ("ready", "inflight", "delayed", "dead")
@@ -79,25 +82,30 @@ PEEK_BYTES = 1024 * 1024
 """Bytes of envelopes after which the answer to a peek ends; it has at least one."""
 
 
-def peek(machine: QueueMachine, now: Now, principal: Principal, stream: str, state: str, limit: int) -> Outcome:
-    """Read envelopes without leasing them: fewer than `limit` when they are large."""
+def peek(machine: QueueMachine, now: Now, principal: Principal, asked: PeekRequest) -> Outcome:
+    """Read envelopes without leasing them: fewer than `max` when they are large. With `after`, the answer names the next page."""
+    state, limit = asked.state, asked.max
     if state not in PEEK_STATES:
         return Refusal("InvalidRequest", f"`state` is one of {', '.join(PEEK_STATES)}", ref="state")
     if not 1 <= limit <= machine.limits.pull_max:
         return Refusal("InvalidRequest", f"`max` is 1 to {machine.limits.pull_max}", ref="max")
-    channel = readable(machine, now, principal, stream)
+    channel = readable(machine, now, principal, asked.stream)
     if isinstance(channel, Refusal):
         return channel
     if state == "dead" and (refusal := forbidden(principal, "read", dead_name(channel.name))) is not None:
         return refusal
     rows: list[Body] = []
     size = 0
-    for record in machine.peek(now, channel, state, limit):
+    records = machine.peek(now, channel, state, limit + 1, asked.after)
+    for record in records[:limit]:
         size += len(record.body)
         if rows and size > PEEK_BYTES:
             break
         rows.append({"env": msgspec.Raw(record.body), **place(machine, now, record)})
-    return Result({"rows": _renamed(principal, rows)})
+    answer: Body = {"rows": _renamed(principal, rows)}
+    if asked.after is not None:  # clients of earlier versions know only the rows
+        answer["next"] = records[len(rows) - 1].seq if len(rows) < len(records) else None
+    return Result(answer)
 
 
 def _renamed(principal: Principal, rows: list[Body]) -> list[Body]:

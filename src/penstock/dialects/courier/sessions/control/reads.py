@@ -54,7 +54,7 @@ class Reads(msgspec.Struct, eq=False):
             case frames.StatsFrame():
                 outcome = queries.stats(machine, now, principal, frame.stream)
             case frames.PeekFrame():
-                outcome = queries.peek(machine, now, principal, frame.stream, frame.state, frame.max)
+                outcome = queries.peek(machine, now, principal, frame)
             case frames.SnapshotFrame():
                 outcome = views.snapshot(machine, now, principal, frame.view, frame.addr)
             case frames.ExplainFrame():
