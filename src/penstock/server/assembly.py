@@ -18,6 +18,7 @@ from penstock.core.errors import Refusal
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.admin.journal import JournalReads
 from penstock.server.admin.lake import Lake
+from penstock.server.admin.lake_history import LakeHistory
 from penstock.server.admin.reload import ReloadedReply, admit, differences, merged
 from penstock.server.admin.sql import SqlEndpoint
 from penstock.server.admin.tail import Tail
@@ -179,6 +180,7 @@ class Service:
         """What the HTTP routes answer from."""
         runtime, archive, recorder, replays = self.runtime, self.archive, self._recorder, Replays()
         data = None if archive is None else archive.data
+        history, sql = MetricsHistory(), SqlEndpoint(data, lambda: self._config.console)
         return HttpServices(
             config=config,
             openapi=document(version(), ROUTES),
@@ -205,14 +207,15 @@ class Service:
             journal=JournalReads(archive),
             tail=Tail(archive, lambda: runtime.commit_log.draining, self.tokens.renewed),
             lake=Lake(data),
-            sql=SqlEndpoint(data, lambda: self._config.console),
+            sql=sql,
             token_admin=TokenAdmin(runtime, self.tokens, self.guard, self._minted, self._readmit),
             spaces=self.hosted.spaces,
             relay=self.relay,
             recorder=recorder,
             console=self.console,
             health=HealthMonitor(runtime.machine.health),
-            history=MetricsHistory(),
+            history=history,
+            lake_history=LakeHistory(history, sql, data),
             pipeline=self.pipeline_status,
             reload=self.reload,
         )

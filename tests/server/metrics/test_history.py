@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from penstock.core.clock import Now
-from penstock.core.scopes import Principal
 from penstock.server import metrics
 from penstock.server.http.idempotency import Replays
 from penstock.server.metrics.history import (
@@ -20,10 +19,15 @@ from penstock.server.metrics.history import (
     METRICS,
     MINUTE_ROWS,
     SAMPLE_S,
+    STREAMS_MAX,
+    WEEK_S,
+    Busiest,
     HistoryQuery,
+    HistoryReply,
     MetricsHistory,
 )
-from penstock.server.metrics.prometheus_families import Exporter, Readings
+from penstock.server.metrics.prometheus_families import Exporter, Readings, Together
+from tests.core.driving import QueueDriver
 from tests.integration.serving import Http, until
 from tests.server.http.driving import HttpDriver, drive
 from tests.server_process import ServerProcess
@@ -90,16 +94,62 @@ def test_the_history_goes_on_when_the_wall_clock_is_set(monkeypatch: pytest.Monk
     assert times == [[wall_s - 5.0 * age for age in range(n, -1, -1)] for n, wall_s in enumerate(walls_s)]
 
 
+class Traffic:
+    """A machine, and a history that samples its streams every five seconds."""
+
+    def __init__(self) -> None:
+        self.driver = QueueDriver()
+        self.history = MetricsHistory()
+        self.sent = 0
+
+    def sample(self, **counts: int) -> None:
+        """Send so many envelopes to each stream, then take a sample."""
+        for stream, many in counts.items():
+            self.driver.put(stream, *(f"e-{self.sent + number}" for number in range(many)))
+            self.sent += many
+        self.driver.advance(5_000)
+        busiest = Busiest(self.driver.machine)
+        busiest.add(self.driver.now, busiest.names())
+        self.history.add_streams(self.driver.now, self.driver.machine, busiest.streams)
+
+    def of(self, stream: str) -> HistoryReply:
+        return self.history.reply(HistoryQuery(stream=stream), self.driver.now)
+
+
+def test_a_stream_has_a_history_of_its_own() -> None:
+    traffic = Traffic()
+    traffic.sample(a=10, b=1)
+    traffic.sample(a=20)
+    assert traffic.of("a").columns[IN] == [None, 4] and traffic.of("a").columns[DEPTH] == [10, 30]
+    assert traffic.of("b").columns[DEPTH] == [1, 1]
+    unknown = traffic.of("c")
+    assert not unknown.sampled and unknown.times == []
+
+
+def test_the_busiest_streams_have_a_history_and_no_more() -> None:
+    traffic = Traffic()
+    traffic.sample(**{f"s{number}": 60 for number in range(STREAMS_MAX)}, late=60)
+    kept = [name for number in range(STREAMS_MAX) if traffic.of(name := f"s{number}").sampled]
+    assert len(kept) + traffic.of("late").sampled == STREAMS_MAX
+    lost = next(
+        name for name in ("late", *(f"s{number}" for number in range(STREAMS_MAX))) if not traffic.of(name).sampled
+    )
+    traffic.sample(**{lost: 1_000})
+    assert traffic.of(lost).sampled, "it takes the place of a quiet one"
+    traffic.sample(steady=100)
+    assert not traffic.of("steady").sampled, "it has not twice the traffic of any other"
+
+
 class FailingExporter(Exporter):
     """Fails twice, then reads."""
 
     failures: int = 2
 
-    def readings(self, principal: Principal) -> Readings:
+    def readings(self, figures: Together) -> Readings:
         if self.failures:
             self.failures -= 1
             raise OSError("stale")
-        return super().readings(principal)
+        return super().readings(figures)
 
 
 def test_a_sample_that_fails_is_logged_once_and_the_next_one_is_taken(
@@ -128,7 +178,7 @@ def test_a_server_answers_with_its_history_to_administrators_only(tmp_path: Path
         history = until(lambda: (found := operator.get("/v1/history").json)["times"] and found, "the first sample")
         assert history["columns"].keys() == set(METRICS)
         assert history["columns"][DEPTH][0] == 0
-        for seconds in (0, DAY_S + 1, "x"):
+        for seconds in (0, WEEK_S + 1, "x"):
             assert operator.get("/v1/history", seconds=seconds).code == "InvalidRequest"
         assert Http(server.http).get("/v1/history").status == 401
     finally:

@@ -11,6 +11,7 @@ from penstock.core.queue.machine import QueueMachine
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.admin.journal import JournalReads
 from penstock.server.admin.lake import Lake
+from penstock.server.admin.lake_history import LakeHistory
 from penstock.server.admin.reload import ReloadedReply
 from penstock.server.admin.sql import SqlEndpoint
 from penstock.server.admin.tail import Tail
@@ -55,6 +56,7 @@ class HttpServices(msgspec.Struct, kw_only=True, eq=False):
     console: Console | None
     health: HealthMonitor
     history: MetricsHistory
+    lake_history: LakeHistory
     pipeline: Callable[[], PipelineStatus | None]
     reload: Callable[[], ReloadedReply | Refusal]
 

@@ -73,9 +73,9 @@ class Exporter(msgspec.Struct, eq=False):
         figures = ByStream(machine, principal) if wanted else Together(machine, principal)
         return Scrape(figures, lambda now: self._rest(now, per_topic=wanted))
 
-    def readings(self, principal: Principal) -> Readings:
+    def readings(self, figures: Together) -> Readings:
         """The same as numbers, summed over all streams."""
-        return Readings(Together(self.runtime.machine, principal), self._rest)
+        return Readings(figures, self._rest)
 
     def _rest(self, now: Now, *, per_topic: bool = False) -> list[Metric]:
         machine = self.runtime.machine
