@@ -56,14 +56,14 @@ const GROWTHS: readonly Growth[] = [
     severity: "warning",
     text: (many) => `${plural(many, "envelope")} moved to dead letters in the last minute`,
     hint: "check the last error of each, fix its cause, then redrive",
-    path: ["queues"],
+    path: ["dead"],
   },
   {
     metric: "penstock_dead_letters_blocked_total",
     severity: "warning",
     text: (many) => `A dead-letter stream was full ${plural(many, "time")} in the last minute`,
     hint: "redrive or purge it, or raise its limit",
-    path: ["queues"],
+    path: ["dead"],
   },
   {
     metric: "penstock_q_drop_total",
@@ -84,7 +84,7 @@ const GROWTHS: readonly Growth[] = [
     severity: "warning",
     text: (many) => `${plural(many, "connection")} ${many === 1 ? "was" : "were"} closed in the last minute for not reading`,
     hint: "a consumer is too slow for the credit that it grants",
-    path: ["queues"],
+    path: ["connections"],
   },
   {
     metric: "penstock_tokens_refused_total",
@@ -100,6 +100,9 @@ const GROWTHS: readonly Growth[] = [
   },
 ];
 
+/** The condition about envelopes that fail again and again, and the reason in `explain`. */
+export const HOT = "redelivery.hot";
+
 export function conditionsOf(scrape: Scrape, minute: ReadonlyMap<string, number>, health: Health | undefined): Condition[] {
   const found: Condition[] = [];
   for (const [name, { state, since, reason = state, action }] of Object.entries(health?.parts ?? {})) {
@@ -112,7 +115,7 @@ export function conditionsOf(scrape: Scrape, minute: ReadonlyMap<string, number>
   if (hot > 0) {
     const text = `${plural(hot, "envelope")} ${hot === 1 ? "fails" : "fail"} again and again`;
     const hint = "the streams are marked under Queues; open one for the last error, then correct its consumer";
-    found.push({ key: "redelivery.hot", severity: "warning", text, hint, path: ["queues"] });
+    found.push({ key: HOT, severity: "warning", text, hint, path: ["queues"] });
   }
   for (const { metric, severity, text, hint, path = [] } of GROWTHS) {
     const many = minute.get(metric) ?? 0;

@@ -1,9 +1,7 @@
-// The data of the plots. An unknown value is a gap, not zero. The server keeps the history of its own metrics; the page keeps that of one
-// stream while it is open: one row per second for the last ten minutes, one per ten seconds for the two hours before.
+// The data of the plots, as `/v1/history` returns it: the server samples its metrics, and reads what is older from the lake. An unknown value is a
+// gap, not zero.
 
-export const FINE_MAX = 600;
-export const FOLD = 10;
-export const COARSE_MAX = 720;
+import { moment } from "./format.ts";
 
 export type Figure = number | null;
 
@@ -17,70 +15,40 @@ export interface Track {
 export interface ServerHistory {
   readonly times: readonly number[];
   readonly columns: Readonly<Record<string, readonly Figure[]>>;
+  /** False for a stream that is not among the busiest. */
+  readonly sampled: boolean;
+  /** Why no earlier rows were read from the lake. */
+  readonly note: string | null;
+}
+
+export const RANGES = [["600", "10 min"], ["3600", "1 h"], ["86400", "24 h"], ["604800", "7 d"]] as const;
+export type Range = (typeof RANGES)[number][0];
+
+/** How much later than the range the data may begin before the page says so. */
+const SLACK_S = 120;
+
+/** What a reader must know about the data of a range: from when it is, and why there is no more. */
+export function coverage(history: ServerHistory | undefined, seconds: number, now: number = Date.now()): string {
+  if (history === undefined) return "";
+  const [first] = history.times;
+  const isShort = first === undefined || first > now / 1000 - seconds + Math.max(SLACK_S, seconds / 100);
+  const parts = [
+    !history.sampled && "The server samples only its busiest streams, and this is not one of them.",
+    isShort && first === undefined && "No data yet.",
+    isShort && first !== undefined && `Data since ${moment(first * 1000)}.`,
+    isShort && history.note !== null && `Nothing earlier: ${history.note}.`,
+  ];
+  return parts.filter(Boolean).join(" ");
 }
 
 /** Envelopes that wait for a consumer: the depth without dead letters, which wait for a person. */
 export const READY = "ready";
 
 /** A function that returns the track of some metrics. */
-export function tracksOf(history: ServerHistory | undefined): (metrics: readonly string[]) => Track {
+export function tracksOf(history: Pick<ServerHistory, "times" | "columns"> | undefined): (metrics: readonly string[]) => Track {
   const { times, columns } = history ?? { times: [], columns: {} };
   const depth = columns["penstock_q_depth"] ?? [];
   const dead = columns["penstock_dead_letters"] ?? [];
   const all: ServerHistory["columns"] = { ...columns, [READY]: depth.map((many, row) => (many === null ? null : many - (dead[row] ?? 0))) };
   return (metrics) => ({ times, columns: metrics.map((name) => all[name] ?? times.map(() => null)) });
-}
-
-interface Row {
-  readonly at: number;
-  readonly figures: Readonly<Record<string, number>>;
-}
-
-export class History {
-  private coarse: Row[] = [];
-  private fine: Row[] = [];
-
-  push(at: number, figures: Readonly<Record<string, number | undefined>>): void {
-    const known = Object.entries(figures).filter((entry): entry is [string, number] => Number.isFinite(entry[1]));
-    const last = this.fine.at(-1);
-    if (last !== undefined && at <= last.at) return;
-    this.fine.push({ at, figures: Object.fromEntries(known) });
-    if (this.fine.length >= FINE_MAX + FOLD) {
-      this.coarse.push(folded(this.fine.splice(0, FOLD)));
-      if (this.coarse.length > COARSE_MAX) this.coarse.shift();
-    }
-  }
-
-  /** These columns over the last `seconds` before the newest row. */
-  track(names: readonly string[], seconds: number): Track {
-    const rows = [...this.coarse, ...this.fine];
-    const from = (rows.at(-1)?.at ?? 0) - seconds;
-    const kept = rows.filter((row) => row.at >= from);
-    return {
-      times: kept.map((row) => row.at),
-      columns: names.map((name) => kept.map((row) => row.figures[name] ?? null)),
-    };
-  }
-
-  get size(): number {
-    return this.coarse.length + this.fine.length;
-  }
-
-  clear(): void {
-    this.coarse = [];
-    this.fine = [];
-  }
-}
-
-/** Merge rows into one: the mean of the known values, at the time of the last row. */
-function folded(rows: readonly Row[]): Row {
-  const sums = new Map<string, [sum: number, count: number]>();
-  for (const row of rows) {
-    for (const [name, figure] of Object.entries(row.figures)) {
-      const [sum, count] = sums.get(name) ?? [0, 0];
-      sums.set(name, [sum + figure, count + 1]);
-    }
-  }
-  const means = [...sums].map(([name, [sum, count]]) => [name, sum / count] as const);
-  return { at: rows.at(-1)?.at ?? 0, figures: Object.fromEntries(means) };
 }

@@ -4,6 +4,7 @@ import type { ComponentType } from "preact";
 
 import { AccessTokensPage } from "./pages/accesstokens.tsx";
 import { ConnectionsPage } from "./pages/connections.tsx";
+import { DeadPage } from "./pages/dead.tsx";
 import { OverviewPage } from "./pages/overview.tsx";
 import { PipelinePage } from "./pages/pipeline.tsx";
 import { QueuesPage } from "./pages/queues.tsx";
@@ -30,6 +31,7 @@ export const pages: readonly PageEntry[] = [
   { path: "", title: "Overview", short: "Overview", letter: "o", icon: "overview", Page: OverviewPage },
   { path: "tail", title: "Live tail", short: "Tail", letter: "t", icon: "tail", Page: TailPage },
   { path: "queues", title: "Queues", short: "Queues", letter: "q", icon: "queues", Page: QueuesPage },
+  { path: "dead", title: "Dead letters", short: "Dead", letter: "d", icon: "warn", Page: DeadPage },
   { path: "spaces", title: "Spaces", short: "Spaces", letter: "s", icon: "spaces", Page: SpacesPage },
   { path: "tokens", title: "Token streams", short: "Tokens", letter: "k", icon: "streams", Page: TokenStreamsPage },
   { path: "pipeline", title: "Pipeline", short: "Pipeline", letter: "p", icon: "pipeline", Page: PipelinePage },

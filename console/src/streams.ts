@@ -1,6 +1,7 @@
 // Queue streams as `/v1/metrics`, `/v1/peek` and `/v1/streams/…/explain` return them.
 
 import { plural } from "./format.ts";
+import { written } from "./json.ts";
 import { fetchJson, fetchExact, withQuery } from "./request.ts";
 import { type Resource, useResource } from "./resource.ts";
 
@@ -63,6 +64,8 @@ export interface Reason {
   readonly consumers?: number;
   readonly nextExpiryMs?: number;
   readonly nextDueAt?: number;
+  /** Envelopes that the reason is about, the first ones. */
+  readonly ids?: readonly string[];
 }
 
 export interface Consumer {
@@ -79,8 +82,12 @@ export interface Explanation {
   readonly consumers: readonly Consumer[];
 }
 
-/** Maximum rows of a peek. */
-export const PEEK_MAX = 100;
+/** Envelopes on one page. */
+export const PAGE_MAX = 100;
+/** Envelopes of one request of a search, which is as many as the server allows. */
+const SEARCH_STEP = 1_000;
+/** Matches after which a search ends. */
+export const MATCHES_MAX = 500;
 
 export function useStreams(): Resource<readonly StreamFigures[]> {
   return useResource("/v1/metrics", async (stop) => {
@@ -94,9 +101,38 @@ export function useExplanation(stream: string): Resource<Explanation> {
   return useResource(path, (stop) => fetchJson<Explanation>(path, { signal: stop }));
 }
 
-export function usePeek(stream: string, state: PeekState): Resource<readonly Peeked[]> {
-  const path = withQuery("/v1/peek", { stream, state, max: PEEK_MAX });
-  return useResource(path, async (stop) => (await fetchExact<{ rows: readonly Peeked[] }>(path, { signal: stop })).rows);
+export interface Page {
+  readonly rows: readonly Peeked[];
+  /** The last sequence number if there are more. */
+  readonly next: number | null;
+}
+
+function peek(stream: string, state: PeekState, after: number, max: number, stop: AbortSignal): Promise<Page> {
+  return fetchExact<Page>(withQuery("/v1/peek", { stream, state, max, after }), { signal: stop });
+}
+
+/** A page of envelopes in the order of their sequence numbers, after one of them. */
+export function usePage(stream: string, state: PeekState, after: number): Resource<Page> {
+  return useResource(`peek ${state} ${after} ${stream}`, (stop) => peek(stream, state, after, PAGE_MAX, stop));
+}
+
+export interface Found extends Page {
+  readonly looked: number;
+  readonly isOver: boolean;
+}
+
+/** Search all envelopes of a state, a part at a time; `tell` is called with what was found so far. */
+export async function search(stream: string, state: PeekState, text: string, tell: (found: Found) => void, stop: AbortSignal): Promise<void> {
+  const wanted = text.toLowerCase();
+  const rows: Peeked[] = [];
+  let looked = 0;
+  for (let after: number | null = 0; after !== null; ) {
+    const page: Page = await peek(stream, state, after, SEARCH_STEP, stop);
+    looked += page.rows.length;
+    rows.push(...page.rows.filter(({ env, lastError }) => written([env, lastError]).toLowerCase().includes(wanted)));
+    after = rows.length >= MATCHES_MAX ? null : page.next;
+    tell({ rows: rows.slice(0, MATCHES_MAX), next: page.next, looked, isOver: after === null });
+  }
 }
 
 export interface Redriven {
@@ -124,6 +160,27 @@ export function homeNameOf(stream: string): string {
 export function deadNameOf(stream: string): string {
   if (isDeadLetters(stream)) return stream;
   return stream.replace(/^(t\/[^/]+\/)?/, "$1dlq/");
+}
+
+export interface DeadLetters {
+  /** The stream that the envelopes died in. */
+  readonly stream: string;
+  readonly now: number;
+  /** Unknown while the stream is unloaded. */
+  readonly ever: number | undefined;
+  readonly oldestMs: number;
+}
+
+/** The streams that have dead letters, or had some. */
+export function deadLettersOf(streams: readonly StreamFigures[]): DeadLetters[] {
+  const known = new Map(streams.map((stream) => [stream.id, stream]));
+  const homes = new Set(streams.map(({ id }) => homeNameOf(id)));
+  return [...homes]
+    .map((stream) => {
+      const dead = known.get(deadNameOf(stream))?.stats;
+      return { stream, now: dead?.depth ?? 0, ever: known.get(stream)?.q["q.dead"], oldestMs: dead?.oldestMs ?? 0 };
+    })
+    .filter(({ now, ever = 0 }) => now > 0 || ever > 0);
 }
 
 export type Standing = "working" | "waiting" | "starved" | "slow";

@@ -5,7 +5,7 @@ import { effect, signal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
 
 import { parseExposition, type Scrape, sumOf, valueOf } from "./exposition.ts";
-import { type ServerHistory, type Track, tracksOf } from "./history.ts";
+import { coverage, type ServerHistory, type Track, tracksOf } from "./history.ts";
 import { Rates } from "./rates.ts";
 import { type Failure, fetchJson, fetchText, withQuery } from "./request.ts";
 import { Poller, useResource } from "./resource.ts";
@@ -33,15 +33,24 @@ export function readyOf(scrape: Scrape): number | undefined {
   return depth === undefined ? undefined : depth - (valueOf(scrape, "penstock_dead_letters") ?? 0);
 }
 
-/** The time between two samples of the server. */
+/** The time between two samples of the server. A long range changes more slowly. */
 const SAMPLE_MS = 5_000;
+const SLOW_MS = 15_000;
 
-/** The server's own history of the last seconds, as a function that returns the track of some metrics. */
-export function useHistory(seconds: number): { readonly tracks: (metrics: readonly string[]) => Track; readonly failure: Failure | undefined } {
-  const path = withQuery("/v1/history", { seconds });
-  const { data, failure } = useResource(path, (stop) => fetchJson<ServerHistory>(path, { signal: stop }), SAMPLE_MS);
+export interface Past {
+  /** Returns the track of some metrics. */
+  readonly tracks: (metrics: readonly string[]) => Track;
+  readonly failure: Failure | undefined;
+  /** From when there is data, if not for the whole range. */
+  readonly note: string;
+}
+
+/** The history of the last seconds: of the server, or of one stream. */
+export function useHistory(seconds: number, stream?: string): Past {
+  const path = withQuery("/v1/history", { seconds, stream });
+  const { data, failure } = useResource(path, (stop) => fetchJson<ServerHistory>(path, { signal: stop }), seconds > 3_600 ? SLOW_MS : SAMPLE_MS);
   const tracks = useMemo(() => tracksOf(data.value), [data.value]);
-  return { tracks, failure: failure.value };
+  return { tracks, failure: failure.value, note: coverage(data.value, seconds) };
 }
 
 export function watchTelemetry(): void {

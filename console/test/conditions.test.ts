@@ -6,7 +6,7 @@ import { parseExposition } from "../src/exposition.ts";
 import { backoffMs } from "../src/connection.ts";
 import { about } from "../src/format.ts";
 import { restMs } from "../src/resource.ts";
-import { deadNameOf, isDeadLetters, standing } from "../src/streams.ts";
+import { deadLettersOf, deadNameOf, isDeadLetters, standing, type StreamFigures } from "../src/streams.ts";
 import { readyOf } from "../src/telemetry.ts";
 
 const WELL = "penstock_pipeline_lag_rows 12.0\n";
@@ -88,4 +88,13 @@ test("a consumer without credit is starved, one that does not read is slow", () 
   assert.equal(standing({ ...consumer, credit: 0 }), "starved");
   assert.equal(standing({ ...consumer, credit: 0, inflight: 1 }), "working");
   assert.equal(standing({ ...consumer, writable: false }), "slow");
+});
+
+test("dead letters are listed with the stream in which they died", () => {
+  const figures = (id: string, depth: number, dead: number): StreamFigures => ({ id, stats: { depth, oldestMs: 5 }, q: { "q.dead": dead } }) as unknown as StreamFigures;
+  assert.deepEqual(deadLettersOf([figures("a", 3, 4), figures("dlq/a", 2, 0), figures("b", 9, 0), figures("dlq/unloaded", 1, 0), figures("c", 0, 7)]), [
+    { stream: "a", now: 2, ever: 4, oldestMs: 5 },
+    { stream: "unloaded", now: 1, ever: undefined, oldestMs: 5 },
+    { stream: "c", now: 0, ever: 7, oldestMs: 0 },
+  ]);
 });

@@ -1,36 +1,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { COARSE_MAX, FINE_MAX, FOLD, History, READY, tracksOf } from "../src/history.ts";
+import { coverage, READY, type ServerHistory, tracksOf } from "../src/history.ts";
 import { growth, Rates } from "../src/rates.ts";
 
-test("ten minutes are kept per second, older rows per ten seconds, up to the limit", () => {
-  const history = new History();
-  for (let at = 1; at <= 20_000; at += 1) history.push(at, { n: at });
-  assert.ok(history.size <= FINE_MAX + FOLD + COARSE_MAX);
-  const { times, columns } = history.track(["n"], 100_000);
-  assert.equal(times.at(-1), 20_000);
-  assert.deepEqual(
-    times.slice(-FINE_MAX).map((time, index, all) => (index === 0 ? 1 : time - (all[index - 1] ?? 0))),
-    Array.from({ length: FINE_MAX }, () => 1),
-  );
-  assert.equal((times[1] ?? 0) - (times[0] ?? 0), FOLD);
-  assert.equal(columns[0]?.[0], (times[0] ?? 0) - (FOLD - 1) / 2, "a merged row is the mean of its rows");
-});
-
-test("an unknown value is a gap, and time never goes backwards", () => {
-  const history = new History();
-  history.push(1, { a: 1, b: undefined });
-  history.push(2, { a: NaN, b: 5 });
-  history.push(2, { a: 7, b: 7 });
-  history.push(1, { a: 7, b: 7 });
-  assert.deepEqual(history.track(["a", "b", "c"], 60), { times: [1, 2], columns: [[1, null], [null, 5], [null, null]] });
-});
-
-test("a track contains only the requested time", () => {
-  const history = new History();
-  for (let at = 1; at <= 100; at += 1) history.push(at, { n: at });
-  assert.equal(history.track(["n"], 10).times[0], 90);
+test("a page says from when its data is, and why there is no more", () => {
+  const now = 1_000_000_000;
+  const history = (first: number | undefined, more = {}): ServerHistory => ({ times: first === undefined ? [] : [first], columns: {}, sampled: true, note: null, ...more });
+  assert.equal(coverage(undefined, 600, now), "");
+  assert.equal(coverage(history(1_000_000 - 590), 600, now), "");
+  assert.match(coverage(history(1_000_000 - 3_000, { note: "this server keeps no tables" }), 86_400, now), /^Data since .*\. Nothing earlier: this server keeps no tables\.$/);
+  assert.equal(coverage(history(undefined, { sampled: false }), 600, now), "The server samples only its busiest streams, and this is not one of them. No data yet.");
 });
 
 test("a counter that decreased was reset", () => {

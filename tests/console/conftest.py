@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 import penstock
+from tests.console.visiting import PATIENCE_MS, Visit, operator
+from tests.integration.serving import Http
 from tests.paths import ROOT
 from tests.server_process import ServerProcess
 
@@ -39,8 +41,6 @@ QUIET = (
     "--disable-sync",
 )
 """Flags: the tests may run as root, and the browser must not contact other hosts."""
-PATIENCE_MS = 60_000
-"""Timeout for a page on a busy machine."""
 
 
 def find_chrome() -> str | None:
@@ -78,40 +78,10 @@ def browser(built_console: None) -> Iterator[Browser]:
         browser.close()
 
 
-class Visit:
-    """A visit to the console: a page, its errors, and its requests to other origins."""
-
-    def __init__(self, page: Page, server: ServerProcess) -> None:
-        self.page = page
-        self.server = server
-        self.errors: list[str] = []
-        self.foreign: list[str] = []
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", self._logged)
-        page.on("request", self._requested)
-
-    def _logged(self, message: Any) -> None:
-        # The browser logs every failed request as an error; the page shows those itself.
-        if message.type == "error" and "Failed to load resource" not in message.text:
-            self.errors.append(message.text)
-
-    def _requested(self, request: Any) -> None:
-        if not request.url.startswith((self.server.http, "data:", "blob:")):
-            self.foreign.append(request.url)
-
-    def sign_in(self, path: str = "") -> Page:
-        """Open the link that `penstock up` prints, then the page at `path`."""
-        token = (self.server.data / "run" / "operator.token").read_text().strip()
-        self.page.goto(f"{self.server.http}/#token={token}")
-        self.page.get_by_role("navigation").first.wait_for()
-        if path:
-            self.open(path)
-        return self.page
-
-    def open(self, path: str) -> Page:
-        """Open a page of the console without a reload."""
-        self.page.evaluate("path => { location.hash = path }", path)
-        return self.page
+@pytest.fixture
+def http(server: ServerProcess) -> Http:
+    """The operator's requests to the server of the module."""
+    return operator(server)
 
 
 @pytest.fixture

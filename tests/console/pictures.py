@@ -18,7 +18,8 @@ import msgspec
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from tests.console.conftest import PATIENCE_MS, QUIET, find_chrome
+from tests.console.conftest import QUIET, find_chrome
+from tests.console.visiting import PATIENCE_MS
 from tests.paths import ROOT
 from tests.server_process import ServerProcess
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 
 import penstock
 from penstock.dialects.streamservice.keys import StreamKeys, derive
-from tests.console.conftest import PATIENCE_MS, Visit
+from tests.console.visiting import Visiting, confirm, heading, notified, operator_token
 from tests.faulty_disk import FaultyServer
 from tests.integration.serving import Http
 from tests.paths import ROOT
@@ -46,10 +46,9 @@ PAGES = (
     "#/pipeline",
     "#/connections",
     "#/access",
+    "#/dead",
+    "#/settings",
 )
-Visiting = Callable[..., Visit]
-
-expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +58,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     Http(process.http).enqueue("looked/at", "one", "two", "three")
     yield process
     process.kill()
-
-
-@pytest.fixture
-def http(server: ServerProcess) -> Http:
-    return Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
-
-
-def heading(page: Page, title: str) -> None:
-    expect(page.get_by_role("heading", level=1, name=title)).to_be_visible()
 
 
 # The first visit
@@ -102,7 +92,7 @@ def test_sign_in_form_opens_the_requested_page(server: ServerProcess, visit: Vis
     page.get_by_label("Token").fill("not the token")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_text("this is not an operator's token")).to_be_visible()
-    page.get_by_label("Token").fill((server.data / "run" / "operator.token").read_text().strip())
+    page.get_by_label("Token").fill(operator_token(server))
     page.get_by_role("button", name="Sign in").click()
     heading(page, "Queues")
     page.get_by_role("button", name="Sign out").click()
@@ -120,6 +110,7 @@ def test_every_page_is_reached_by_the_keyboard(server: ServerProcess, visit: Vis
     for keys, title in (
         ("t", "Live tail"),
         ("q", "Queues"),
+        ("d", "Dead letters"),
         ("k", "Token streams"),
         ("p", "Pipeline"),
         ("c", "Connections"),
@@ -350,11 +341,8 @@ def test_a_guest_is_invited_and_kicked(server: ServerProcess, visit: Visiting) -
         page.keyboard.press("Escape")
         row = page.get_by_role("table", name="Participants").get_by_role("row").filter(has_text="newcomer")
         row.get_by_role("button", name="Kick").click()
-        dialog = page.get_by_role("dialog")
-        expect(dialog.get_by_role("button", name="Kick")).to_be_disabled()
-        dialog.get_by_label("Type newcomer to confirm").fill("newcomer")
-        dialog.get_by_role("button", name="Kick").click()
-        expect(page.get_by_role("log", name="Notifications")).to_contain_text("newcomer")
+        confirm(page, "Kick", "newcomer")
+        notified(page, "newcomer")
     with (
         pytest.raises(penstock.PenstockError),
         penstock.SyncSpace(server.http, participant="newcomer", token=token),

@@ -12,7 +12,7 @@ from playwright.sync_api import Error, Locator, Page, expect
 import penstock
 from penstock.dialects.streamservice.keys import StreamKeys, derive
 from penstock.server.files import yaml_tree
-from tests.console.conftest import PATIENCE_MS, Visit
+from tests.console.visiting import PATIENCE_MS, Visit
 from tests.integration.serving import Http, envelope
 from tests.server_process import ServerProcess
 

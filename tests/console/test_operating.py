@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 import penstock
-from tests.console.conftest import PATIENCE_MS, Visit
+from tests.console.visiting import Visiting, confirm, notified, operator, operator_token
 from tests.integration.serving import Http, envelope, ids, until
+from tests.server.admin.test_lake_history import write_minutes
 from tests.server_process import ServerProcess
-
-Visiting = Callable[..., Visit]
 
 CONFIG = """
 streams:
@@ -28,32 +30,12 @@ triggers:
     do: [{action: notify, to: copies}]
 """
 
-expect.set_options(timeout=PATIENCE_MS)
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process = ServerProcess(tmp_path_factory.mktemp("operating"), config=CONFIG)
     yield process
     process.kill()
-
-
-@pytest.fixture
-def http(server: ServerProcess) -> Http:
-    return Http(server.http, (server.data / "run" / "operator.token").read_text().strip())
-
-
-def notified(page: Page, text: str) -> None:
-    expect(page.get_by_role("log", name="Notifications")).to_contain_text(text)
-
-
-def confirm(page: Page, verb: str, name: str) -> None:
-    """Confirm an action that destroys: its button is disabled until the name is typed."""
-    dialog = page.get_by_role("dialog").last
-    button = dialog.get_by_role("button", name=verb, exact=True)
-    expect(button).to_be_disabled()
-    dialog.get_by_role("textbox").fill(name)
-    button.click()
 
 
 # Dead letters and waiting envelopes
@@ -171,8 +153,43 @@ def test_a_selection_ends_with_its_tab_and_a_filter_says_how_far_it_looks(
     page.get_by_role("checkbox", name="Select dead-1").check()
     page.get_by_role("button", name="Ready", exact=True).click()
     expect(page.get_by_role("checkbox", name="Select p-0", exact=True)).not_to_be_checked()
-    page.get_by_label("Filter envelopes").fill("p-100")
-    expect(page.get_by_text("None of the first 100 envelopes matches the filter")).to_be_visible()
+
+
+@pytest.mark.promise("Console", "all envelopes of a stream are reached by pages, and a filter searches all of them")
+def test_envelopes_are_paged_and_the_filter_searches_all_pages(
+    server: ServerProcess, visit: Visiting, http: Http
+) -> None:
+    http.enqueue("paged", *(f"p-{number:04}" for number in range(1_250)))
+    page = visit(server).sign_in("#/queues/paged")
+    for first in (0, 100, 200):
+        expect(page.get_by_role("checkbox", name=f"Select p-{first:04}")).to_be_visible()
+        assert page.get_by_role("checkbox", name=re.compile("Select p-")).count() == 100
+        page.get_by_role("button", name="Next page").click()
+    page.get_by_role("button", name="Previous page").click()
+    expect(page.get_by_role("checkbox", name="Select p-0200")).to_be_visible()
+    page.get_by_label("Filter envelopes").fill("p-124")
+    expect(page.get_by_text("10 matches in 1,250 envelopes")).to_be_visible()
+    page.get_by_role("checkbox", name="Select all").check()
+    page.get_by_role("button", name="Drop 10").click()
+    confirm(page, "Drop", "paged")
+    notified(page, "10 envelopes dropped from paged")
+    expect(page.get_by_text("0 matches in 1,240 envelopes")).to_be_visible()
+    assert http.stats("paged")["depth"] == 1_240
+
+
+@pytest.mark.promise("Console", "a page lists the dead letters of all streams: dead now and dead ever")
+def test_dead_letters_of_all_streams_are_listed(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    bury(http, "listed/one", "l-1", "l-2")
+    bury(http, "listed/two", "l-3")
+    assert http.post("/v1/drop", {"stream": "dlq/listed/one", "ids": ["l-1"]}).status == 200
+    page = visit(server).sign_in("#/dead?filter=listed")
+    table = page.get_by_role("table", name="Dead letters by stream")
+    for stream, counts in (("listed/one", ["1", "2"]), ("listed/two", ["1", "1"])):
+        cells = table.get_by_role("row").filter(has_text=stream).get_by_role("cell")
+        expect(cells.nth(0)).to_have_text(stream)
+        assert [cells.nth(place).inner_text() for place in (1, 2)] == counts
+    table.get_by_role("link", name="listed/two").click()
+    expect(row_of(page, "l-3")).to_contain_text("not a number")
 
 
 # Connections
@@ -193,6 +210,30 @@ def test_a_connection_is_seen_and_closed(server: ServerProcess, visit: Visiting,
         confirm(page, "Close connection", "slow-sam")
         notified(page, f"Connection {link} of slow-sam closed")
         assert link not in [row["link"] for row in http.get("/v1/connections").json["connections"]]
+
+
+@pytest.mark.promise("Console", "a peer that does not read is marked, and closed by its name")
+def test_a_stuck_peer_is_closed_by_name(server: ServerProcess, visit: Visiting, http: Http) -> None:
+    host, port = server.http.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        stuck.sendall(
+            b"GET /v1/subscribe?stream=flood&credit=1000&agent=sleepy HTTP/1.1\r\nHost: %b:%b\r\n"
+            b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer %b\r\n\r\n"
+            % (host.encode(), port.encode(), operator_token(server).encode())
+        )
+        for number in range(100):
+            body = {"to": "flood", "envelope": envelope(f"f-{number}", "x" * 100_000)}
+            assert http.post("/v1/enqueue", body).status == 200
+        page = visit(server).sign_in("#/connections?filter=sleepy")
+        row = page.get_by_role("table", name="Connections").get_by_role("row").filter(has_text="sleepy")
+        expect(row).to_contain_text("does not read")
+        row.get_by_role("button", name="Close").click()
+        confirm(page, "Close connection", "sleepy")
+        notified(page, "of sleepy closed")
+        expect(page.get_by_text("No connection matches the filter")).to_be_visible()
+        until(lambda: http.stats("flood")["inflight"] == 0, "the return of the leases")
 
 
 # Tokens
@@ -247,9 +288,78 @@ def test_plots_show_what_happened_before_the_page_was_opened(
         panel = page.get_by_role("region", name="Queue depth")
         panel.get_by_text("Show as table").first.click()
         table = panel.get_by_role("group", name="Queue depth as a table")
-        expect(table).to_contain_text(re.compile(r"4,\d\d\d"))
+        expect(table).to_contain_text(re.compile(r"\d,\d\d\d"))
         assert table.get_by_role("rowheader").last.inner_text() < opened
         panel.get_by_text("Show as table").first.click()
+
+
+@pytest.mark.promise("Console", "plots come from the server's own history of a day, also after a reload of the page")
+def test_the_plots_of_a_stream_show_what_happened_before_the_page_was_opened(
+    server: ServerProcess, visit: Visiting, http: Http
+) -> None:
+    http.enqueue("plotted", *(f"h-{number}" for number in range(300)))
+
+    def depths() -> list[float]:
+        return [value or 0 for value in http.get("/v1/history", stream="plotted").json["columns"]["penstock_q_depth"]]
+
+    until(lambda: 300 in depths(), "a sample of the stream")
+    page = visit(server).sign_in("#/queues/plotted")
+    history = page.get_by_role("region", name="History")
+    panel = history.get_by_role("region", name="Queue depth")
+    panel.get_by_text("Show as table").click()
+    expect(panel.get_by_role("group", name="Queue depth as a table")).to_contain_text("300")
+    history.get_by_role("button", name="7 d").click()
+    expect(history.get_by_text(re.compile("Data since .* Nothing earlier: the lake has no table"))).to_be_visible()
+
+
+@pytest.mark.promise("Console", "plots reach back seven days and over restarts, from the lake")
+def test_a_plot_of_seven_days_is_filled_from_the_lake(tmp_path: Path, visit: Visiting) -> None:
+    server = ServerProcess(tmp_path)
+    try:
+        now_s = int(time.time()) // 60 * 60
+        write_minutes(
+            server.data,
+            [
+                {"channel": "old", "ago": ago, "enqueued": 84_000, "ready": 4_321}
+                for ago in (60 * 24 * 6, 60 * 24 * 3, 120)
+            ],
+            now_s,
+        )
+        operator(server).enqueue("old", "one")
+        page = visit(server).sign_in("#/queues/old")
+        history = page.get_by_role("region", name="History")
+        history.get_by_role("button", name="7 d").click()
+        panel = history.get_by_role("region", name="Queue depth")
+        panel.get_by_text("Show as table").click()
+        expect(panel.get_by_role("group", name="Queue depth as a table")).to_contain_text("4,321")
+        expect(history.get_by_text(re.compile("Data since"))).to_be_visible()
+        page = visit(server).sign_in()
+        page.get_by_role("button", name="7 d").click()
+        panel = page.get_by_role("region", name="Envelopes per second")
+        panel.get_by_text("Show as table").click()
+        expect(panel.get_by_role("group", name="Envelopes per second as a table").get_by_role("row")).to_have_count(13)
+    finally:
+        server.kill()
+
+
+# Overview
+
+
+@pytest.mark.promise("Console", "Overview shows twelve figures, and names an envelope that fails again and again")
+def test_overview_names_the_envelope_that_fails_again_and_again(
+    server: ServerProcess, visit: Visiting, http: Http
+) -> None:
+    http.enqueue("poisoned", "poison-1")
+    for _ in range(6):
+        (lease,) = http.pull("poisoned")
+        assert http.settle("poison-1", "nack", leaseId=lease["leaseId"], reason="cannot parse").status == 200
+    page = visit(server).sign_in()
+    line = page.get_by_role("region", name="Needs attention").get_by_role("listitem").filter(has_text="again and again")
+    expect(line).to_contain_text("poison-1 in poisoned")
+    expect(line).to_contain_text("cannot parse")
+    assert page.locator(".figures.even .figure").count() == 12
+    line.get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1, name="poisoned")).to_be_visible()
 
 
 # Settings
@@ -278,7 +388,10 @@ def test_a_trigger_is_counted_and_tried(server: ServerProcess, visit: Visiting, 
     assert http.post("/v1/enqueue", {"to": "readings/one", "envelope": alarm}).status == 200
     page = visit(server).sign_in("#/settings")
     panel = page.get_by_role("region", name="Triggers")
-    expect(panel.get_by_role("row").filter(has_text="copy-alarms")).to_contain_text("1")
+    expect(panel.get_by_role("columnheader", name="Sent")).to_be_visible()
+    cells = panel.get_by_role("row").filter(has_text="copy-alarms").get_by_role("cell")
+    expect(cells.nth(3)).to_have_text("1")
+    assert [cells.nth(place).inner_text() for place in (3, 4, 5, 6)] == ["1", "1", "–", "–"], "fired, sent, and no more"
     before = http.stats("alarms")["seq"]
     panel.get_by_role("button", name="Dry run").click()
     dialog = page.get_by_role("dialog")

@@ -3,12 +3,13 @@
 import { useState } from "preact/hooks";
 
 import { notify, report } from "../notices.ts";
-import { Button, CopyButton } from "../parts/button.tsx";
-import { Confirm, Dialog } from "../parts/dialog.tsx";
+import { Button } from "../parts/button.tsx";
+import { Confirm } from "../parts/dialog.tsx";
 import { Choice, Field } from "../parts/field.tsx";
+import { FormDialog, TokenDialog } from "../parts/form.tsx";
 import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import { asFailure, type Failure, fetchJson } from "../request.ts";
+import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
 import { serverTime } from "../skew.ts";
 import { ago, moment, plural } from "../format.ts";
@@ -96,7 +97,11 @@ export function AccessTokensPage() {
           rows={answer?.tokens ?? []}
           keyOf={({ name }) => name}
           order={{ key: "name", isFalling: false }}
-          empty={<Empty title={answer === undefined ? "Loading…" : "No tokens"} />}
+          empty={
+            <Empty title={answer === undefined ? "Loading…" : "No tokens"}>
+              <p>Mint a token for each client that connects from another machine.</p>
+            </Empty>
+          }
         />
       </Panel>
       {isMinting && (
@@ -127,78 +132,34 @@ function MintDialog({ isFirst, onClose }: { isFirst: boolean; onClose: () => voi
   const [tenant, setTenant] = useState("");
   const [days, setDays] = useState<(typeof EXPIRIES)[number][0]>("");
   const [made, setMade] = useState<string | undefined>(undefined);
-  const [failure, fail] = useState<Failure | undefined>(undefined);
-  const [isBusy, setBusy] = useState(false);
   const mint = async (): Promise<void> => {
-    setBusy(true);
-    fail(undefined);
-    try {
-      const body = {
-        name: name.trim(),
-        scopes: scopes.split(/[\s,]+/).filter(Boolean),
-        ...(agent.trim() === "" ? {} : { agent: agent.trim() }),
-        ...(tenant.trim() === "" ? {} : { tenant: tenant.trim() }),
-        ...(days === "" ? {} : { expires_at: new Date(serverTime(Date.now()) + Number(days) * DAY_MS).toISOString() }),
-      };
-      setMade((await fetchJson<{ token: string }>("/v1/tokens", { method: "POST", body })).token);
-    } catch (error) {
-      fail(asFailure(error));
-    } finally {
-      setBusy(false);
-    }
+    const body = {
+      name: name.trim(),
+      scopes: scopes.split(/[\s,]+/).filter(Boolean),
+      ...(agent.trim() === "" ? {} : { agent: agent.trim() }),
+      ...(tenant.trim() === "" ? {} : { tenant: tenant.trim() }),
+      ...(days === "" ? {} : { expires_at: new Date(serverTime(Date.now()) + Number(days) * DAY_MS).toISOString() }),
+    };
+    setMade((await fetchJson<{ token: string }>("/v1/tokens", { method: "POST", body })).token);
   };
-  if (made !== undefined) {
-    return (
-      <Dialog title={`Token ${name}`} onClose={onClose}>
-        <div class="stack">
-          <p>Copy the token now. It is shown only once: the server stores only a digest.</p>
-          <div class="command">
-            <code tabIndex={0} data-token>
-              {made}
-            </code>
-            <CopyButton text={made} label="Copy token" />
-          </div>
-          <div class="actions end">
-            <Button kind="main" onPress={onClose}>
-              Done
-            </Button>
-          </div>
-        </div>
-      </Dialog>
-    );
-  }
+  if (made !== undefined) return <TokenDialog name={name} token={made} onClose={onClose} />;
   return (
-    <Dialog title="Mint a token" onClose={onClose}>
-      <form
-        class="stack"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void mint();
-        }}
-      >
-        {isFirst && (
-          <p class="banner warn">The first token ends access without a token: every client then needs one, and connections without a token close.</p>
-        )}
-        <Field label="Name" value={name} onInput={setName} isRequired hint="Letters, digits, dots, hyphens and underscores." />
-        <Field
-          label="Scopes"
-          value={scopes}
-          onInput={setScopes}
-          isRequired
-          options={["streams:*:*", "streams:*:read", "views:*:read", "admin:*"]}
-          hint="Separated by commas: streams:<pattern>:<verb>, views:<pattern>:<verb>, or admin:* for everything."
-        />
-        <Field label="Agent" value={agent} onInput={setAgent} hint="The only agent that it may speak for; empty for any." />
-        <Field label="Tenant" value={tenant} onInput={setTenant} hint="Confines it to the streams of a tenant; empty for none." />
-        <Choice label="Expires" value={days} options={EXPIRIES} onChange={setDays} />
-        <Refused failure={failure} />
-        <div class="actions end">
-          <Button onPress={onClose}>Cancel</Button>
-          <Button type="submit" kind="main" isDisabled={isBusy || name.trim() === "" || scopes.trim() === ""}>
-            Mint
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <FormDialog title="Mint a token" verb="Mint" canSubmit={name.trim() !== "" && scopes.trim() !== ""} onSubmit={mint} onClose={onClose}>
+      {isFirst && (
+        <p class="banner warn">The first token ends access without a token: every client then needs one, and connections without a token close.</p>
+      )}
+      <Field label="Name" value={name} onInput={setName} isRequired hint="Letters, digits, dots, hyphens and underscores." />
+      <Field
+        label="Scopes"
+        value={scopes}
+        onInput={setScopes}
+        isRequired
+        options={["streams:*:*", "streams:*:read", "views:*:read", "admin:*"]}
+        hint="Separated by commas: streams:<pattern>:<verb>, views:<pattern>:<verb>, or admin:* for everything."
+      />
+      <Field label="Agent" value={agent} onInput={setAgent} hint="The only agent that it may speak for; empty for any." />
+      <Field label="Tenant" value={tenant} onInput={setTenant} hint="Confines it to the streams of a tenant; empty for none." />
+      <Choice label="Expires" value={days} options={EXPIRIES} onChange={setDays} />
+    </FormDialog>
   );
 }

@@ -55,7 +55,7 @@ const COLUMNS: readonly Column<Line>[] = [
   { key: "door", title: "Door", cell: ({ door }) => door, sort: ({ door }) => door },
   { key: "open", title: "Open for", isNumber: true, cell: ({ openMs }) => span(Math.floor(openMs / 1_000) * 1_000), sort: ({ openMs }) => openMs },
   { key: "streams", title: "Streams", cell: Streams, sort: ({ subscriptions }) => subscriptions },
-  { key: "rate", title: "Out/s", isNumber: true, help: "envelopes delivered per second", cell: (line) => rate(line.rate), sort: (line) => line.rate },
+  { key: "rate", title: "Out/s", isNumber: true, help: "messages sent to the peer per second: envelopes, frames or parts of a token stream", cell: (line) => rate(line.rate), sort: (line) => line.rate },
   { key: "inflight", title: "In flight", isNumber: true, cell: ({ inflight }) => count(inflight), sort: ({ inflight }) => inflight },
   { key: "lag", title: "Lag", isNumber: true, help: "envelopes that are ready in its streams", cell: ({ lag }) => count(lag), sort: ({ lag }) => lag },
   { key: "unread", title: "Unread", isNumber: true, help: "bytes that the peer has not read", cell: ({ unreadBytes }) => bytes(unreadBytes), sort: ({ unreadBytes }) => unreadBytes },
@@ -85,7 +85,7 @@ export function ConnectionsPage() {
   const lines = useMemo((): readonly Line[] => {
     const counts = new Map((answer?.connections ?? []).map(({ link, delivered }) => [String(link), delivered]));
     const now = rates.take(Date.now() / 1_000, counts);
-    return (answer?.connections ?? []).map((one) => ({ ...one, rate: one.subscriptions > 0 ? now.get(String(one.link)) : undefined }));
+    return (answer?.connections ?? []).map((one) => ({ ...one, rate: now.get(String(one.link)) }));
   }, [answer]);
   const end = async ({ link, agent }: Connection): Promise<void> => {
     await report(async () => {

@@ -2,9 +2,9 @@
 
 import { useState } from "preact/hooks";
 
-import { type Condition, conditionsOf, type Service, servicesOf, type Health } from "../conditions.ts";
+import { type Condition, conditionsOf, HOT, type Service, servicesOf, type Health } from "../conditions.ts";
 import { sumOf, valueOf } from "../exposition.ts";
-import { READY } from "../history.ts";
+import { type Range, RANGES, READY } from "../history.ts";
 import { Command } from "../parts/button.tsx";
 import { Tabs } from "../parts/field.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
@@ -16,13 +16,12 @@ import { href } from "../router.ts";
 import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
 import { session } from "../session.ts";
+import { useExplanation, useStreams } from "../streams.ts";
 import { metricsFailure, type Reading, reading, readyOf, useHistory } from "../telemetry.ts";
 import { about, ago, count, rate, span } from "../format.ts";
 
-const RANGES = [["600", "10 min"], ["3600", "1 h"], ["86400", "24 h"]] as const;
-
 export function OverviewPage() {
-  const [range, setRange] = useState<(typeof RANGES)[number][0]>("600");
+  const [range, setRange] = useState<Range>("600");
   const { data: health } = useResource("/health", (stop) => fetchJson<Health>("/health", { signal: stop, accepts: 503 }), 3_000);
   const latest = reading.value;
   const uptime = latest === undefined ? undefined : valueOf(latest.scrape, "penstock_uptime_seconds");
@@ -73,9 +72,9 @@ function Attention({ latest, health }: { latest: Reading; health: Health | undef
           <p class="note">No errors, halts or full streams.</p>
         ) : (
           <ul class="alerts">
-            {conditions.map((condition) => (
-              <ConditionLine key={condition.key} condition={condition} />
-            ))}
+            {conditions.map((condition) =>
+              condition.key === HOT ? <HotLine key={HOT} condition={condition} /> : <ConditionLine key={condition.key} condition={condition} />,
+            )}
             {firing.map(({ id, severity, rule, subject, message, fired_at }) => (
               <li key={id}>
                 <Badge tone={severity === "critical" ? "bad" : "warn"}>{severity}</Badge>
@@ -110,6 +109,21 @@ function ConditionLine({ condition: { severity, text, hint, path } }: { conditio
   );
 }
 
+/** The line about envelopes that fail again and again, with the stream and the id of the first. */
+function HotLine({ condition }: { condition: Condition }) {
+  const { data } = useStreams();
+  const stream = data.value?.find(({ stats }) => (stats.hot ?? 0) > 0)?.id;
+  return stream === undefined ? <ConditionLine condition={condition} /> : <HotStream key={stream} stream={stream} condition={condition} />;
+}
+
+function HotStream({ stream, condition }: { stream: string; condition: Condition }) {
+  const { data } = useExplanation(stream);
+  const reason = data.value?.reasons.find(({ code }) => code === HOT);
+  if (reason === undefined) return <ConditionLine condition={condition} />;
+  const [id] = reason.ids ?? [];
+  return <ConditionLine condition={{ ...condition, text: `${condition.text}: ${id} in ${stream}`, hint: reason.message, path: ["queues", stream] }} />;
+}
+
 const SERVICE_TONES: Readonly<Record<Service["state"], Tone>> = { up: "good", down: "bad", off: "plain", starting: "accent", degraded: "warn" };
 const SERVICE_PATHS: Readonly<Record<string, string>> = { Queues: "queues", Spaces: "spaces", "Token streams": "tokens", Pipeline: "pipeline" };
 
@@ -129,35 +143,38 @@ function Services({ latest, health }: { latest: Reading; health: Health | undefi
   );
 }
 
+/** Twelve figures, so that each row is full at every width. */
 function Numbers({ latest: { scrape, rates } }: { latest: Reading }) {
-  const counter = (label: string, metric: string) =>
-    scrape.has(metric) && <Figure label={label} value={count(sumOf(scrape, metric))} metric={metric} note={`${rate(rates.get(metric))}/s`} />;
-  const gauge = (label: string, metric: string, note?: string) =>
-    scrape.has(metric) && <Figure label={label} value={count(sumOf(scrape, metric))} metric={metric} {...(note ? { note } : {})} />;
-  const quantile = (label: string, text: string) => (
-    <Figure
-      label={label}
-      value={about(valueOf(scrape, "penstock_q_lat_ms", { quantile: text }))}
-      metric={`penstock_q_lat_ms{quantile="${text}"}`}
-    />
+  const figure = (label: string, metric: string, note?: string) => (
+    <Figure label={label} value={count(sumOf(scrape, metric))} metric={metric} note={scrape.has(metric) ? note : "off"} />
   );
+  const counter = (label: string, metric: string) => figure(label, metric, `${rate(rates.get(metric))}/s`);
+  const wait = (share: string) => about(valueOf(scrape, "penstock_q_lat_ms", { quantile: share }));
+  const dead = sumOf(scrape, "penstock_dead_letters") ?? 0;
   return (
-    <Figures>
+    <Figures isEven>
       {counter("Accepted", "penstock_q_in_total")}
       {counter("Delivered", "penstock_q_out_total")}
       {counter("Acknowledged", "penstock_q_ack_total")}
       <Figure label="Ready" value={count(readyOf(scrape))} metric="penstock_q_depth - penstock_dead_letters" note="without dead letters" />
-      {gauge("In flight", "penstock_q_if")}
-      {gauge("Delayed", "penstock_q_delayed")}
-      {quantile("Wait p50", "0.5")}
-      {quantile("Wait p95", "0.95")}
-      {quantile("Wait p99", "0.99")}
-      {gauge("Dead letters now", "penstock_dead_letters")}
-      {counter("Dead ever", "penstock_q_dead_total")}
+      {figure("In flight", "penstock_q_if", "leased to consumers")}
+      {figure("Delayed", "penstock_q_delayed", "not due yet")}
+      <Figure
+        label="Dead letters now"
+        value={count(dead)}
+        metric="penstock_dead_letters"
+        tone={dead > 0 ? "warn" : "plain"}
+        note={
+          <a href={href(["dead"])}>
+            <span data-metric="penstock_q_dead_total">{count(sumOf(scrape, "penstock_q_dead_total"))}</span> ever
+          </a>
+        }
+      />
+      <Figure label="Wait p95" value={wait("0.95")} metric={'penstock_q_lat_ms{quantile="0.95"}'} note={`p50 ${wait("0.5")}, p99 ${wait("0.99")}`} />
       {counter("Space envelopes", "penstock_space_envelopes_total")}
-      {counter("Frames", "penstock_space_frames_total")}
+      {counter("Space frames", "penstock_space_frames_total")}
       {counter("Relayed", "penstock_relay_messages_total")}
-      {gauge("Pipeline lag", "penstock_pipeline_lag_rows", "rows")}
+      {figure("Pipeline lag", "penstock_pipeline_lag_rows", "rows")}
     </Figures>
   );
 }
@@ -179,10 +196,15 @@ function FirstSteps() {
 
 /** The server's own history, so that the plots are full when the page opens. */
 function Curves({ latest: { scrape }, seconds }: { latest: Reading; seconds: number }) {
-  const { tracks, failure } = useHistory(seconds);
+  const { tracks, failure, note } = useHistory(seconds);
   return (
     <>
       <Refused failure={failure} />
+      {note !== "" && (
+        <p class="note" role="note">
+          <Prose text={note} />
+        </p>
+      )}
       <div class="grid plots">
         {PLOTS.filter(({ needs }) => needs === undefined || scrape.has(needs)).map(({ title, metrics, labels, format }) => (
           <Plot key={title} title={title} track={tracks(metrics)} series={labels.map((label) => ({ label }))} format={format} />

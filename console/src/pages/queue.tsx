@@ -1,20 +1,23 @@
 // One stream: figures, delivery status, consumers, leases and contents.
 
-import { useMemo, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 
-import { History } from "../history.ts";
+import { type Range, RANGES } from "../history.ts";
 import { notify, report } from "../notices.ts";
 import { Button } from "../parts/button.tsx";
 import { Confirm } from "../parts/dialog.tsx";
+import { Tabs } from "../parts/field.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
 import { Empty, PageHead, Refused } from "../parts/panel.tsx";
 import { Contents } from "../parts/contents.tsx";
 import { Consumers, DeliveryStatus, Leases } from "../parts/flow.tsx";
 import { Plot } from "../parts/plot.tsx";
+import { Prose } from "../parts/prose.tsx";
 import { SendDialog } from "../parts/send.tsx";
 import { href } from "../router.ts";
 import { fetchJson } from "../request.ts";
 import { deadNameOf, isDeadLetters, type Redriven, redriven, type StreamFigures, useStreams } from "../streams.ts";
+import { useHistory } from "../telemetry.ts";
 import { about, bytes, count, plural, rate, span } from "../format.ts";
 
 export function QueuePage({ stream }: { stream: string }) {
@@ -44,7 +47,7 @@ export function QueuePage({ stream }: { stream: string }) {
           </div>
           <Leases stream={stream} />
           <Contents stream={stream} onChange={refresh} />
-          <Curves figures={figures} />
+          <Curves stream={stream} />
         </>
       )}
     </div>
@@ -67,23 +70,36 @@ function Numbers({ figures: { stats, q, id }, dead }: { figures: StreamFigures; 
   );
 }
 
-/** The history of the stream since the page was opened. */
-function Curves({ figures }: { figures: StreamFigures }) {
-  const kept = useMemo(() => new History(), [figures.id]);
-  useMemo(() => {
-    const { depth, inflight, delayed, rateIn, rateOut } = figures.stats;
-    kept.push(Date.now() / 1000, { depth, inflight, delayed, rateIn, rateOut });
-  }, [figures]);
+/** The history of the stream: sampled by the server, and from the lake before that. */
+function Curves({ stream }: { stream: string }) {
+  const [range, setRange] = useState<Range>("600");
+  const { tracks, failure, note } = useHistory(Number(range), stream);
   return (
-    <div class="two">
-      <Plot
-        title="Queue depth"
-        track={kept.track(["depth", "inflight", "delayed"], 600)}
-        series={[{ label: "ready" }, { label: "in flight" }, { label: "delayed" }]}
-        format={count}
-      />
-      <Plot title="Envelopes per second" track={kept.track(["rateIn", "rateOut"], 600)} series={[{ label: "in" }, { label: "out" }]} format={rate} />
-    </div>
+    <section class="stack" aria-label="History">
+      <div class="row">
+        <Tabs label="Time range" value={range} options={RANGES} onChange={setRange} />
+        {note !== "" && (
+          <p class="note">
+            <Prose text={note} />
+          </p>
+        )}
+      </div>
+      <Refused failure={failure} />
+      <div class="two">
+        <Plot
+          title="Queue depth"
+          track={tracks(["penstock_q_depth", "penstock_q_if", "penstock_q_delayed"])}
+          series={[{ label: "ready" }, { label: "in flight" }, { label: "delayed" }]}
+          format={count}
+        />
+        <Plot
+          title="Envelopes per second"
+          track={tracks(["penstock_q_in_total", "penstock_q_out_total", "penstock_q_ack_total"])}
+          series={[{ label: "in" }, { label: "out" }, { label: "acknowledged" }]}
+          format={rate}
+        />
+      </div>
+    </section>
   );
 }
 

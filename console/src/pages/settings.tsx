@@ -2,11 +2,10 @@
 
 import { useState } from "preact/hooks";
 
-import { parseTyped } from "../json.ts";
 import { Button, Command } from "../parts/button.tsx";
 import { Code } from "../parts/code.tsx";
-import { Dialog } from "../parts/dialog.tsx";
 import { Choice, Field } from "../parts/field.tsx";
+import { EnvelopeForm, type Typed } from "../parts/form.tsx";
 import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { type Column, Table } from "../parts/table.tsx";
 import { asFailure, type Failure, fetchJson, withQuery } from "../request.ts";
@@ -106,21 +105,33 @@ interface Trigger {
   readonly counters: Readonly<Record<string, number>>;
 }
 
+/** Why a match did not fire, by the name of its counter. */
+const HELD_BACK: Readonly<Record<string, string>> = {
+  suppressed: "in the cooldown",
+  looped: "caused by the trigger itself",
+  hops: "too many triggers in a row",
+  blocked: "paused after failures",
+};
+const PROBLEMS: Readonly<Record<string, string>> = {
+  fail: "actions failed",
+  warn: "placeholders without a value",
+  duplicates: "envelopes that the stream already had",
+  undone: "refused by the journal",
+};
+
+function reasons(counters: Trigger["counters"], words: Readonly<Record<string, string>>): string {
+  const found = Object.entries(words).filter(([name]) => (counters[name] ?? 0) > 0);
+  return found.map(([name, text]) => `${count(counters[name])} ${text}`).join(", ") || "–";
+}
+
 const TRIGGERS: readonly Column<Trigger>[] = [
   { key: "id", title: "Trigger", cell: ({ id }) => id, sort: ({ id }) => id },
   { key: "hook", title: "When", cell: ({ hook }) => hook.replace("on_", "on "), sort: ({ hook }) => hook },
   { key: "state", title: "State", cell: ({ state }) => <Badge tone={state === "ready" ? "good" : "warn"}>{state}</Badge>, sort: ({ state }) => state },
   { key: "run", title: "Fired", isNumber: true, cell: ({ counters }) => count(counters["run"]), sort: ({ counters }) => counters["run"] },
-  {
-    key: "not",
-    title: "Did not fire",
-    cell: ({ counters }) =>
-      Object.entries(counters)
-        .filter(([name, many]) => name !== "run" && many > 0)
-        .map(([name, many]) => `${name} ${count(many)}`)
-        .join(", ") || "–",
-    help: "matches that did not fire, and failures, by reason",
-  },
+  { key: "sent", title: "Sent", isNumber: true, help: "envelopes that it sent", cell: ({ counters }) => count(counters["emitted"]), sort: ({ counters }) => counters["emitted"] },
+  { key: "not", title: "Matched, did not fire", cell: ({ counters }) => reasons(counters, HELD_BACK), help: "matches that did not fire, by reason" },
+  { key: "trouble", title: "Problems", cell: ({ counters }) => reasons(counters, PROBLEMS), help: "what went wrong after it fired" },
   { key: "origin", title: "From", cell: ({ origin }) => (origin === "config" ? "config file" : "set at run time"), sort: ({ origin }) => origin },
   { key: "rule", title: "Rule", cell: ({ rule }) => <span class="preview mono">{written(rule)}</span> },
 ];
@@ -132,7 +143,19 @@ function Triggers() {
   return (
     <Panel title="Triggers" isFlush actions={rows.length > 0 && <Button onPress={() => setTrying(true)}>Dry run</Button>}>
       <Refused failure={failure.value} />
-      <Table label="Triggers" columns={TRIGGERS} rows={rows} keyOf={({ id }) => id} empty={<Empty title={data.value === undefined ? "Loading…" : "No triggers"} />} />
+      <Table
+        label="Triggers"
+        columns={TRIGGERS}
+        rows={rows}
+        keyOf={({ id }) => id}
+        empty={
+          <Empty title={data.value === undefined ? "Loading…" : "No triggers"}>
+            <p>
+              A trigger acts on envelopes that match a rule, for example sends a copy. Add some under <code>triggers</code> in the config file.
+            </p>
+          </Empty>
+        }
+      />
       {isTrying && <DryRun onClose={() => setTrying(false)} />}
     </Panel>
   );
@@ -147,53 +170,24 @@ interface Trial {
 
 /** Shows what the triggers would do with an envelope. Nothing is sent. */
 function DryRun({ onClose }: { onClose: () => void }) {
-  const [to, setTo] = useState("");
-  const [kind, setKind] = useState("");
-  const [payload, setPayload] = useState("{}");
   const [trials, show] = useState<readonly Trial[] | undefined>(undefined);
-  const [failure, fail] = useState<Failure | undefined>(undefined);
-  const typed = parseTyped(payload);
-  const run = async (): Promise<void> => {
-    if (typed.error !== undefined) return;
-    try {
-      const envelope = { id: "dry-run", ts: new Date().toISOString(), type: kind, payload: typed.value };
-      show((await fetchJson<{ triggers: readonly Trial[] }>("/v1/triggers/try", { method: "POST", body: { to, envelope } })).triggers);
-      fail(undefined);
-    } catch (error) {
-      fail(asFailure(error));
-    }
+  const run = async ({ to, kind, payload }: Typed): Promise<void> => {
+    const envelope = { id: "dry-run", ts: new Date().toISOString(), type: kind, payload };
+    show((await fetchJson<{ triggers: readonly Trial[] }>("/v1/triggers/try", { method: "POST", body: { to, envelope } })).triggers);
   };
   return (
-    <Dialog title="Try an envelope" onClose={onClose}>
-      <form
-        class="stack"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void run();
-        }}
-      >
-        <Field label="To" value={to} onInput={setTo} isRequired />
-        <Field label="Type" value={kind} onInput={setKind} isRequired />
-        <Field label="Payload" value={payload} onInput={setPayload} lines={5} error={typed.error} hint="Nothing is sent." />
-        <Refused failure={failure} />
-        {trials !== undefined && (
-          <ul class="reasons" aria-label="Result" role="status">
-            {trials.map(({ id, fits, because = [], sends = [] }) => (
-              <li key={id}>
-                <Badge tone={fits ? "good" : "plain"}>{id}</Badge>
-                <span>{fits ? `would fire and send ${plural(sends.length, "envelope")}` : `does not match: ${because.join("; ")}`}</span>
-              </li>
-            ))}
-          </ul>
-        )}
-        <div class="actions end">
-          <Button onPress={onClose}>Close</Button>
-          <Button type="submit" kind="main" isDisabled={to === "" || kind === "" || typed.error !== undefined}>
-            Try
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <EnvelopeForm title="Try an envelope" verb="Try" closeVerb="Close" payloadHint="Any JSON value. Nothing is sent." onSubmit={run} onClose={onClose}>
+      {trials !== undefined && (
+        <ul class="reasons" aria-label="Result" role="status">
+          {trials.map(({ id, fits, because = [], sends = [] }) => (
+            <li key={id}>
+              <Badge tone={fits ? "good" : "plain"}>{id}</Badge>
+              <span>{fits ? `would fire and send ${plural(sends.length, "envelope")}` : `does not match: ${because.join("; ")}`}</span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </EnvelopeForm>
   );
 }
 

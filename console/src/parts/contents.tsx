@@ -1,12 +1,13 @@
 // The envelopes of a stream that are ready, delayed or dead. Peeking does not lease them.
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
 import { preview, written } from "../json.ts";
 import { updateQuery, href, route } from "../router.ts";
-import { PEEK_MAX, type Peeked, type PeekState, usePeek } from "../streams.ts";
-import { ago, count, moment } from "../format.ts";
-import { CopyButton } from "./button.tsx";
+import { asFailure, type Failure, isAbort } from "../request.ts";
+import { type Found, MATCHES_MAX, type Peeked, search, usePage } from "../streams.ts";
+import { ago, count, moment, plural } from "../format.ts";
+import { Button, CopyButton } from "./button.tsx";
 import { Code } from "./code.tsx";
 import { Dialog } from "./dialog.tsx";
 import { Filter, Tabs, Tick } from "./field.tsx";
@@ -17,10 +18,11 @@ import { type Column, Table } from "./table.tsx";
 
 const STATES = [["ready", "Ready"], ["delayed", "Delayed"], ["dead", "Dead"]] as const;
 type Shown = (typeof STATES)[number][0];
-const NOTHING: Readonly<Record<Shown, string>> = {
-  ready: "No ready envelopes",
-  delayed: "No delayed envelopes",
-  dead: "No dead letters",
+/** The title and the text of each empty state. */
+const NOTHING: Readonly<Record<Shown, readonly [string, string]>> = {
+  ready: ["No ready envelopes", "Nothing waits for a consumer."],
+  delayed: ["No delayed envelopes", "Envelopes with a due time, and those that wait for their next attempt, appear here."],
+  dead: ["No dead letters", "Envelopes that failed too often, or that a consumer gave up, appear here."],
 };
 
 const NONE: ReadonlySet<string> = new Set();
@@ -38,7 +40,9 @@ const COLUMNS: readonly Column<Peeked>[] = [
 export function Contents({ stream, onChange }: { stream: string; onChange: () => void }) {
   const asked = route.value.query["state"];
   const state: Shown = STATES.find(([known]) => known === asked)?.[0] ?? "ready";
-  const { data, failure, refresh } = usePeek(stream, state as PeekState);
+  // The pages before this one, by the sequence number that they begin after.
+  const [trail, setTrail] = useState<readonly number[]>([0]);
+  const { data, failure, refresh } = usePage(stream, state, trail.at(-1) ?? 0);
   const [opened, open] = useState<Peeked | undefined>(undefined);
   // A selection counts only in the stream and state in which it was made.
   const place = `${state} ${stream}`;
@@ -46,9 +50,13 @@ export function Contents({ stream, onChange }: { stream: string; onChange: () =>
   const chosen = selection.place === place ? selection.ids : NONE;
   const choose = (ids: ReadonlySet<string>): void => select({ place, ids });
   const filter = route.value.query["contents"] ?? "";
-  const all = data.value ?? [];
-  const rows = all.filter((row) => written([row.env, row.lastError]).toLowerCase().includes(filter.toLowerCase()));
-  const isCut = all.length >= PEEK_MAX;
+  const page = data.value;
+  const found = useSearch(stream, state, filter);
+  const rows = filter === "" ? (page?.rows ?? []) : (found.rows ?? []);
+  // The last page is gone when its envelopes are.
+  useEffect(() => {
+    if (page?.rows.length === 0 && trail.length > 1) setTrail(trail.slice(0, -1));
+  }, [page, trail]);
   const picked = rows.filter(({ env }) => chosen.has(env.id));
   const pick = (ids: readonly string[], isPicked: boolean): void =>
     choose(new Set([...chosen].filter((id) => !ids.includes(id)).concat(isPicked ? ids : [])));
@@ -56,6 +64,7 @@ export function Contents({ stream, onChange }: { stream: string; onChange: () =>
     choose(NONE);
     open(undefined);
     refresh();
+    found.refresh();
     onChange();
   };
   const columns: readonly Column<Peeked>[] = [
@@ -71,26 +80,84 @@ export function Contents({ stream, onChange }: { stream: string; onChange: () =>
     <Panel
       title="Contents"
       isFlush
-      note={isCut ? `the first ${PEEK_MAX}` : undefined}
+      note={filter === "" ? undefined : <span role="status">{found.progress}</span>}
       actions={
         <>
           {picked.length > 0 && <Repairs rows={picked} onDone={done} />}
           <Filter label="Filter envelopes" value={filter} placeholder="Filter by any text" onInput={(contents) => updateQuery({ contents })} />
-          <Tabs label="State" value={state} options={STATES} onChange={(next) => updateQuery({ state: next })} />
+          <Tabs
+            label="State"
+            value={state}
+            options={STATES}
+            onChange={(next) => {
+              setTrail([0]);
+              updateQuery({ state: next });
+            }}
+          />
         </>
       }
     >
-      <Refused failure={failure.value} />
+      <Refused failure={filter === "" ? failure.value : found.failure} />
       <Table
         label={`Envelopes: ${state}`}
         columns={columns}
         rows={rows}
         keyOf={({ seq }) => seq}
-        empty={<Empty title={data.value === undefined ? "Loading…" : all.length === 0 ? NOTHING[state] : isCut ? `None of the first ${PEEK_MAX} envelopes matches the filter` : "No envelope matches the filter"} />}
+        empty={
+          filter === "" ? (
+            <Empty title={page === undefined ? "Loading…" : NOTHING[state][0]}>
+              <p>{NOTHING[state][1]}</p>
+            </Empty>
+          ) : (
+            <Empty title={found.isOver ? "No envelope matches the filter" : "Searching…"} />
+          )
+        }
       />
+      {filter === "" && (trail.length > 1 || page?.next != null) && (
+        <div class="pages actions">
+          <Button isDisabled={trail.length === 1} onPress={() => setTrail(trail.slice(0, -1))}>
+            Previous page
+          </Button>
+          <span class="note">Page {count(trail.length)}</span>
+          <Button isDisabled={page?.next == null} onPress={() => setTrail([...trail, page?.next ?? 0])}>
+            Next page
+          </Button>
+        </div>
+      )}
       {opened !== undefined && <EnvelopeDetails row={opened} onClose={() => open(undefined)} onRepaired={done} />}
     </Panel>
   );
+}
+
+/** Wait after a key before the search begins. */
+const TYPING_MS = 250;
+
+/** The envelopes of all pages that contain a text. */
+function useSearch(stream: string, state: Shown, text: string) {
+  const [found, tell] = useState<Found | undefined>(undefined);
+  const [failure, fail] = useState<Failure | undefined>(undefined);
+  const [round, again] = useState(0);
+  useEffect(() => {
+    tell(undefined);
+    fail(undefined);
+    if (text === "") return undefined;
+    const stop = new AbortController();
+    const timer = setTimeout(() => {
+      search(stream, state, text, tell, stop.signal).catch((error: unknown) => {
+        if (!isAbort(error)) fail(asFailure(error));
+      });
+    }, TYPING_MS);
+    return () => {
+      clearTimeout(timer);
+      stop.abort();
+    };
+  }, [stream, state, text, round]);
+  const { rows = [], looked = 0, isOver = false, next = null } = found ?? {};
+  const matches = plural(rows.length, "match", "matches");
+  const progress = !isOver
+    ? `${plural(looked, "envelope")} searched, ${matches} so far`
+    : `${rows.length >= MATCHES_MAX && next !== null ? `the first ${matches}` : matches} in ${plural(looked, "envelope")}`;
+  return { rows, isOver, progress, failure, refresh: () => again(round + 1) };
 }
 
 /** Delivery attempts; for a dead letter, those in its original stream. */

@@ -28,6 +28,7 @@ export function Figure({ label, value, unit, note, tone = "plain", metric }: Fig
   );
 }
 
-export function Figures({ children }: { children: ComponentChildren }) {
-  return <dl class="figures">{children}</dl>;
+/** `isEven`: twelve figures, in full rows at every width. */
+export function Figures({ children, isEven = false }: { children: ComponentChildren; isEven?: boolean }) {
+  return <dl class={isEven ? "figures even" : "figures"}>{children}</dl>;
 }

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 
 import { preview } from "../json.ts";
 import { serverTime } from "../skew.ts";
-import { type Consumer, type Explanation, type Peeked, type Reason, standing, type Standing, useExplanation, usePeek } from "../streams.ts";
+import { type Consumer, type Explanation, type Peeked, type Reason, standing, type Standing, useExplanation, usePage } from "../streams.ts";
 import { count, plural, span } from "../format.ts";
 import { useNow } from "./banner.tsx";
 import { EnvelopeDetails, EnvelopeLink } from "./contents.tsx";
@@ -107,7 +107,7 @@ export function Consumers({ stream }: { stream: string }) {
 }
 
 export function Leases({ stream }: { stream: string }) {
-  const { data, failure } = usePeek(stream, "inflight");
+  const { data, failure } = usePage(stream, "inflight", 0);
   const [opened, open] = useState<Peeked | undefined>(undefined);
   const now = serverTime(useNow(250));
   const columns: readonly Column<Peeked>[] = [
@@ -130,7 +130,7 @@ export function Leases({ stream }: { stream: string }) {
       <Table
         label="Leases"
         columns={columns}
-        rows={data.value ?? []}
+        rows={data.value?.rows ?? []}
         keyOf={({ seq }) => seq}
         order={{ key: "left", isFalling: false }}
         empty={<Empty title={data.value === undefined ? "Loading…" : "No envelopes in flight"} />}

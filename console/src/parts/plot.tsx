@@ -5,7 +5,7 @@ import uPlot from "uplot";
 
 import type { Track } from "../history.ts";
 import { isDark } from "../theme.ts";
-import { clock } from "../format.ts";
+import { clock, moment } from "../format.ts";
 import { Panel } from "./panel.tsx";
 
 export interface Series {
@@ -24,6 +24,15 @@ interface PlotProps {
   readonly height?: number;
 }
 
+/** From this range on, a time has a date. */
+const DATED_S = 100_000;
+
+/** A time of a plot as text: with the date if the range is long. */
+function at(track: Track, index: number): string {
+  const time = (track.times[index] ?? 0) * 1000;
+  return (track.times.at(-1) ?? 0) - (track.times[0] ?? 0) > DATED_S ? moment(time).replace(/:\d\d$/, "") : clock(time).slice(0, 8);
+}
+
 /** The minimum width in seconds, so that the first samples do not fill the plot. */
 const LEAST_S = 60;
 /** Rows of the table. */
@@ -33,7 +42,7 @@ export function Plot({ title, track, series, format, height = 150 }: PlotProps) 
   const [hovered, hover] = useState<number | null>(null);
   const index = hovered ?? track.times.length - 1;
   return (
-    <Panel title={title} note={hovered === null ? undefined : clock((track.times[hovered] ?? 0) * 1000).slice(0, 8)}>
+    <Panel title={title} note={hovered === null ? undefined : at(track, hovered)}>
       <Canvas track={track} series={series} format={format} height={height} onHover={hover} />
       <ul class="legend" aria-label={`${title}: latest values`}>
         {series.map(({ label, colour }, place) => (
@@ -70,7 +79,7 @@ function TrackTable({ title, track, series, format }: Omit<PlotProps, "height">)
         <tbody>
           {picked.reverse().map((index) => (
             <tr key={track.times[index]}>
-              <th scope="row">{clock((track.times[index] ?? 0) * 1000).slice(0, 8)}</th>
+              <th scope="row">{at(track, index)}</th>
               {series.map(({ label }, place) => (
                 <td key={label} class="number">
                   {format(track.columns[place]?.[index])}
@@ -137,7 +146,7 @@ function options(
     cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
     scales: { x: { range: (_, min, max) => [Math.min(min, max - LEAST_S), max] }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
     axes: [
-      { ...axis, space: 70, size: 24, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000).slice(0, 8)) },
+      { ...axis, space: 70, size: 24, values: (_, ticks) => ticks.map((tick) => axisTime(tick, (ticks.at(-1) ?? 0) - (ticks[0] ?? 0))) },
       { ...axis, space: 32, size: 56, values: (_, ticks) => ticks.map((tick) => format(tick)) },
     ],
     series: [
@@ -151,6 +160,11 @@ function options(
     ],
     hooks: { setCursor: [(made) => onHover(made.cursor.idx ?? null)] },
   };
+}
+
+/** A time on the axis: the date if the ticks are days apart. */
+function axisTime(seconds: number, rangeS: number): string {
+  return rangeS > DATED_S ? new Date(seconds * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" }) : clock(seconds * 1000).slice(0, 8);
 }
 
 /** A custom property as a colour for the canvas. The browser must resolve `light-dark()` first. */

@@ -2,15 +2,14 @@
 
 import { useState } from "preact/hooks";
 
-import { parseTyped, written } from "../json.ts";
+import { written } from "../json.ts";
 import { notify, report } from "../notices.ts";
-import { asFailure, type Failure, fetchJson } from "../request.ts";
+import { fetchJson } from "../request.ts";
 import { type Envelope, homeNameOf, isDeadLetters, type Peeked, type Redriven, redriven } from "../streams.ts";
 import { plural } from "../format.ts";
 import { Button } from "./button.tsx";
-import { Confirm, Dialog } from "./dialog.tsx";
-import { Field } from "./field.tsx";
-import { Refused } from "./panel.tsx";
+import { Confirm } from "./dialog.tsx";
+import { EnvelopeForm, type Typed } from "./form.tsx";
 
 interface RepairsProps {
   /** Envelopes of one stream, at least one. */
@@ -62,51 +61,29 @@ export function Repairs({ rows, onDone }: RepairsProps) {
 function EditDialog({ row, onDone, onClose }: { row: Peeked; onDone: () => void; onClose: () => void }) {
   const { env, stream } = row;
   const [id] = useState(() => `${env.id.slice(0, ID_MAX - 9)}-${crypto.getRandomValues(new Uint32Array(1))[0]?.toString(16)}`);
-  const [to, setTo] = useState(homeNameOf(stream));
-  const [kind, setKind] = useState(env.type ?? "");
-  const [payload, setPayload] = useState(written(env.payload, 2));
-  const [failure, fail] = useState<Failure | undefined>(undefined);
-  const [isBusy, setBusy] = useState(false);
-  const typed = parseTyped(payload);
-  const canSend = to.trim() !== "" && kind.trim() !== "" && typed.error === undefined && !isBusy;
-  const resend = async (): Promise<void> => {
-    if (typed.error !== undefined) return;
-    setBusy(true);
-    try {
-      const envelope = { ...withoutReserved(env), id, ts: new Date().toISOString(), to: to.trim(), type: kind.trim(), payload: typed.value, refs: [...(env.refs ?? []), env.id] };
-      await fetchJson("/v1/enqueue", { method: "POST", body: { to: to.trim(), envelope } });
-      notify(`Sent ${id} to ${to.trim()}.`);
-      await report(async () => void (await fetchJson("/v1/drop", { method: "POST", body: { stream, ids: [env.id] } })));
-      onDone();
-    } catch (error) {
-      fail(asFailure(error));
-      setBusy(false);
-    }
+  const resend = async ({ to, kind, payload }: Typed): Promise<void> => {
+    const envelope = { ...withoutReserved(env), id, ts: new Date().toISOString(), to, type: kind, payload, refs: [...(env.refs ?? []), env.id] };
+    await fetchJson("/v1/enqueue", { method: "POST", body: { to, envelope } });
+    notify(`Sent ${id} to ${to}.`);
+    await report(async () => void (await fetchJson("/v1/drop", { method: "POST", body: { stream, ids: [env.id] } })));
+    onDone();
   };
   return (
-    <Dialog title={`Edit and resend ${env.id}`} onClose={onClose}>
-      <form
-        class="stack"
-        onSubmit={(event) => {
-          event.preventDefault();
-          if (canSend) void resend();
-        }}
-      >
-        <Field label="To" value={to} onInput={setTo} isRequired hint="The stream that receives the edited envelope." />
-        <Field label="Type" value={kind} onInput={setKind} isRequired />
-        <Field label="Payload" value={payload} onInput={setPayload} lines={10} error={typed.error} hint="Any JSON value." />
-        <p class="note">
-          The copy gets a new id and refers to this envelope. Once the server accepts the copy, this envelope is dropped from {stream}.
-        </p>
-        <Refused failure={failure} />
-        <div class="actions end">
-          <Button onPress={onClose}>Cancel</Button>
-          <Button type="submit" kind="main" icon="send" isDisabled={!canSend}>
-            Resend
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <EnvelopeForm
+      title={`Edit and resend ${env.id}`}
+      verb="Resend"
+      icon="send"
+      to={homeNameOf(stream)}
+      kind={env.type ?? ""}
+      payload={written(env.payload, 2)}
+      toHint="The stream that receives the edited envelope."
+      onSubmit={resend}
+      onClose={onClose}
+    >
+      <p class="note">
+        The copy gets a new id and refers to this envelope. Once the server accepts the copy, this envelope is dropped from {stream}.
+      </p>
+    </EnvelopeForm>
   );
 }
 

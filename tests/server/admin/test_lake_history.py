@@ -22,12 +22,12 @@ NOW_S = 1_800_000_000 // 60 * 60
 NOW = Now(5_000_000, NOW_S * 1_000_000)
 
 
-def write_minutes(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows of `queue_minutes`: a channel, how many minutes before `NOW_S`, and what differs from an empty minute."""
+def write_minutes(folder: Path, rows: list[dict[str, Any]], now_s: int = NOW_S) -> None:
+    """Write rows of `queue_minutes`: a channel, how many minutes before `now_s`, and what differs from an empty minute."""
     counts = dict.fromkeys(("enqueued", "delivered", "acked", "dead"), 0)
     found = []
     for row in rows:
-        at = datetime.fromtimestamp(NOW_S - 60 * row["ago"], UTC)
+        at = datetime.fromtimestamp(now_s - 60 * row["ago"], UTC)
         depths = {"ready": None, "leased": None, "delayed": None}
         found.append(
             {"date": at.date(), "minute": at, **counts, **depths, **{k: v for k, v in row.items() if k != "ago"}}

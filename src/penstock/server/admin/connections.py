@@ -56,7 +56,7 @@ class ConnectionRow(msgspec.Struct, rename="camel"):
     streams: list[str]
     subscriptions: Count
     delivered: Count
-    """Envelopes that its present subscriptions have received."""
+    """Envelopes that its present subscriptions have received; messages at the doors without subscriptions."""
     inflight: Count
     credit: Count
     lag: Annotated[int, msgspec.Meta(ge=0, description="Envelopes that are ready in its streams")]
@@ -81,7 +81,7 @@ def list_connections(runtime: Runtime, now: Now, query: ConnectionsQuery) -> Con
     """Connections with this text in their agent, token or peer."""
 
     def order(one: Connection) -> tuple[int, int]:
-        return one.unread(), sum(consumer.delivered for consumer in one.link.consumers)
+        return one.unread(), _delivered(one)
 
     found = [one for one in _peers(runtime) if query.text in f"{one.link.who}\n{one.link.principal.name}\n{one.peer}"]
     first = nlargest(ROWS_MAX, found, key=order)
@@ -106,6 +106,12 @@ def _peers(runtime: Runtime) -> list[Connection]:
     return [one for one in runtime.peers.all() if isinstance(one.session, tuple(_DOORS))]
 
 
+def _delivered(connection: Connection) -> int:
+    if isinstance(connection.session, MewSession | RelaySession | LiveSession):
+        return connection.sent
+    return sum(consumer.delivered for consumer in connection.link.consumers)
+
+
 def _row(connection: Connection, now: Now) -> ConnectionRow:
     link, consumers = connection.link, connection.link.consumers
     channels = {consumer.channel.name: consumer.channel for consumer in consumers}
@@ -118,7 +124,7 @@ def _row(connection: Connection, now: Now) -> ConnectionRow:
         open_ms=(now.us - connection.opened_us) // 1_000,
         streams=[*channels][:STREAMS_MAX],
         subscriptions=len(consumers),
-        delivered=sum(consumer.delivered for consumer in consumers),
+        delivered=_delivered(connection),
         inflight=sum(len(consumer.leases) for consumer in consumers),
         credit=sum(consumer.credit for consumer in consumers),
         lag=sum(channel.depth for channel in channels.values()),

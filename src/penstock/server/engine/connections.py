@@ -92,6 +92,8 @@ class Connection:
     """We do not read from the peer."""
     closed: bool = False
     unread_bytes: int = 0
+    sent: int = 0
+    """Messages handed to the wire."""
 
     @property
     def reader_name(self) -> str:
@@ -279,6 +281,7 @@ class ConnectionTable:
             if session.out:
                 out = session.out
                 session.out = []
+                connection.sent += len(out)
                 wire.send(out)
             backlog = wire.buffered if connection.stuck else 0
             if backlog or connection.unread_bytes:
