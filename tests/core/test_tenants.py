@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from penstock.core.errors import Refusal
+from penstock.core.queue.settle import Denied
 from penstock.core.rate_limits import Rate, Rates
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.core.tenants import Quota, dead_name, home_name, is_dead, tenant_of
 from penstock.dialects.courier.operations import queries
 from penstock.dialects.courier.operations.enqueue import SendRequest, send
-from penstock.dialects.courier.operations.outcomes import Late, Result
+from penstock.dialects.courier.operations.outcomes import Result
 from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, redrive
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.sessions.pull import PullRequest, check_pull
@@ -338,6 +339,6 @@ def test_a_lease_of_another_tenant_is_no_lease_at_all(name: str) -> None:
     foreign = Principal(name, scopes=EVERYTHING, tenant="beta")
     request = SettleRequest("1", "ack", delivery["leaseId"])
     outcome = settle(broker.machine, broker.now, foreign, request)
-    assert isinstance(outcome, Late)
+    assert isinstance(outcome, Denied)
     assert outcome.refusal.code == "UnknownEnvelope"
     assert "secret-plans" not in str(outcome.refusal.wire())

@@ -35,8 +35,7 @@ _shared: dict[str, str] = {}
 
 def shared(text: str) -> str:
     """The one copy of a text that many records share. Not `sys.intern`, which may never free texts that peers choose."""
-    known = _shared.get(text)
-    if known is not None:
+    if (known := _shared.get(text)) is not None:
         return known
     if len(text) <= SHARED_LENGTH_MAX:
         if len(_shared) >= SHARED_MAX:

@@ -96,8 +96,7 @@ class JournalReader:
         return Bounds(identity.id, SHARD, epoch, first, view.end, end), view
 
     def _watermark(self) -> tuple[int, int]:
-        mark = settled_watermark(self._disk)
-        if mark is not None:
+        if (mark := settled_watermark(self._disk)) is not None:
             return mark
         raise JournalError(f"`{self._journal}` has no watermark; start a server on it to repair it")
 

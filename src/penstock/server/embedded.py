@@ -26,7 +26,7 @@ from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR
 from penstock.dialects.courier.operations import queries, views
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
-from penstock.dialects.courier.operations.outcomes import Late, Outcome, check_access, check_lease
+from penstock.dialects.courier.operations.outcomes import Outcome, check_access, check_lease
 from penstock.dialects.courier.operations.redrive_and_purge import RedriveRequest, redrive
 from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
 from penstock.dialects.courier.triggers import config
@@ -282,7 +282,7 @@ class QueueCore:
         _accepted(done.refusal if isinstance(done, Denied) else done)
 
     def _do(self, outcome: Outcome) -> dict[str, Any]:
-        result = _accepted(outcome.refusal if isinstance(outcome, Late) else outcome)
+        result = _accepted(outcome.refusal if isinstance(outcome, Denied) else outcome)
         refused: list[Refusal | None] = []
         self.runtime.when(result.gate, result.fresh, refused.append)
         self.tick()

@@ -104,11 +104,7 @@ class SourceJournal:
             return (self._local or self._far).bounds()
 
     def batches(
-        self,
-        first: int,
-        end: int,
-        columns: Sequence[str] | None = None,
-        selection: Selection | None = None,
+        self, first: int, end: int, columns: Sequence[str] | None = None, selection: Selection | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Rows `first` to `end - 1` in order, filtered by a selection."""
         with source_errors(str(self.location)):

@@ -72,8 +72,7 @@ async def listen_sockets(address: PipeAddress, serve: Serve, *, is_public: bool)
     """Serve every WebSocket on the address's path."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        refused = _refusal(request, address.path, is_public)
-        if refused is not None:
+        if (refused := _refusal(request, address.path, is_public)) is not None:
             return refused
         socket = web.WebSocketResponse(compress=False, max_msg_size=FRAME_MAX, timeout=CLOSE_S)
         if not socket.can_prepare(request):

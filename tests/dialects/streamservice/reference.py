@@ -11,7 +11,8 @@ import capnp
 import hypothesis.strategies as st
 
 import penstock
-from penstock.dialects.streamservice.capnp_segments import Message
+from penstock.dialects.streamservice.capnp_segments import Message, WireError
+from penstock.dialects.streamservice.encode import canonical
 from penstock.dialects.streamservice.messages import (
     Anonymous,
     ApiToken,
@@ -26,6 +27,7 @@ from penstock.dialects.streamservice.messages import (
     StreamScope,
     Token,
 )
+from penstock.dialects.streamservice.wire import FrameFault
 
 capnp.remove_import_hook()
 SCHEMAS = Path(penstock.__file__).parent / "schemas"
@@ -229,3 +231,11 @@ def _anatomy(frame: bytes, word: int, at: int) -> tuple[bytes, list[int]]:
         for index in range(pointers)
     ]
     return frame[at : at + 8 + 8 * count], places
+
+
+def canonical_message(frame: bytes) -> bytes | FrameFault:
+    """The canonical bytes of a whole message's root."""
+    try:
+        return canonical(Message(frame).root())
+    except WireError as error:
+        return FrameFault(error.reason)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from penstock.dialects.streamservice import decode, encode
-from penstock.dialects.streamservice.encode import DEPTH_MAX, canonical_message
+from penstock.dialects.streamservice.encode import DEPTH_MAX
 from penstock.dialects.streamservice.messages import (
     Block,
     ChunkBody,
@@ -36,6 +36,7 @@ from tests.dialects.streamservice.reference import (
     built_chunk,
     built_payload,
     built_signed,
+    canonical_message,
     common,
     envelopes,
     fill_envelope,

@@ -11,7 +11,6 @@ from hypothesis import given
 
 from penstock.core.errors import Refusal
 from penstock.dialects.streamservice import encode
-from penstock.dialects.streamservice.encode import canonical_message
 from penstock.dialects.streamservice.messages import (
     Claims,
     RequestEnvelope,
@@ -34,7 +33,7 @@ from penstock.dialects.streamservice.signatures import (
     sign_response,
 )
 from penstock.dialects.streamservice.wire import FrameFault, Register, peek
-from tests.dialects.streamservice.reference import NOW_MS, TOPIC, common, fill_envelope, scattered
+from tests.dialects.streamservice.reference import NOW_MS, TOPIC, canonical_message, common, fill_envelope, scattered
 
 KEY, OTHER, STRANGER = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3))
 NOW_S = NOW_MS // 1000

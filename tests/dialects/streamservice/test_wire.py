@@ -11,7 +11,6 @@ from hypothesis import given, settings
 
 from penstock.dialects.streamservice import decode, encode, wire
 from penstock.dialects.streamservice.capnp_segments import REASONS
-from penstock.dialects.streamservice.encode import canonical_message
 from penstock.dialects.streamservice.messages import RequestEnvelope, Token
 from penstock.dialects.streamservice.wire import (
     Chunk,
@@ -27,6 +26,7 @@ from tests.dialects.streamservice.reference import (
     built_block,
     built_chunk,
     built_signed,
+    canonical_message,
     envelopes,
     far_pointer,
     frame_of,

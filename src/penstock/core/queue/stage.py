@@ -105,8 +105,7 @@ def take(
     state: QueueState, now: Now, app: str, batch: int, drafts: list[Draft], *, is_remembered: bool = False
 ) -> Taken | Refusal:
     """Admit a whole batch and remember it, or change nothing. A batch without drafts is remembered only if `is_remembered`."""
-    answer = repeated(state, app, batch)
-    if answer is not None:
+    if (answer := repeated(state, app, batch)) is not None:
         return answer
     if state.commit_log.draining:
         return Refusal("Draining", "the server is shutting down and takes nothing new")
@@ -158,8 +157,7 @@ def _fill(state: QueueState, now: Now, loads: dict[str, _Load], drafts: list[Dra
             counts[key] = number + 1
             if number:
                 draft = numbered(draft, number)
-        refusal = _place(state, load, draft)
-        if refusal is not None:
+        if (refusal := _place(state, load, draft)) is not None:
             return refusal
     return None
 
@@ -219,8 +217,7 @@ def _fit(state: QueueState, now: Now, loads: dict[str, _Load]) -> Refusal | None
     if size > state.limits.pending_max:
         message = f"the batch has {size} bytes and `limits.pending_max` allows no more at once"
         return Refusal("TooLarge", message, hint=SMALLER)
-    refusal = overload(state, size)
-    if refusal is not None:
+    if (refusal := overload(state, size)) is not None:
         return refusal
     for load in loads.values():
         channel = load.channel

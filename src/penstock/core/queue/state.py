@@ -164,8 +164,7 @@ class QueueState:
 
     def find(self, name: str) -> Channel | Refusal:
         """A channel that exists; a read never makes one."""
-        channel = self.channels.get(name)
-        if channel is not None:
+        if (channel := self.channels.get(name)) is not None:
             return channel
         if name in self.dormant:
             return self._fullness(name) or self.load(name)
@@ -173,8 +172,7 @@ class QueueState:
 
     def open_channel(self, name: str, *, moving: bool = False) -> Channel | Refusal:
         """A channel for an enqueue or a subscribe, which make it when it is new, or for what we move ourselves."""
-        channel = self.channels.get(name)
-        if channel is not None:
+        if (channel := self.channels.get(name)) is not None:
             return channel
         if name not in self.dormant and not self.auto_create and not moving:
             return Refusal(

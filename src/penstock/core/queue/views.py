@@ -201,8 +201,7 @@ class Views:
             view.adopt(limits)
 
     def find(self, name: str) -> View | Refusal:
-        view = self.all.get(name.removeprefix(PREFIX))
-        if view is not None:
+        if (view := self.all.get(name.removeprefix(PREFIX))) is not None:
             return view
         known = ", ".join(f"`{known}`" for known in self.all)
         return Refusal("UnknownView", f"there is no view `{name[:200]}`", ref=name, hint=f"views: {known}")

@@ -239,8 +239,7 @@ def _invite(
         capabilities = clean(envelope.payload.get("initial_capabilities"))
     powers = [each for each in capabilities if _gives_power(each)]
     message = "an invitation cannot give more power to grant, revoke, invite or kick than you have"
-    refusal = _check_held(space, sender, envelope, powers, message)
-    if refusal is not None:
+    if (refusal := _check_held(space, sender, envelope, powers, message)) is not None:
         return refusal
     token = token_text(space.messages.entropy(TOKEN_BYTES))
     reason = envelope.text("reason")

@@ -60,8 +60,7 @@ def identify(
             return MewRefusal("invalid_participant", f"the token is not that of `{id_}`", status=403)
         if space.holder(id_) not in (None, party):
             return MewRefusal("invalid_participant", f"`{id_}` is another participant", status=403)
-        fault = mistakable(space, id_)
-        if fault is not None:
+        if (fault := mistakable(space, id_)) is not None:
             return fault
     return id_, party
 

@@ -44,8 +44,7 @@ def request(
     overflow = payload.get("overflow", "wait" if is_file else "drop-oldest")
     if overflow not in OVERFLOWS:
         return MewRefusal("invalid_request", "`payload.overflow` is `drop-oldest`, `wait` or `disconnect`")
-    fault = _fullness(space, len(raw))
-    if fault is not None:
+    if (fault := _fullness(space, len(raw))) is not None:
         return fault
     stream = _make(space, now, sender.id, targets, payload, overflow=overflow)
     stream.request_id = envelope.id

@@ -28,7 +28,6 @@ from penstock.dialects.streamservice.capnp_segments import (
     Struct,
     WireError,
 )
-from penstock.dialects.streamservice.wire import FrameFault
 
 SINGLE_MAX = (2 - 2**-23) * 2.0**127
 """The greatest finite number of 32 bits."""
@@ -262,14 +261,6 @@ def canonical(struct: Struct) -> bytes:
     out = bytearray(WORD)
     _struct(out, 0, struct, DEPTH_MAX)
     return bytes(out)
-
-
-def canonical_message(frame: bytes) -> bytes | FrameFault:
-    """The canonical bytes of a whole message's root."""
-    try:
-        return canonical(Message(frame).root())
-    except WireError as error:
-        return FrameFault(error.reason)
 
 
 def _trimmed(struct: Struct) -> tuple[int, int]:

@@ -44,6 +44,8 @@ class RelayMemory:
         elif entry.event in ("chunk", "chunk_counts") and known is not None:
             self.registrations[entry.channel] = msgspec.structs.replace(known, seq=max(known.seq, entry.seq))
 
+    restore = apply
+
     def _use(self, signer: str, meta: dict[str, Any]) -> None:
         if "nonce" in meta:
             self._nonces[signer, meta["nonce"]] = meta.get("timestamp", 0)
@@ -55,10 +57,6 @@ class RelayMemory:
         oldest_ms = wall_us // 1000 - AGE_MAX_MS - SKEW_MAX_MS
         self._nonces = {key: at_ms for key, at_ms in self._nonces.items() if at_ms >= oldest_ms}
         return [UsedNonce(*key, at_ms) for key, at_ms in self._nonces.items()]
-
-    def restore(self, row: Row) -> None:
-        """Apply one row of history or of a snapshot."""
-        self.apply(row)
 
     def valid(self, wall_us: int) -> list[Remembered]:
         """The registrations that have not expired; the others are dropped."""

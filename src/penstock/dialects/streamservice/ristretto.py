@@ -71,8 +71,7 @@ def check_public(public: bytes) -> Refusal | None:
 
 def shared_secret(pair: KeyPair, public: bytes) -> bytes | Refusal:
     """The secret that only both ends of a key agreement know."""
-    refusal = check_public(public)
-    if refusal is not None:
+    if (refusal := check_public(public)) is not None:
         return refusal
     if public == pair.public:
         return _refusal("both ends have the same public key")

@@ -145,8 +145,7 @@ class Registrar:
         try:
             signed, body = signed_envelope(Message(register.frame).root())
             envelope, signer = signed.envelope, hashlib.sha256(signed.signer).digest()
-            refusal = _check_time(envelope.timestamp_ms, now_ms)
-            if refusal is not None:
+            if (refusal := _check_time(envelope.timestamp_ms, now_ms)) is not None:
                 return refusal
             if self.nonces.is_used(signer, envelope.nonce):  # before the costly signature
                 return REPLAYED

@@ -169,8 +169,7 @@ class JournalReads:
 
     def _open(self, principal: Principal) -> JournalLifecycle | Refusal:
         # It holds all messages of all tenants.
-        refusal = permit(principal, "the journal", TOKEN_HINT)
-        if refusal is not None:
+        if (refusal := permit(principal, "the journal", TOKEN_HINT)) is not None:
             return refusal
         if self.archive is None:
             return NO_JOURNAL
@@ -236,13 +235,11 @@ def hold(reader: JournalReader, data: Path, asked: ReaderRequest) -> JournalRead
 def read_rows(reader: JournalReader, query: JournalQuery) -> Reply | Refusal:
     """The rows of a range, up to the bounds of one answer."""
     columns = query.columns.split(",") if query.columns else None
-    refusal = _invalid(query, columns)
-    if refusal is not None:
+    if (refusal := _invalid(query, columns)) is not None:
         return refusal
     bounds = reader.bounds()
     first = bounds.first if query.first is None else query.first
-    refusal = _outside(bounds, first, query.end)
-    if refusal is not None:
+    if (refusal := _outside(bounds, first, query.end)) is not None:
         return refusal
     limit = min(query.limit or ROWS_MAX, ROWS_MAX)
     end = min(bounds.end if query.end is None else query.end, bounds.end, first + limit)

@@ -36,8 +36,7 @@ def effective(config: Config, query: ConfigQuery) -> ConfigReply | Refusal:
     """The config, and the policy of a stream: its own settings where the config has a pattern for it, else the general ones."""
     policy = None
     if query.stream is not None:
-        refusal = stream_problem(query.stream, config.limits.name_max)
-        if refusal is not None:
+        if (refusal := stream_problem(query.stream, config.limits.name_max)) is not None:
             return refusal
         found = msgspec.to_builtins(settings_for(config, query.stream))
         policy = {name: found[name] for name in StreamCaps.__struct_encode_fields__}

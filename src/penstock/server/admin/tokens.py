@@ -105,8 +105,7 @@ class TokenAdmin(msgspec.Struct, eq=False):
         """Revoke a token, and close the connections that it opened."""
         if name not in self.minted and name in [row.name for row in self.listing().tokens]:
             return Refusal("TokenInConfig", f"`{name}` comes from the config file", ref=name)
-        refusal = self.minted.revoke(name)
-        if refusal is not None:
+        if (refusal := self.minted.revoke(name)) is not None:
             return refusal
         closed = self._changed()
         logs.event("token.revoked", name=name, by=principal.name, closed=closed)

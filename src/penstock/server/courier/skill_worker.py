@@ -21,7 +21,6 @@ from penstock.core.records import Record
 from penstock.core.scopes import Principal, Scope
 from penstock.dialects.courier.operations import skills
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
-from penstock.dialects.courier.operations.outcomes import Late
 from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
 from penstock.server.config.sections import GitSkill, SkillsSection
 from penstock.server.courier.git import Diff, diff, git_dir_of
@@ -155,7 +154,7 @@ class SkillWorker(PeerlessSession):
         request = EnqueueRequest(to, msgspec.Raw(raw))
         outcome = enqueue(self._machine, now, self._principal, request, assign=False)
         runtime.apply(now)
-        if isinstance(outcome, Refusal | Late):
+        if isinstance(outcome, Refusal | Denied):
             refusal = outcome if isinstance(outcome, Refusal) else outcome.refusal
             if refusal.code == "TooLarge" and isinstance(result, dict):
                 self._reply(asked, to, refusal, attempt)

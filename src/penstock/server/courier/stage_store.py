@@ -165,8 +165,7 @@ class Staging:
             drafts = [line for line in lines if isinstance(line, Draft)]
             frames = _by_stream(lines)
             count = len(lines) - len(drafts)
-            refusal = self._unwritable(frames)
-            if refusal is not None:
+            if (refusal := self._unwritable(frames)) is not None:
                 return refusal
             meter = machine.meter
             if meter is not None:
@@ -189,8 +188,7 @@ class Staging:
                 message = f"there is no space `{space}`: this server has none"
                 hint = "name its file under `spaces` in the config"
                 return Refusal("InvalidRequest", message, ref="to", hint=hint)
-            refusal = self._spaces.writable(space, stream)
-            if refusal is not None:
+            if (refusal := self._spaces.writable(space, stream)) is not None:
                 return refusal
         return None
 
@@ -259,8 +257,7 @@ class Staging:
         key = (source.memory, source.batch)
         batch = self._batches.get(key)
         lines = [] if batch is None else [line for part in batch.parts.values() for line in part.lines]
-        refusal = self._forbidden(source, lines)
-        if refusal is not None:
+        if (refusal := self._forbidden(source, lines)) is not None:
             return refusal
         if batch is not None:
             self._forget(key)

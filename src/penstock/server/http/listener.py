@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.core.queue.settle import Denied
 from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.core.steps import STEP_BYTES
-from penstock.dialects.courier.operations.outcomes import Late, Result
+from penstock.dialects.courier.operations.outcomes import Result
 from penstock.dialects.courier.wire.request_checks import check_request
 from penstock.server.admin.journal import permit
 from penstock.server.admin.reload import REVOKED
@@ -122,8 +123,7 @@ class HttpEndpoint:
             hint = f"open `{exchange.path}` as a WebSocket"
             return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
         bound = self._runtime.machine.limits.frame_max if route.is_large else SMALL_BODY
-        refused = _body_refusal(exchange, bound)
-        if refused is not None:
+        if (refused := _body_refusal(exchange, bound)) is not None:
             return refused
         tokens, changes = self._services.tokens, self._services.tokens.changes
         body = await exchange.read()
@@ -146,7 +146,7 @@ class HttpEndpoint:
         outcome = self._run(request)
         if isinstance(outcome, CoroutineType):
             outcome = await self._finish(request, outcome)
-        if isinstance(outcome, (Result, Late)):
+        if isinstance(outcome, (Result, Denied)):
             future, done = _promise()
             self._reply_when_durable(outcome, done)
             return await future
@@ -218,7 +218,7 @@ class HttpEndpoint:
             return refusal
         assert route.handler is not None
         outcome = route.handler(self._services, request)
-        if isinstance(outcome, (Result, Late, Refusal)):
+        if isinstance(outcome, (Result, Denied, Refusal)):
             self._runtime.apply(request.now)
         return outcome
 
@@ -254,16 +254,16 @@ class HttpEndpoint:
                 raise
         return await future
 
-    def _reply_when_durable(self, outcome: Result | Late | Refusal, done: Done) -> None:
+    def _reply_when_durable(self, outcome: Result | Denied | Refusal, done: Done) -> None:
         if isinstance(outcome, Refusal):
             done(error_reply(outcome))
             return
-        fresh = isinstance(outcome, Late) or outcome.fresh  # a late refusal may rest on a drop
+        fresh = isinstance(outcome, Denied) or outcome.fresh  # a late refusal may rest on a drop
 
         def finish(refusal: Refusal | None) -> None:
             if refusal is not None:
                 done(error_reply(refusal))
-            elif isinstance(outcome, Late):
+            elif isinstance(outcome, Denied):
                 done(error_reply(outcome.refusal))
             else:
                 done(json_reply(200, outcome.value()))

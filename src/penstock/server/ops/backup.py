@@ -214,8 +214,7 @@ class _Backup:
         return True
 
     def _mark(self, disk: RealDisk) -> tuple[int, int]:
-        mark = settled_watermark(disk)
-        if mark is not None:
+        if (mark := settled_watermark(disk)) is not None:
             return mark
         hint = "start a server on it once, which repairs it"
         raise refused(f"`{self._data}` has no readable watermark", hint)

@@ -199,8 +199,7 @@ class SpaceEndpoint:
 
     def _sender(self, space: SpaceMachine, asked: Asked) -> Participant:
         """The sender: the participant that is present, or one that only sends. A virtual one enters with its first request."""
-        there = space.present.get(asked.id)
-        if there is not None:
+        if (there := space.present.get(asked.id)) is not None:
             return there
         sink = self._spaces.sinks.get((space.id, asked.id))
         if sink is not None:

@@ -210,12 +210,7 @@ class _Writer:
         status = self._path.stat()
         statistics = _statistics(self.rows, self._least, self._greatest, self._nulls)
         return StagedFile(
-            self._name,
-            status.st_size,
-            self.rows,
-            self._partition,
-            statistics,
-            status.st_mtime_ns // 1_000_000,
+            self._name, status.st_size, self.rows, self._partition, statistics, status.st_mtime_ns // 1_000_000
         )
 
     def abandon(self) -> None:

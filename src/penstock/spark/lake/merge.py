@@ -58,12 +58,7 @@ def one_per_key(rows: pa.Table, key: Sequence[str], newest: str | None, name: st
 
 
 def plan(
-    root: Path,
-    files: Sequence[LiveFile],
-    rows: pa.Table,
-    schema: pa.Schema,
-    key: Sequence[str],
-    newest: str | None,
+    root: Path, files: Sequence[LiveFile], rows: pa.Table, schema: pa.Schema, key: Sequence[str], newest: str | None
 ) -> MergePlan:
     """Plan the merge of rows, each key once, into the files of a table."""
     change = MergePlan()

@@ -99,10 +99,7 @@ TOKEN_CHUNKS = _table(
 )
 
 GAPS = _table(
-    "gaps",
-    "append",
-    ("journal", "from_offset"),
-    "journal string, from_offset long, to_offset long, reason string",
+    "gaps", "append", ("journal", "from_offset"), "journal string, from_offset long, to_offset long, reason string"
 )
 
 QUEUE_MINUTES = _table(

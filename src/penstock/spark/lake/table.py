@@ -122,11 +122,7 @@ class LakeTable(TableReader):
             return True
 
     def overwrite(
-        self,
-        rows: pa.Table | Sequence[StagedFile],
-        progress: Mapping[str, Progress],
-        *,
-        may_go_back: bool = False,
+        self, rows: pa.Table | Sequence[StagedFile], progress: Mapping[str, Progress], *, may_go_back: bool = False
     ) -> bool:
         """Replace all rows by rows or staged files, in one commit.
 
@@ -315,8 +311,7 @@ class LakeTable(TableReader):
             table.schema(),
             partition_by=list(self.definition.partition_by),
             commit_properties=CommitProperties(
-                custom_metadata=about,
-                app_transactions=[Transaction(app, step.end) for app, step in progress.items()],
+                custom_metadata=about, app_transactions=[Transaction(app, step.end) for app, step in progress.items()]
             ),
         )
         # The handle still shows the version before; `delta` updates it. The log is synced last: a commit that is lost is repeated.

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import pyarrow as pa
 
-from penstock.core.errors import Refusal
 from penstock.core.json_checks import depth_problem
 from penstock.dialects.courier.wire.envelopes import json_problem
 from penstock.journal.parquet_table import FILE_SCHEMA
@@ -67,11 +66,9 @@ class Contents(msgspec.Struct):
 
 def parse(data: bytes | None) -> Contents:
     """Parse the body of an envelope in a queue."""
-    problem = _problem(data)
-    if problem is not None:
-        return Contents(problem=problem)
-    assert data is not None
-    members = _object.decode(data)
+    members = _members(data)
+    if isinstance(members, str):
+        return Contents(problem=members)
     payload = members.pop("payload", None)
     if payload is None:
         return Contents(problem="there is no `payload`")
@@ -87,11 +84,9 @@ def parse(data: bytes | None) -> Contents:
 
 def parse_mew(data: bytes | None) -> Contents:
     """Parse the body of an envelope in a space. The payload is optional; `correlation_id` becomes `refs`."""
-    problem = _problem(data)
-    if problem is not None:
-        return Contents(problem=problem)
-    assert data is not None
-    members = _object.decode(data)
+    members = _members(data)
+    if isinstance(members, str):
+        return Contents(problem=members)
     payload = members.pop("payload", None)
     made = Contents(payload=None if payload is None else bytes(payload).decode())
     made.targets = _listed(members, "to")
@@ -115,23 +110,20 @@ def _listed(members: dict[str, msgspec.Raw], name: str) -> list[str] | None:
     return _taken(members, name, _texts) if one is None else [one]
 
 
-def _problem(data: bytes | None) -> str | None:
-    """Why bytes are not an envelope."""
+def _members(data: bytes | None) -> dict[str, msgspec.Raw] | str:
+    """The members of an envelope, or why bytes are not one."""
     if data is None:
         return "the body was not journaled"
     if len(data) > BODY_BYTES_MAX:
         return f"the body has {len(data)} bytes and at most {BODY_BYTES_MAX} are read"
-    refusal: Refusal | None
     try:
         data.decode()
         refusal = json_problem(data) or depth_problem(data, DEPTH_MAX)
-        if refusal is None:
-            _object.decode(data)
+        return _object.decode(data) if refusal is None else refusal.message
     except UnicodeDecodeError as error:
         return f"not UTF-8: {error.reason} at byte {error.start}"
     except (msgspec.DecodeError, ValueError, OverflowError) as error:
         return str(error)
-    return None if refusal is None else refusal.message
 
 
 def _taken(members: dict[str, msgspec.Raw], name: str, decoder: msgspec.json.Decoder[Any]) -> Any:

@@ -167,11 +167,7 @@ class _Window(NamedTuple):
 
 
 def episodes(
-    journal: str,
-    rules: Sequence[pipeline.AnyAlertRule],
-    known: Iterable[Alert],
-    found: Iterable[Breach],
-    until_us: int,
+    journal: str, rules: Sequence[pipeline.AnyAlertRule], known: Iterable[Alert], found: Iterable[Breach], until_us: int
 ) -> list[Alert]:
     """The alerts of minutes that break a rule: consecutive minutes are one alert.
 

@@ -118,12 +118,7 @@ class UserQuery:
         self._pause_s = PAUSE_FIRST_S
 
     def check(
-        self,
-        now_s: float,
-        spark: SparkSession,
-        place: Mapping[str, str],
-        checkpoints: Path,
-        describe: Describe,
+        self, now_s: float, spark: SparkSession, place: Mapping[str, str], checkpoints: Path, describe: Describe
     ) -> None:
         """Start the query if it is due, and schedule a restart if it has ended."""
         query = self.query

@@ -44,12 +44,7 @@ class AlertWatch:
     """Evaluates the rules for new rows and, for silence, by the clock."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        journal: SourceJournal,
-        lake: Path,
-        settings: AlertsSection,
-        stage: Stage | None,
+        self, spark: SparkSession, journal: SourceJournal, lake: Path, settings: AlertsSection, stage: Stage | None
     ) -> None:
         self._spark = spark
         self._journal = journal

@@ -45,8 +45,7 @@ def address(to: str) -> str:
         return to.removeprefix(STREAM_FORM)
     if not to or ":" in to:
         raise sink_error(
-            f"`{to}` is not an address",
-            "use `sam`, `agents/sam/inbox`, `stream:jobs` or `space:demo/averages`",
+            f"`{to}` is not an address", "use `sam`, `agents/sam/inbox`, `stream:jobs` or `space:demo/averages`"
         )
     return inbox(to)
 

@@ -37,11 +37,7 @@ def ending(options: SourceOptions, journals: Mapping[str, SourceJournal]) -> Poi
 
 
 def _points(
-    option: str,
-    given: Points | int | None,
-    time_us: int | None,
-    journals: Mapping[str, SourceJournal],
-    default: int,
+    option: str, given: Points | int | None, time_us: int | None, journals: Mapping[str, SourceJournal], default: int
 ) -> Points:
     if isinstance(given, dict):
         _check_same(option, given, journals)
@@ -194,8 +190,7 @@ def fit_schema(batch: pa.RecordBatch, schema: pa.Schema, body_as: str) -> pa.Rec
     index = schema.get_field_index("body")
     convert: Callable[[pa.Array], pa.Array] = texts if body_as == "string" else json_texts
     return pa.RecordBatch.from_arrays(
-        [convert(column) if number == index else column for number, column in enumerate(batch.columns)],
-        schema=schema,
+        [convert(column) if number == index else column for number, column in enumerate(batch.columns)], schema=schema
     )
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.core.queue.settle import Denied
 from penstock.core.scopes import ANONYMOUS, Principal, require
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue
-from penstock.dialects.courier.operations.outcomes import Late, Outcome, Result
+from penstock.dialects.courier.operations.outcomes import Outcome, Result
 from tests.dialects.courier.talking import Broker
 
 
@@ -18,7 +19,7 @@ def raw(value: object) -> msgspec.Raw:
 
 
 def code(outcome: Outcome) -> str:
-    if isinstance(outcome, Late):
+    if isinstance(outcome, Denied):
         return outcome.refusal.code
     assert isinstance(outcome, Refusal), outcome
     return outcome.code

@@ -55,19 +55,9 @@ def new_id(machine: QueueMachine) -> str:
     return "e-" + machine.entropy(12).hex()
 
 
-def enqueue(
-    machine: QueueMachine,
-    now: Now,
-    principal: Principal,
-    request: EnqueueRequest,
-    *,
-    assign: bool,
-    address: str = "",
-    is_checked: bool = False,
-) -> Outcome:
+def enqueue(machine: QueueMachine, now: Now, principal: Principal, request: EnqueueRequest, *, assign: bool) -> Outcome:
     """Check one envelope or an array of them, and admit them, at once."""
-    work = enqueue_steps(machine, now, principal, request, assign=assign, address=address, is_checked=is_checked)
-    return Steps(work).all(now)
+    return Steps(enqueue_steps(machine, now, principal, request, assign=assign)).all(now)
 
 
 def enqueue_steps(
@@ -81,8 +71,7 @@ def enqueue_steps(
     is_checked: bool = False,
 ) -> Generator[None, Now, Outcome]:
     """Check envelopes in steps, then admit all of them at once. `is_checked`: `check_request` has seen them."""
-    refusal = check_access(machine, principal, "enqueue", request.to)
-    if refusal is not None:
+    if (refusal := check_access(machine, principal, "enqueue", request.to)) is not None:
         return refusal
     channel = principal.to_channel(request.to)
     one, many = request.envelope, request.envelopes

@@ -14,6 +14,7 @@ import msgspec
 from penstock.core.errors import Refusal
 from penstock.core.names import stream_problem
 from penstock.core.queue.machine import QueueMachine
+from penstock.core.queue.settle import Denied
 from penstock.core.scopes import Principal
 
 Body = dict[str, Any]
@@ -31,14 +32,8 @@ class Result(msgspec.Struct):
         return self.body() if callable(self.body) else self.body
 
 
-class Late(msgspec.Struct):
-    """A refusal that is certain only when commit `gate` is durable."""
-
-    refusal: Refusal
-    gate: int
-
-
-Outcome = Result | Late | Refusal
+Outcome = Result | Denied | Refusal
+"""A denied settle is certain only when its commit is durable."""
 
 
 def forbidden(principal: Principal, verb: str, channel: str) -> Refusal | None:
@@ -48,10 +43,7 @@ def forbidden(principal: Principal, verb: str, channel: str) -> Refusal | None:
     scope = f"streams:{principal.from_channel(channel)}:{verb}"
     hint = "connect with a token that has it; the operator's is in DATA/run/operator.token"
     return Refusal(
-        "Forbidden",
-        f"`{principal.name}` has no scope `{scope}`",
-        ref=scope,
-        hint=hint if principal.anonymous else None,
+        "Forbidden", f"`{principal.name}` has no scope `{scope}`", ref=scope, hint=hint if principal.anonymous else None
     )
 
 

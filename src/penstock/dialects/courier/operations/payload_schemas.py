@@ -204,8 +204,7 @@ def validate(machine: QueueMachine, envelope: msgspec.Raw) -> Outcome:
         hint = "the operator sets `schemas.dir` in the config"
         return Refusal("UnknownSchema", "this server has no schemas", hint=hint)
     raw = bytes(envelope)
-    problem = depth_problem(raw, machine.limits.depth_max)
-    if problem is not None:
+    if (problem := depth_problem(raw, machine.limits.depth_max)) is not None:
         return problem
     try:
         return Result(machine.schemas.judge(raw))

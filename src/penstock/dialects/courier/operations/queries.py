@@ -26,8 +26,7 @@ from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result,
 
 def readable(machine: QueueMachine, now: Now, principal: Principal, stream: str) -> Channel | Refusal:
     """The channel of a stream that exists and that the caller may read."""
-    refusal = check_access(machine, principal, "read", stream)
-    if refusal is not None:
+    if (refusal := check_access(machine, principal, "read", stream)) is not None:
         return refusal
     channel = machine.find(principal.to_channel(stream))
     if isinstance(channel, Refusal):

@@ -11,7 +11,7 @@ from penstock.core.errors import Refusal
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.settle import Denied, Done
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.operations.outcomes import Late, Outcome, Result, check_access, check_lease, forbidden
+from penstock.dialects.courier.operations.outcomes import Outcome, Result, check_access, check_lease, forbidden
 
 ACK_STEP = 1_000
 """Ids of an array that are acked in one turn: 15 ms if each is refused."""
@@ -48,15 +48,12 @@ def settle(machine: QueueMachine, now: Now, principal: Principal, request: Settl
     channel = None if request.stream is None else principal.to_channel(request.stream)
     consumer = machine.holder_for(principal, request.id, request.lease_id, channel)
     if isinstance(consumer, Denied):
-        return Late(consumer.refusal, consumer.gate)
-    refusal = forbidden(principal, "subscribe", consumer.channel.name)
-    if refusal is not None:
+        return consumer
+    if (refusal := forbidden(principal, "subscribe", consumer.channel.name)) is not None:
         return refusal
     done = settle_held(machine, now, consumer, request)
-    if isinstance(done, Refusal):
+    if isinstance(done, Refusal | Denied):
         return done
-    if isinstance(done, Denied):
-        return Late(done.refusal, done.gate)
     if request.op == "extend":
         expires = (now.wall_us + done.deadline_us - now.us) // 1000
         return Result({"id": request.id, "op": "extend", "leaseExpiresAt": expires}, done.gate)

@@ -110,8 +110,7 @@ class Followers:
 
     def grant(self, label: str, n: int) -> int | Refusal:
         watcher = self._watchers[label]
-        refusal = watcher.grant(self._runtime.machine.limits.credit_max, n)
-        if refusal is not None:
+        if (refusal := watcher.grant(self._runtime.machine.limits.credit_max, n)) is not None:
             return refusal
         self._runtime.live.granted(watcher)
         return watcher.credit or 0

@@ -29,8 +29,7 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 def check_pull(machine: QueueMachine, principal: Principal, request: PullRequest) -> int | Refusal:
     """The lease of a pull that may go on."""
-    refusal = check_access(machine, principal, "subscribe", request.stream)
-    if refusal is not None:
+    if (refusal := check_access(machine, principal, "subscribe", request.stream)) is not None:
         return refusal
     if not 1 <= request.max <= machine.limits.pull_max:
         return Refusal("InvalidRequest", f"`max` is 1 to {machine.limits.pull_max}", ref="max")

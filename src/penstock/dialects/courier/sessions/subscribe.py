@@ -69,8 +69,7 @@ def check(runtime: RuntimePort, principal: Principal, query: SubscribeQuery) -> 
     """Why this subscription is rejected. Checked before the upgrade, so that HTTP can answer with a status."""
     machine = runtime.machine
     limits = machine.limits
-    refusal = check_access(machine, principal, "subscribe", query.stream)
-    if refusal is not None:
+    if (refusal := check_access(machine, principal, "subscribe", query.stream)) is not None:
         return refusal
     if not 0 <= query.credit <= limits.credit_max or not 0 <= query.auto <= limits.credit_max:
         return Refusal("InvalidCredit", f"credit is 0 to {limits.credit_max}", ref="credit")

@@ -83,8 +83,7 @@ def _unknown(rule_id: str) -> Refusal:
 
 def listed(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
     """Every rule, in the order in which they are tried."""
-    refusal = _check_admin(principal)
-    if refusal is not None:
+    if (refusal := _check_admin(principal)) is not None:
         return refusal
     return Result({"triggers": [_row(now, rule) for rule in machine.triggers.rules.values()]})
 
@@ -153,14 +152,12 @@ def _reasons(now: Now, rule: Rule) -> Any:
 
 def put(machine: QueueMachine, now: Now, principal: Principal, rule_id: str, trigger: Trigger) -> Outcome:
     """Add a rule, or replace one."""
-    refusal = _check_admin(principal)
-    if refusal is not None:
+    if (refusal := _check_admin(principal)) is not None:
         return refusal
     if trigger.id != rule_id:
         message = f"the path says `{rule_id}` and the rule `{trigger.id}`"
         return Refusal("InvalidRequest", message, ref="id")
-    refusal = config.refusal_of(trigger, machine.limits)
-    if refusal is not None:
+    if (refusal := config.refusal_of(trigger, machine.limits)) is not None:
         return refusal
     triggers = machine.triggers
     if rule_id not in triggers.rules and len(triggers.rules) >= machine.limits.rules_max:
@@ -175,8 +172,7 @@ def put(machine: QueueMachine, now: Now, principal: Principal, rule_id: str, tri
 
 def remove(machine: QueueMachine, now: Now, principal: Principal, rule_id: str) -> Outcome:
     """Remove a rule that was added at run time."""
-    refusal = _check_admin(principal)
-    if refusal is not None:
+    if (refusal := _check_admin(principal)) is not None:
         return refusal
     triggers = machine.triggers
     if rule_id in triggers.texts:

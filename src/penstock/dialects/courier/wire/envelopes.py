@@ -171,13 +171,7 @@ def path_of(error: Exception) -> str | None:
 
 
 def parse(
-    raw: bytes,
-    to: str,
-    principal: Principal,
-    limits: Limits,
-    fresh_id: str | None = None,
-    *,
-    is_checked: bool = False,
+    raw: bytes, to: str, principal: Principal, limits: Limits, fresh_id: str | None = None, *, is_checked: bool = False
 ) -> Record | Refusal:
     """A record of the envelope in `raw`, to `to`, from `principal`. Its request has passed `json_problem`, or all of `check_request`."""
     if len(raw) > limits.envelope_max:
@@ -221,8 +215,7 @@ def compose(envelope: dict[str, Any], principal: Principal, limits: Limits) -> R
     raw = _encode(envelope)
     if len(raw) > limits.envelope_max:
         return too_large(raw, limits)
-    problem = depth_problem(raw, limits.depth_max)
-    if problem is not None:
+    if (problem := depth_problem(raw, limits.depth_max)) is not None:
         return problem
     id_, kind, sender = envelope["id"], envelope["type"], envelope["from"]
     if not 0 < len(id_) <= limits.id_max:

@@ -108,8 +108,7 @@ def read(line: bytes, source: BatchSource, now: Now, limits: Limits) -> Draft | 
     headers = _hop(given)
     if isinstance(headers, Refusal):
         return headers
-    refusal = _foreign(given, source)
-    if refusal is not None:
+    if (refusal := _foreign(given, source)) is not None:
         return refusal
     is_named = "id" in given
     made: dict[str, object] = {"id": given["id"] if is_named else _made_id(given, source)}
@@ -197,8 +196,7 @@ def read_frame(given: dict[str, msgspec.Raw], to: str, principal: Principal) -> 
     if not slash or not space or not stream:
         message = f"`{to[:200]}` is not the stream of a space"
         return Refusal("InvalidEnvelope", message, ref="to", hint="use `space:<space>/<stream>`")
-    refusal = space_problem(principal)
-    if refusal is not None:
+    if (refusal := space_problem(principal)) is not None:
         return refusal
     for name in given:
         if name not in _KNOWN:

@@ -11,9 +11,10 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer
+from penstock.core.queue.settle import Denied
 from penstock.core.records import Record
 from penstock.dialects.courier.operations import queries, views
-from penstock.dialects.courier.operations.outcomes import Late, Outcome
+from penstock.dialects.courier.operations.outcomes import Outcome
 from penstock.dialects.courier.operations.queries import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Slot
 from penstock.dialects.courier.sessions.control import frames
@@ -62,8 +63,8 @@ class Reads(msgspec.Struct, eq=False):
         self._fill(slot, frame.req_id, outcome)
 
     def _fill(self, slot: Slot, req_id: str | int | None, outcome: Outcome | bytes) -> None:
-        if isinstance(outcome, Refusal | Late):
-            line = error_line(req_id, outcome.refusal if isinstance(outcome, Late) else outcome)
+        if isinstance(outcome, Refusal | Denied):
+            line = error_line(req_id, outcome.refusal if isinstance(outcome, Denied) else outcome)
         elif req_id is None:
             line = b""
         else:

@@ -20,7 +20,7 @@ from penstock.core.records import Record
 from penstock.core.steps import STEP_BYTES, InputQueue, Steps
 from penstock.dialects.courier.operations import payload_schemas
 from penstock.dialects.courier.operations.enqueue import EnqueueRequest, enqueue_steps, send
-from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access
+from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.operations.redrive_and_purge import move_steps
 from penstock.dialects.courier.operations.settle import ACK_STEP, SettleRequest, settle
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
@@ -250,8 +250,8 @@ class ControlSession:
     def _answer(self, req_id: str | int | None, outcome: Outcome) -> None:
         if isinstance(outcome, Refusal):
             self._fail(req_id, outcome)
-        elif isinstance(outcome, Late):
-            deny(self.answers, req_id, Denied(outcome.gate, outcome.refusal))
+        elif isinstance(outcome, Denied):
+            deny(self.answers, req_id, outcome)
         elif req_id is None:
             self.answers.gate = max(self.answers.gate, outcome.gate)
         else:

@@ -11,7 +11,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
-from penstock.dialects.courier.operations.outcomes import Body, Late, Outcome, Result, check_access, check_lease
+from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access, check_lease
 from penstock.dialects.courier.operations.settle import SettleRequest, settle_held
 from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control.frames import SubscribeFrame
@@ -161,10 +161,8 @@ class Subscriptions:
         if isinstance(consumer, Refusal):
             return consumer
         done = settle_held(self._machine, now, consumer, request)
-        if isinstance(done, Refusal):
+        if isinstance(done, Refusal | Denied):
             return done
-        if isinstance(done, Denied):
-            return Late(done.refusal, done.gate)
         body: Body = {"id": request.id}
         if request.op == "extend":
             body["leaseExpiresAt"] = (now.wall_us + done.deadline_us - now.us) // 1000
