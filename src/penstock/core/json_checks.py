@@ -1,7 +1,8 @@
 """Bounds on JSON that a peer wrote: how deep it is nested, how much it holds, and what its numbers cost to read.
 
-The decoder takes about a thousand times longer for `1.5e300` than for `1.5`, so a message full of such numbers could stall the loop. Messages
-with such numbers are decoded by another function for numbers. No shape of JSON costs more than a few times what plain JSON costs.
+The decoder takes about a thousand times longer for `1.5e300` than for `1.5`, so a message full of such numbers could stall the loop.
+Messages with such numbers are decoded by another function for numbers. No shape of JSON costs more than a few times what plain JSON
+costs.
 """
 
 from __future__ import annotations

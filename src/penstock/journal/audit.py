@@ -1,8 +1,9 @@
 """The audit: read every byte of a journal once and check every guarantee about it.
 
-Changes nothing and takes no lock, so it can run while a server writes: it reads the rows below the watermark at its start, and looks in the table
-for a segment that the sealer removed meanwhile. A note, unlike a finding, is a condition that the next start repairs by itself. Checked: checksums,
-headers, the journal's id; dense offsets over table and segments; times that never decrease; the live file; the watermark.
+Changes nothing and takes no lock, so it can run while a server writes: it reads the rows below the watermark at its start, and looks in
+the table for a segment that the sealer removed meanwhile. A note, unlike a finding, is a condition that the next start repairs by itself.
+Checked: checksums, headers, the journal's id; dense offsets over table and segments; times that never decrease; the live file; the
+watermark.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The log of a Delta table: which versions can be read, and removing entries and data files that no kept version needs.
 
-A version can be read if a checkpoint at or before it exists, and every entry since. Without pruning, frequent commits would leave thousands of
-entries a day. Data files that no kept version refers to are removed too: they were replaced, or their commit failed.
+A version can be read if a checkpoint at or before it exists, and every entry since. Without pruning, frequent commits would leave
+thousands of entries a day. Data files that no kept version refers to are removed too: they were replaced, or their commit failed.
 """
 
 from __future__ import annotations

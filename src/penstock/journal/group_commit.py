@@ -1,7 +1,7 @@
 """The disk journal: encodes and syncs on a thread of its own, many appends in one commit.
 
-Appends queue up; the thread takes all that wait, commits them in one frame, and returns the outcomes to the loop in order. When it is idle an
-append is committed at once. Under load a group forms by itself while the disk syncs; `linger_us` makes it larger.
+Appends queue up; the thread takes all that wait, commits them in one frame, and returns the outcomes to the loop in order. When it is
+idle an append is committed at once. Under load a group forms by itself while the disk syncs; `linger_us` makes it larger.
 """
 
 from __future__ import annotations

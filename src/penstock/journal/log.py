@@ -1,9 +1,9 @@
 """The log: append commits to the newest segment, and handle disk errors. No threads.
 
-Owns the newest segment, the next offset, and the recovery from failed writes. A commit is one frame: encoded, appended, synced, then published.
-After a failed write the file is truncated to the last commit, so a reader never sees a partial commit. After a failed sync the segment is
-abandoned, because its state on disk is unknown; the next segment begins at the last good commit. Settles may use a preallocated reserve: a
-full disk rejects new records, never an ack.
+Owns the newest segment, the next offset, and the recovery from failed writes. A commit is one frame: encoded, appended, synced, then
+published. After a failed write the file is truncated to the last commit, so a reader never sees a partial commit. After a failed sync the
+segment is abandoned, because its state on disk is unknown; the next segment begins at the last good commit. Settles may use a
+preallocated reserve: a full disk rejects new records, never an ack.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@
     reserve, lock
     lost-<epoch>-<name>     bytes that `penstock log repair --accept-loss` took out of the journal
 
-Opening finds the newest valid live file and the segments after it. An incomplete write at the end of the newest segment is a torn tail: it was
-never acknowledged, so it is cut off. Anything else that cannot be read is damage: it is reported with file and position, and never
-skipped. Under `sync: commit` the watermark proves that a tail was never acknowledged. Without it a torn tail is damage, and an end that looks
-whole starts a new epoch.
+Opening finds the newest valid live file and the segments after it. An incomplete write at the end of the newest segment is a torn tail:
+it was never acknowledged, so it is cut off. Anything else that cannot be read is damage: it is reported with file and position, and never
+skipped. Under `sync: commit` the watermark proves that a tail was never acknowledged. Without it a torn tail is damage, and an end that
+looks whole starts a new epoch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sealed history: the Delta table `events`, whose data files are the journal itself from then on.
 
-One Parquet file per sealed range and date, named after its rows and its journal, committed with the transaction (`<journal>/<shard>`, end offset), so publishing the
-same range again is noticed and changes nothing. Anything that reads Delta or Parquet reads it without us.
+One Parquet file per sealed range and date, named after its rows and its journal, committed with the transaction (`<journal>/<shard>`, end
+offset), so publishing the same range again is noticed and changes nothing. Anything that reads Delta or Parquet reads it without us.
 
 Small adjacent files are merged: a seal a minute would otherwise leave over a thousand files a day. Rows, offsets and their order stay the
 same. The merged files stay on disk for a while, for readers that have them open; they are removed when they are old and no kept version

@@ -1,7 +1,7 @@
 """Reading a journal from any process of this machine: sealed history and hot segments as one sequence of rows.
 
-Takes no lock and does not disturb the writer: it reads below the watermark, and follows rows that the sealer moves from a segment to the table. The same
-range read twice gives the same rows (invariant 9). A reader that is kept open caches the positions of rows in segments.
+Takes no lock and does not disturb the writer: it reads below the watermark, and follows rows that the sealer moves from a segment to the
+table. The same range read twice gives the same rows (invariant 9). A reader that is kept open caches the positions of rows in segments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Retention: choose the sealed files to remove. A pure function; the sealer removes them.
 
-A server does not need sealed history to run, because the live file has the live envelopes. So only age, size and readers count. A named reader
-holds back what it has not read, up to a limit in bytes and in age; then its hold ends, visibly for the reader.
+A server does not need sealed history to run, because the live file has the live envelopes. So only age, size and readers count. A named
+reader holds back what it has not read, up to a limit in bytes and in age; then its hold ends, visibly for the reader.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Seal: move closed segments into the Delta table, write the state after them as a live file, then remove them.
 
-Runs in its own process; the writer never touches a closed segment again. Each step is durable before the next and idempotent, so a crash only
-repeats work. The order matters: a segment is removed only when the table has its rows and a live file has its state.
+Runs in its own process; the writer never touches a closed segment again. Each step is durable before the next and idempotent, so a crash
+only repeats work. The order matters: a segment is removed only when the table has its rows and a live file has its state.
 """
 
 from __future__ import annotations

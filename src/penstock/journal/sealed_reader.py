@@ -1,7 +1,7 @@
 """Read sealed history: which files hold which rows, and the rows of a range that pass a selection.
 
-The list of files is cached until the table has a newer version. Rows of a file are dense, so the offset of a row gives its position. Row groups whose
-statistics exclude the selection are not decoded.
+The list of files is cached until the table has a newer version. Rows of a file are dense, so the offset of a row gives its position. Row
+groups whose statistics exclude the selection are not decoded.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@
              16 bytes journal id · u32 schema length · Arrow schema message · u32 crc32c of all before
     frame    u32 length · u32 crc32c of the payload · payload: one Arrow record-batch message
 
-Integers are little-endian. Frames follow one another to the end of the file. A frame that is cut short, or has a wrong checksum and no valid frame after
-it, is a torn tail: it was never acknowledged, and `open_and_repair.py` cuts it off. A bad frame with valid frames after it is damage.
-`docs/reference/journal.md` describes the format for other implementations.
+Integers are little-endian. Frames follow one another to the end of the file. A frame that is cut short, or has a wrong checksum and no
+valid frame after it, is a torn tail: it was never acknowledged, and `open_and_repair.py` cuts it off. A bad frame with valid frames after
+it is damage. `docs/reference/journal.md` describes the format for other implementations.
 
-A segment is read from any offset, with a cached index of positions so that a read does not scan the whole file. The index is only valid for its file: a file of the same name with another header is another segment and gets an empty index. Only the positions of
-committed rows are cached, because only these never change.
+A segment is read from any offset, with a cached index of positions so that a read does not scan the whole file. The index is only valid
+for its file: a file of the same name with another header is another segment and gets an empty index. Only the positions of committed rows
+are cached, because only these never change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SQL over the tables with DataFusion, without Spark and Java.
 
-Read-only. Whether a query reads is not guessed from its words, which comments and quotes can hide: the engine plans it first, and a plan that writes,
-creates, drops or sets anything is rejected before it runs. The engine only knows the tables of one lake, no other files.
+Read-only. Whether a query reads is not guessed from its words, which comments and quotes can hide: the engine plans it first, and a plan
+that writes, creates, drops or sets anything is rejected before it runs. The engine only knows the tables of one lake, no other files.
 """
 
 from __future__ import annotations

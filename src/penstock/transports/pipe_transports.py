@@ -1,7 +1,7 @@
 """Transports of kernel pipes: a byte stream to one peer, over TCP or in the binary messages of a WebSocket.
 
-A transport moves bytes and knows nothing of frames. It buffers almost nothing: a read waits for the peer, and a write waits while the peer does not
-read. `pipe_websockets.py` has the WebSockets, because aiohttp is slow to load.
+A transport moves bytes and knows nothing of frames. It buffers almost nothing: a read waits for the peer, and a write waits while the
+peer does not read. `pipe_websockets.py` has the WebSockets, because aiohttp is slow to load.
 """
 
 from __future__ import annotations

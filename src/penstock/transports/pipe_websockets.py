@@ -1,7 +1,7 @@
 """Transports of kernel pipes over WebSockets, with aiohttp: a message may hold several frames, and a frame may span messages.
 
-Web pages can open WebSockets to this machine, and peers of the kernel are not web pages: an upgrade with an `Origin` is rejected, and so is one for
-another host name, unless the listener is public.
+Web pages can open WebSockets to this machine, and peers of the kernel are not web pages: an upgrade with an `Origin` is rejected, and so
+is one for another host name, unless the listener is public.
 """
 
 from __future__ import annotations

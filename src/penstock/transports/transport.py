@@ -1,7 +1,7 @@
 """The server's transports: one write per connection per turn of the loop. The only server file that writes to a socket.
 
-A transport takes the messages of a turn and passes them to the kernel in one call. The runtime decides when; nothing is queued here. A small write
-costs more than all queue work on a message, so batching them is what makes the server fast.
+A transport takes the messages of a turn and passes them to the kernel in one call. The runtime decides when; nothing is queued here. A
+small write costs more than all queue work on a message, so batching them is what makes the server fast.
 """
 
 from __future__ import annotations

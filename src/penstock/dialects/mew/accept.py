@@ -1,7 +1,7 @@
 """What happens to an envelope that a participant sent: it is checked, then broadcast or acted upon.
 
-The order of the checks is the protocol's: the claimed sender, the kinds that are reserved for the gateway, the sender's capabilities, and only
-then the request itself. Cost: O(1), plus the capability match.
+The order of the checks is the protocol's: the claimed sender, the kinds that are reserved for the gateway, the sender's capabilities, and
+only then the request itself. Cost: O(1), plus the capability match.
 """
 
 from __future__ import annotations

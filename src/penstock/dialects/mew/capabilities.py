@@ -1,23 +1,23 @@
 """Capabilities: which envelopes a participant may send, and which capabilities it may pass on.
 
-A capability is a JSON object with a `kind`, which is a pattern or a list of alternatives, and optionally a `payload`, which is a pattern too. Its
-other keys (`id`, `to` and so on) are ignored. A participant may send what any one of its capabilities matches; there are no deny rules. Patterns
-of kinds, texts and keys are those of `globs.py`. In a payload:
+A capability is a JSON object with a `kind`, which is a pattern or a list of alternatives, and optionally a `payload`, which is a pattern
+too. Its other keys (`id`, `to` and so on) are ignored. A participant may send what any one of its capabilities matches; there are no deny
+rules. Patterns of kinds, texts and keys are those of `globs.py`. In a payload:
 
 - An object matches an object in which every named key matches; other keys are free. An empty `payload` counts as none.
 - A text matches texts by its glob; numbers, `true` and `false` match equal values; `null` matches any value and a missing key.
 - `!glob` matches any value that is not such a text, and a missing key.
-- A list matches a value that one of its items matches (there `null` means `null`). A value that is itself a list is compared item by item, in
-  order, and may be longer.
-- A key with wildcards matches any key that fits; `**` searches at any depth. A `!glob` under such a key must hold for all matches. A key that
-  begins with `$`, a path in other gateways, is a plain name here and must exist.
+- A list matches a value that one of its items matches (there `null` means `null`). A value that is itself a list is compared item by
+  item, in order, and may be longer.
+- A key with wildcards matches any key that fits; `**` searches at any depth. A `!glob` under such a key must hold for all matches. A key
+  that begins with `$`, a path in other gateways, is a plain name here and must exist.
 
-Everything that older gateways allow is allowed, except where they do not check: numbers and booleans; a payload pattern with `kind: "*"`; a glob
-after `!`; a text or a list where the pattern has an object; a payload pattern that is not an object. A match that takes more than `STEPS_MAX`
-steps is denied, and so is a payload of more than `VALUES_MAX` values.
+Everything that older gateways allow is allowed, except where they do not check: numbers and booleans; a payload pattern with `kind: "*"`;
+a glob after `!`; a text or a list where the pattern has an object; a payload pattern that is not an object. A match that takes more than
+`STEPS_MAX` steps is denied, and so is a payload of more than `VALUES_MAX` values.
 
-Cost: the capabilities for a kind are cached, so the usual envelope costs one lookup. A payload is decoded only if a capability for its kind has
-a payload pattern.
+Cost: the capabilities for a kind are cached, so the usual envelope costs one lookup. A payload is decoded only if a capability for its
+kind has a payload pattern.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """MEW envelopes: decode, check, complete and encode.
 
 The members that a participant wrote pass unchanged except for spaces. The gateway only completes or corrects what it is responsible for:
-`protocol`, `id`, `ts` and `from` come first, and a scalar `correlation_id` becomes a list. A payload is decoded only if the gateway acts on it:
-JSON allows numbers that no program can hold, and some that are slow to parse.
+`protocol`, `id`, `ts` and `from` come first, and a scalar `correlation_id` becomes a list. A payload is decoded only if the gateway acts
+on it: JSON allows numbers that no program can hold, and some that are slow to parse.
 """
 
 from __future__ import annotations

@@ -4,15 +4,15 @@ Owns the meaning of `*`, `?`, `**` and `!`. A text is a list of names separated 
 
 - `?` is one character and `*` any run of characters, none included; neither crosses a slash.
 - `**` as a whole name is any number of names, none included: `a/**/b` covers `a/b` and `a/x/y/b`, and `a/**` covers `a`.
-- The end of a pattern reaches further, as in other gateways: a kind `a/*` covers everything below `a/`, and a text `read_*` everything with that
-  prefix, slashes included. The kind `*` covers all kinds.
+- The end of a pattern reaches further, as in other gateways: a kind `a/*` covers everything below `a/`, and a text `read_*` everything
+  with that prefix, slashes included. The kind `*` covers all kinds.
 - `!` before a pattern negates it; a second `!` is a character.
 - A pattern with wildcards never covers the empty text.
-- There are no regular expressions, braces or brackets: these characters are literal, and a pattern like `/x.*/`, a regular expression in other
-  gateways, matches that text only.
+- There are no regular expressions, braces or brackets: these characters are literal, and a pattern like `/x.*/`, a regular expression in
+  other gateways, matches that text only.
 
-Cost: one comparison if the only wildcard is a final star. Otherwise matching does not recurse, and a mismatch backtracks to the latest star only,
-which is always sufficient. Every step is charged to an `Effort`, so no pattern can block the loop.
+Cost: one comparison if the only wildcard is a final star. Otherwise matching does not recurse, and a mismatch backtracks to the latest
+star only, which is always sufficient. Every step is charged to an `Effort`, so no pattern can block the loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The session of one WebSocket: the join in all its forms, then envelopes and frames, strictly in order.
 
-The bearer token and the space of the upgrade request fill in what the join leaves out; a client that sends no join at all joins by its bearer
-token. Messages that arrive while a join waits, or while a large message is checked in steps, are handled after it. Cost of a frame: `publish`, one lookup and one write per receiver.
+The bearer token and the space of the upgrade request fill in what the join leaves out; a client that sends no join at all joins by its
+bearer token. Messages that arrive while a join waits, or while a large message is checked in steps, are handled after it. Cost of a
+frame: `publish`, one lookup and one write per receiver.
 """
 
 from __future__ import annotations

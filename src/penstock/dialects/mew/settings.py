@@ -1,7 +1,7 @@
 """The settings of a space: the part of a `space.yaml` that a gateway needs. Knows neither the config nor the files of a project.
 
-Tokens are digests here; the reader of the file resolves them. `capabilities.py` interprets the capabilities. Settings are immutable: a changed
-file makes a new `SpaceSettings`, and a running space closes the streams that no longer match it.
+Tokens are digests here; the reader of the file resolves them. `capabilities.py` interprets the capabilities. Settings are immutable: a
+changed file makes a new `SpaceSettings`, and a running space closes the streams that no longer match it.
 """
 
 # size: the structs that the server config and MEW project files share, and nothing else

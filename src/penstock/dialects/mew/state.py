@@ -1,7 +1,7 @@
 """The durable state of a space: invites, kicks, grants, open streams and counters, as rows of the journal and back.
 
-Every change is made by applying its row, in a running space and after a restart alike, so the two cannot differ. Tokens are kept as digests only. A
-row about a closed stream is ignored.
+Every change is made by applying its row, in a running space and after a restart alike, so the two cannot differ. Tokens are kept as
+digests only. A row about a closed stream is ignored.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Framed Cap'n Proto messages from untrusted peers: segments, pointers and structs, read within bounds.
 
-Owns the layout of a message: the segment table, struct and list pointers, far and double far pointers. It must never know what a message means;
-`wire.py` and `decode.py` do.
+Owns the layout of a message: the segment table, struct and list pointers, far and double far pointers. It must never know what a message
+means; `wire.py` and `decode.py` do.
 
 Invariants:
 
-- Nothing outside the frame is read, and no memory is allocated by a length that a message declares: every extent is compared with its segment
-  before it is sliced.
-- The effort is bounded. Pointers may share their target, so a small message can describe a huge one; every visit is charged to `Message.left`,
-  which is a small multiple of the size of the message.
+- Nothing outside the frame is read, and no memory is allocated by a length that a message declares: every extent is compared with its
+  segment before it is sliced.
+- The effort is bounded. Pointers may share their target, so a small message can describe a huge one; every visit is charged to
+  `Message.left`, which is a small multiple of the size of the message.
 - An error is a `WireError` with one of the reasons in `REASONS`. Public functions of other modules turn it into a `FrameFault`.
 
 Cost: about 2 us to open a message of one segment, and 1 us a field.

@@ -3,11 +3,11 @@
 Owns the state of a chain, which is the last MAC. The first MAC covers the 64 characters of the topic instead.
 
 - Chunks: `mac_n = MAC(key, mac_{n-1} || data_n)`, 32 bytes. `prevHmac` is the MAC before, and empty at first.
-- Blocks: the same over the whole framed message with its segment table, truncated to 16 bytes; the truncated MAC is chained. `prevMac` is the MAC
-  before, and at first the first 16 characters of the topic.
+- Blocks: the same over the whole framed message with its segment table, truncated to 16 bytes; the truncated MAC is chained. `prevMac` is
+  the MAC before, and at first the first 16 characters of the topic.
 
-The state advances only when a MAC is accepted, or when a publisher says that its message was sent: a failed send does not break a chain. MACs are
-compared in constant time and as a whole: a MAC of another size is wrong, never a reason to skip the check.
+The state advances only when a MAC is accepted, or when a publisher says that its message was sent: a failed send does not break a chain.
+MACs are compared in constant time and as a whole: a MAC of another size is wrong, never a reason to skip the check.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The publisher's side of a token stream: payloads become messages of a chain, in order, without gaps.
 
-Owns the messages that are not sent yet, and the latest sent ones, for a relay that restarts without its memory. It must never know a socket or
-a clock. Invariants:
+Owns the messages that are not sent yet, and the latest sent ones, for a relay that restarts without its memory. It must never know a
+socket or a clock. Invariants:
 
 - A composed message keeps its place in the chain. If it cannot be sent it waits, and so do all later ones.
 - Messages that are sent again are unchanged and come before newer ones; readers drop duplicates.
@@ -10,9 +10,9 @@ a clock. Invariants:
 
 Cost of `add`: a MAC and an encoding, about 3 us a token in blocks.
 
-A block has few payloads at a low rate, for latency, and many at a high rate, for throughput. The rate is a moving average of the latest intervals, and the batch size grows with its
-logarithm between two rates. A batch also ends at a number of bytes, and when its oldest payload has waited `max_delay_ms`: a generator that pauses
-never holds back a token.
+A block has few payloads at a low rate, for latency, and many at a high rate, for throughput. The rate is a moving average of the latest
+intervals, and the batch size grows with its logarithm between two rates. A batch also ends at a number of bytes, and when its oldest
+payload has waited `max_delay_ms`: a generator that pauses never holds back a token.
 """
 
 from __future__ import annotations

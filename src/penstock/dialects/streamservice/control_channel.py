@@ -1,8 +1,8 @@
 """The control channel of a stream: a reader sends the publisher `cancel` or `ping`, authenticated and protected against replay.
 
-The channel is Penstock's own: both ends derive a topic and a MAC key for it along with those of the stream. A message has the three parts of a
-block: the control topic, a framed struct with a word and a number, and a MAC of 16 bytes over both. The number must be greater than any before,
-so a replayed message is rejected. Readers use their clock as the number, so that a restarted reader is accepted.
+The channel is Penstock's own: both ends derive a topic and a MAC key for it along with those of the stream. A message has the three parts
+of a block: the control topic, a framed struct with a word and a number, and a MAC of 16 bytes over both. The number must be greater than
+any before, so a replayed message is rejected. Readers use their clock as the number, so that a restarted reader is accepted.
 """
 
 from __future__ import annotations

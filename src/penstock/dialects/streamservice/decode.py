@@ -1,7 +1,7 @@
 """Decode whole messages of token streams from untrusted peers: a value, or a `FrameFault` with the reason.
 
-Owns the meaning of fields: which pointer is which field, which number is which union arm. The relay uses it only for registrations. It checks no
-MAC and no signature: a reader checks those first, where the format allows it. Cost: about 2 us for each token of a block.
+Owns the meaning of fields: which pointer is which field, which number is which union arm. The relay uses it only for registrations. It
+checks no MAC and no signature: a reader checks those first, where the format allows it. Cost: about 2 us for each token of a block.
 """
 
 from __future__ import annotations

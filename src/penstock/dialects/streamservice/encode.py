@@ -1,13 +1,14 @@
 """Encode messages of token streams as framed Cap'n Proto, each in one segment.
 
-Owns the layout: byte for byte what the usual builders write when the fields are set in order, up to their first segment of 8 KiB; beyond that
-builders use more segments for the same message. A field is set even if it is empty, except a missing key and missing claims.
-Cost: about 1 us for a chunk, and 1.5 us for each token of a block.
+Owns the layout: byte for byte what the usual builders write when the fields are set in order, up to their first segment of 8 KiB; beyond
+that builders use more segments for the same message. A field is set even if it is empty, except a missing key and missing claims. Cost:
+about 1 us for a chunk, and 1.5 us for each token of a block.
 
-Signatures are made over the canonical encoding of a struct of a received message. It has one rule: equal structs have equal bytes, whatever their layout. One segment without a table; the targets of pointers follow in the order of
-the pointers, depth first; zero words at the end of a struct's data and null pointers at its end are dropped; the structs of a list have the
-size of the largest one; bits beyond the end of a list are zero. A struct that cannot be encoded raises, so nothing is signed over empty bytes.
-Cost: about 2 us a pointer, bounded by the size of the message.
+Signatures are made over the canonical encoding of a struct of a received message. It has one rule: equal structs have equal bytes,
+whatever their layout. One segment without a table; the targets of pointers follow in the order of the pointers, depth first; zero words
+at the end of a struct's data and null pointers at its end are dropped; the structs of a list have the size of the largest one; bits
+beyond the end of a list are zero. A struct that cannot be encoded raises, so nothing is signed over empty bytes. Cost: about 2 us a
+pointer, bounded by the size of the message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From a shared secret to the keys of a stream: its topic, its MAC key, and those of its control channel.
 
-Owns the two suites, which also define the MAC of the chains. `sha256`, the default, is HKDF with the XOR of both public keys as its salt, which is
-symmetric; `blake3` is that hash's own key derivation. Both ends must name the same suite: without negotiation there is no downgrade attack. The
-labels `ctrl-topic`, `ctrl-mac` and `enc` of `sha256` are Penstock's own.
+Owns the two suites, which also define the MAC of the chains. `sha256`, the default, is HKDF with the XOR of both public keys as its salt,
+which is symmetric; `blake3` is that hash's own key derivation. Both ends must name the same suite: without negotiation there is no
+downgrade attack. The labels `ctrl-topic`, `ctrl-mac` and `enc` of `sha256` are Penstock's own.
 """
 
 from __future__ import annotations

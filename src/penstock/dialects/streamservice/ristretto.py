@@ -1,8 +1,8 @@
 """The group Ristretto255: key pairs and shared secrets, with the checks that its libraries omit.
 
-Owns the definition of a valid public key: 32 bytes, the top bit clear, a point of the group, and not the identity, whose shared secret would be
-32 zero bytes. The caller provides the entropy. The library is loaded with the first key; a relay needs none.
-Cost: about 25 us for a public key and 80 us for a shared secret.
+Owns the definition of a valid public key: 32 bytes, the top bit clear, a point of the group, and not the identity, whose shared secret
+would be 32 zero bytes. The caller provides the entropy. The library is loaded with the first key; a relay needs none. Cost: about 25 us
+for a public key and 80 us for a shared secret.
 """
 
 from __future__ import annotations

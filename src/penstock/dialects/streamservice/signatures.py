@@ -1,11 +1,12 @@
 """Signatures: who may open a topic, and authenticated answers.
 
-Owns the checks of a registration, in this order: size, signer, time, signature, nonce, then the request. Nothing is remembered of a signer before
-its signature is verified. The signature is Ed25519 over the canonical encoding of the request as received; unknown fields are rejected.
+Owns the checks of a registration, in this order: size, signer, time, signature, nonce, then the request. Nothing is remembered of a
+signer before its signature is verified. The signature is Ed25519 over the canonical encoding of the request as received; unknown fields
+are rejected.
 
-A registration needs claims that allow `publish` on `stream` for its topic or for `*`, or the claims of an administrator. It expires at the earliest
-of its own time, that of its claims, and the longest lifetime. Times are seconds; a number past the year 5000 is taken as milliseconds.
-Knows no clock: the caller passes `now_ms`. Cost: about 100 us for a valid registration, less for an invalid one.
+A registration needs claims that allow `publish` on `stream` for its topic or for `*`, or the claims of an administrator. It expires at
+the earliest of its own time, that of its claims, and the longest lifetime. Times are seconds; a number past the year 5000 is taken as
+milliseconds. Knows no clock: the caller passes `now_ms`. Cost: about 100 us for a valid registration, less for an invalid one.
 """
 
 from __future__ import annotations

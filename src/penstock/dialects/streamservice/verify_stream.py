@@ -1,17 +1,17 @@
 """The reader's side of a token stream: verify that each message is the next one, and recover missing messages.
 
-Owns the reader's position in the chain. It must never know a socket or a clock: `take` gets messages as they arrive, and `step` gets the time and
-returns what to request from the relay. Invariants:
+Owns the reader's position in the chain. It must never know a socket or a clock: `take` gets messages as they arrive, and `step` gets the
+time and returns what to request from the relay. Invariants:
 
 - Only messages whose MAC proves them to be next are returned, so the returned payloads are always a prefix of what was sent.
 - Duplicates are dropped: the relay repeats to all readers what one reader requests.
-- A message that is not next only changes counters. If it names a known MAC as the previous one, it is forged. If it names an unknown one, messages
-  are missing, or it is forged. In both cases the reader requests what followed its last MAC, with increasing delays, and gives up after a
-  number of attempts.
+- A message that is not next only changes counters. If it names a known MAC as the previous one, it is forged. If it names an unknown one,
+  messages are missing, or it is forged. In both cases the reader requests what followed its last MAC, with increasing delays, and gives
+  up after a number of attempts.
 - A stream ends with a terminal payload. Any other end is an error: `Gap`, `Tampered`, `Truncated` or `Unreadable`.
 
-A valid message resets all doubts. So an attacker that can only add messages would have to suppress every valid one during all attempts, which take
-longer than the time between two heartbeats. Cost of `take`: one MAC, and about 3 us for each token.
+A valid message resets all doubts. So an attacker that can only add messages would have to suppress every valid one during all attempts,
+which take longer than the time between two heartbeats. Cost of `take`: one MAC, and about 3 us for each token.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Classify a frame on the publishers' socket: a registration, a chunk, a request to resume, or invalid.
 
-Owns the detection. Roots of Cap'n Proto have no type, and field sizes are ambiguous: a chunk with 64 bytes of data looks like a signature, and one
-with 32 bytes like a request to resume. The shape of the root decides. Pointer 0 of an envelope leads to a struct, that of the others to a
-text; a chunk has three pointers or more and a MAC of 32 bytes, a request to resume has two and a MAC of 16 or 32.
+Owns the detection. Roots of Cap'n Proto have no type, and field sizes are ambiguous: a chunk with 64 bytes of data looks like a
+signature, and one with 32 bytes like a request to resume. The shape of the root decides. Pointer 0 of an envelope leads to a struct, that
+of the others to a text; a chunk has three pointers or more and a MAC of 32 bytes, a request to resume has two and a MAC of 16 or 32.
 
-The relay is blind: it reads only the topic and the MACs, and the reader checks the data of a chunk. A topic is returned as it is: an unregistered one
-has no effect, and `is_topic` is called where topics are created.
+The relay is blind: it reads only the topic and the MACs, and the reader checks the data of a chunk. A topic is returned as it is: an
+unregistered one has no effect, and `is_topic` is called where topics are created.
 
 Cost: about 1 us for a chunk of one segment, which is what builders write; 5 us otherwise.
 """

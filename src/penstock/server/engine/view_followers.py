@@ -1,7 +1,8 @@
 """Notifies the followers of views: changes are collected for a moment, then each connection gets one write.
 
-This module has the timers; `dialects/courier/sessions/view_feed.py` makes the messages. A view without followers costs nothing here. There is one timer
-for what changed, one for views that are made on demand, and one for all heartbeats; an idle follower has none of its own.
+This module has the timers; `dialects/courier/sessions/view_feed.py` makes the messages. A view without followers costs nothing here.
+There is one timer for what changed, one for views that are made on demand, and one for all heartbeats; an idle follower has none of its
+own.
 """
 
 from __future__ import annotations

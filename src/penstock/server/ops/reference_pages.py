@@ -1,7 +1,7 @@
 """What commands print: the references of metrics and routes, from the tables that the server uses, and deployment files.
 
-A unit for systemd and a file to build a container from are filled in from `templates/`, and not installed. The stop timeout follows from the
-bounds of the server, so that systemd does not kill it while it drains.
+A unit for systemd and a file to build a container from are filled in from `templates/`, and not installed. The stop timeout follows from
+the bounds of the server, so that systemd does not kill it while it drains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Streams with `overflow: wait`: their writers are not read while a target is too far behind.
 
-The outbox of a target says when that is so (`core/fanout/outbox.py`). A target that takes nothing for `limits.space_wait_ms` is removed from
-the stream, so two streams that wait for each other come to an end. Progress is what leaves the buffer of the target's socket.
+The outbox of a target says when that is so (`core/fanout/outbox.py`). A target that takes nothing for `limits.space_wait_ms` is removed
+from the stream, so two streams that wait for each other come to an end. Progress is what leaves the buffer of the target's socket.
 """
 
 from __future__ import annotations

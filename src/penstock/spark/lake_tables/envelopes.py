@@ -2,8 +2,8 @@
 
 `agents` has the last thing each agent did, by which the silence rule finds agents that stopped.
 
-The body of an envelope is parsed without Spark. Parsing never raises: an invalid body gives nulls and the reason. Nothing is re-encoded: the payload is the sender's exact text. Unknown members,
-and those of the wrong type, go to `extra`.
+The body of an envelope is parsed without Spark. Parsing never raises: an invalid body gives nulls and the reason. Nothing is re-encoded:
+the payload is the sender's exact text. Unknown members, and those of the wrong type, go to `extra`.
 """
 
 from __future__ import annotations

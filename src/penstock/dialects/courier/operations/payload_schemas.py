@@ -1,8 +1,9 @@
 """Payload schemas: which schema an envelope names, which version checks it, and what the stream does with the result.
 
-Owns the grammar `namespace/name@v<major>[.<minor>]` and the rule of evolution: a minor version only adds optional parts, so the newest known
-minor checks every envelope of its major; one that names a newer minor may have additional properties. It must never know a schema
-language: a compiled version is two functions from a payload to its problems. Cost: nothing in mode `off`, otherwise one decode and the check.
+Owns the grammar `namespace/name@v<major>[.<minor>]` and the rule of evolution: a minor version only adds optional parts, so the newest
+known minor checks every envelope of its major; one that names a newer minor may have additional properties. It must never know a schema
+language: a compiled version is two functions from a payload to its problems. Cost: nothing in mode `off`, otherwise one decode and the
+check.
 """
 
 from __future__ import annotations

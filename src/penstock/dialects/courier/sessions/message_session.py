@@ -1,8 +1,8 @@
 """The base of sessions whose peer sends small JSON messages, and the limit on messages a second that all sessions share.
 
-Owns the checks that come before a message is handled. Errors leave the socket open, except malformed JSON (1007), a flood (1008), a message that
-is too large (1009) and too many unknown operations (1003). Rate limits apply to enqueues only: rejecting an ack would cause a duplicate
-delivery, so a peer that floods is disconnected instead.
+Owns the checks that come before a message is handled. Errors leave the socket open, except malformed JSON (1007), a flood (1008), a
+message that is too large (1009) and too many unknown operations (1003). Rate limits apply to enqueues only: rejecting an ack would cause
+a duplicate delivery, so a peer that floods is disconnected instead.
 """
 
 from __future__ import annotations

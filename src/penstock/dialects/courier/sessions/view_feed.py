@@ -1,8 +1,8 @@
 """Following a view: a snapshot first, then every change, conflated for slow followers.
 
-A `ViewFollower` keeps its position in the view and the last version that it was sent. A follower without credit, or whose peer does not read,
-stays at its position; the view itself computes what changed since, each row once. So nothing is queued per follower. A `ViewFeed` encodes
-once what followers with the same position and sight get, and shares the bytes: a thousand followers cost one encoding.
+A `ViewFollower` keeps its position in the view and the last version that it was sent. A follower without credit, or whose peer does not
+read, stays at its position; the view itself computes what changed since, each row once. So nothing is queued per follower. A `ViewFeed`
+encodes once what followers with the same position and sight get, and shares the bytes: a thousand followers cost one encoding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Trigger scripts: match envelopes against the conditions of a rule, and write the envelopes that its actions send.
 
-`core/rules/firing.py` fires the rules. An envelope of a rule is from `system/courier` and has the tag `system`. Its headers count and name the
-rules it went through, which ends loops. Its id is derived from rule, action and source, so a source that is delivered twice makes one envelope.
+`core/rules/firing.py` fires the rules. An envelope of a rule is from `system/courier` and has the tag `system`. Its headers count and
+name the rules it went through, which ends loops. Its id is derived from rule, action and source, so a source that is delivered twice
+makes one envelope.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Templates: `${env.<path>}`, `${now}`, `${rule.id}` and `${suppressed}` in texts of a rule.
 
-A text that is one placeholder keeps the JSON type of its value; a placeholder inside a text is formatted into it. Substituted values are never
-expanded again, nothing is evaluated, and `$${` means `${`. A path without a value gives an empty text and a warning, or in a strict rule a
-`MissingError`.
+A text that is one placeholder keeps the JSON type of its value; a placeholder inside a text is formatted into it. Substituted values are
+never expanded again, nothing is evaluated, and `$${` means `${`. A path without a value gives an empty text and a warning, or in a strict
+rule a `MissingError`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Courier envelopes: from bytes to a checked record, and the few changes that the server makes to their bytes.
 
-A consumer gets the bytes that the producer sent, except that a missing `to` or `from` is filled in. Payloads are checked for well-formedness
-and never re-encoded. Cost of `parse`: about two decodes of the envelope.
+A consumer gets the bytes that the producer sent, except that a missing `to` or `from` is filled in. Payloads are checked for
+well-formedness and never re-encoded. Cost of `parse`: about two decodes of the envelope.
 
 Streams that are `partitioned` or have `priority` also read the partition key and the priority, others never do. Both are read from the
 envelope's bytes, so a restart, a redrive and a staged batch find the same values as the enqueue. Cost: one decode.

@@ -2,9 +2,10 @@
 
     uint32be metadataLength | uint32be payloadLength | metadata (JSON, UTF-8) | payload
 
-Owns the partial frame that a chunk left behind, and the number of the next data frame. Both lengths are checked as soon as they arrive, so the
-decoder never holds more than one frame of the allowed size. Bytes that are not a frame end the pipe, because the start of the next frame is
-unknown. Unknown types are skipped and counted; unknown metadata is ignored. A payload is a piece of a byte stream; `WholeLines` restores lines.
+Owns the partial frame that a chunk left behind, and the number of the next data frame. Both lengths are checked as soon as they arrive,
+so the decoder never holds more than one frame of the allowed size. Bytes that are not a frame end the pipe, because the start of the next
+frame is unknown. Unknown types are skipped and counted; unknown metadata is ignored. A payload is a piece of a byte stream; `WholeLines`
+restores lines.
 """
 
 from __future__ import annotations

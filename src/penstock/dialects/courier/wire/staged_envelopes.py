@@ -1,12 +1,12 @@
 """Lines that an application stages: from one line of JSON to a checked draft of an envelope, or to a frame.
 
 A line is an envelope with a `to`. The server sets `from` and the hop header, and a missing `id` and `ts`. A generated id depends on the
-application, the batch and the content of the line, never on time or on the part that the line came in, so a batch that is run again gives the
-same ids. Cost: about four decodes of the line.
+application, the batch and the content of the line, never on time or on the part that the line came in, so a batch that is run again gives
+the same ids. Cost: about four decodes of the line.
 
-A line for a stream of a space, `{"to": "space:demo/averages", "payload": …}`, becomes one frame. A frame consists of its payload only: compact
-JSON, or with `payloadAs: text` the text itself. So other fields are rejected, except `type`, which is ignored because rows for queues in the
-same batch need one.
+A line for a stream of a space, `{"to": "space:demo/averages", "payload": …}`, becomes one frame. A frame consists of its payload only:
+compact JSON, or with `payloadAs: text` the text itself. So other fields are rejected, except `type`, which is ignored because rows for
+queues in the same batch need one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The session of one Control v1 connection: lines in, calls of the machine, lines out.
 
-Owns the subscriptions and followers, and the answers that wait for the journal. It must never know
-a transport or a clock. Answers keep the order of their requests; deliveries go out between them. `runs.py` batches single enqueues and acks.
+Owns the subscriptions and followers, and the answers that wait for the journal. It must never know a transport or a clock. Answers keep
+the order of their requests; deliveries go out between them. `runs.py` batches single enqueues and acks.
 """
 
 from __future__ import annotations

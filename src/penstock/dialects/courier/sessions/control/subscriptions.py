@@ -1,8 +1,8 @@
 """The subscriptions of one Control v1 connection: their labels, and which of them holds an envelope.
 
-Owns the consumers by label. A client may leave labels out: then a settle goes to the subscription that holds the envelope, and a grant to the
-newest one, or to none after a refused subscribe. Such a client cannot unsubscribe, so it has one subscription a stream, and at the bound the
-idlest is evicted. Cost of `holder`, and of the search for all ids of an ack: O(subscriptions) without a label.
+Owns the consumers by label. A client may leave labels out: then a settle goes to the subscription that holds the envelope, and a grant to
+the newest one, or to none after a refused subscribe. Such a client cannot unsubscribe, so it has one subscription a stream, and at the
+bound the idlest is evicted. Cost of `holder`, and of the search for all ids of an ack: O(subscriptions) without a label.
 """
 
 from __future__ import annotations
