@@ -1,13 +1,19 @@
-"""The rules of a machine: rules of the config, rules given at run time, and changes whose commit is undecided."""
+"""The rules of a machine: rules of the config, rules given at run time, undecided changes, and the index that finds candidates."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from penstock.core.errors import Refusal
-from penstock.core.rules.rule_set import RETRY_WRITE_MS, Cooling, Rule, Triggers, change
+from penstock.core.rules import rule_set
+from penstock.core.rules.rule_set import RETRY_WRITE_MS, Candidates, Cooling, Rule, RuleIndex, Triggers, change
 from tests.core.driving import QueueDriver
-from tests.core.rules.test_rule_index import NoScript
+
+
+class NoScript:
+    """The part of a rule that these tests do not reach."""
 
 
 def rule(id_: str = "r", definition: str = "first", hook: Any = "on_insert", **more: Any) -> Rule:
@@ -78,3 +84,66 @@ def test_a_second_change_waits_for_the_commit_of_the_first() -> None:
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.ref, refusal.retry_after_ms) == ("JournalUnavailable", "r", RETRY_WRITE_MS)
     assert not isinstance(change(state, "other", "text", rule("other")), Refusal)
+
+
+def ids(found: Candidates | None, kind: str) -> list[str]:
+    return [] if found is None else [one.id for one in found.of_kind(kind)]
+
+
+def test_a_rule_without_conditions_is_a_candidate_everywhere() -> None:
+    index = RuleIndex([rule("all")])
+    assert index
+    assert ids(index.candidates("jobs"), "note") == ["all"]
+
+
+def test_an_index_without_rules_is_false_and_finds_nothing() -> None:
+    index = RuleIndex(())
+    assert not index
+    assert index.candidates("jobs") is None
+
+
+def test_candidates_keep_the_order_of_the_rules() -> None:
+    index = RuleIndex([rule("b", channels=("jobs*",)), rule("elsewhere", channels=("mail",)), rule("a")])
+    assert ids(index.candidates("jobs/1"), "note") == ["b", "a"]
+
+
+def test_exact_kinds_are_looked_up_and_patterns_are_left_to_be_tried() -> None:
+    index = RuleIndex([rule("exact", kinds=("note",)), rule("pattern", kinds=("no*",)), rule("any")])
+    found = index.candidates("jobs")
+    assert ids(found, "note") == ["exact", "pattern", "any"]
+    assert ids(found, "other") == ["pattern", "any"]
+
+
+def test_a_rule_without_a_tenants_pattern_does_not_see_its_channels() -> None:
+    channel = f"{rule_set.TENANTS}acme/jobs"
+    assert not rule("all").takes_channel(channel)
+    assert not rule("star", channels=("*",)).takes_channel(channel)
+    assert rule("named", channels=(f"{rule_set.TENANTS}acme/*",)).takes_channel(channel)
+
+
+@pytest.mark.parametrize(
+    ("senders", "sender", "takes"),
+    [
+        (None, None, True),
+        (("sam",), None, False),
+        (("sam",), "sam", True),
+        (("s*",), "sue", True),
+        (("s*",), "jo", False),
+    ],
+)
+def test_a_condition_on_the_sender_needs_a_sender(senders: Any, sender: str | None, takes: bool) -> None:
+    assert rule("r", senders=senders).takes_sender(sender) is takes
+
+
+def test_channels_with_the_same_rules_share_their_candidates() -> None:
+    index = RuleIndex([rule("r", channels=("jobs*",))])
+    assert index.candidates("jobs/1") is index.candidates("jobs/2")
+    assert index.candidates("mail") is None
+
+
+def test_the_memory_of_channels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule_set, "INDEX_MAX", 3)
+    index = RuleIndex([rule("r")])
+    for number in range(10):
+        assert ids(index.candidates(f"c{number}"), "note") == ["r"]
+        assert len(index._known) <= 3

@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 from penstock.core.queue.policy import Policy
 from penstock.core.queue.state import Cause
 from penstock.core.rows import Row
-from penstock.dialects.courier.wire import envelopes
+from penstock.dialects.courier.wire.envelopes import bury
 from penstock.journal.parquet_table import FILE_SCHEMA
-from penstock.spark.lake.schemas import AGENTS, ENVELOPES
+from penstock.spark.lake.schemas import AGENTS, ENVELOPES, LATEST_PER_AGENT
 from penstock.spark.lake_tables.envelopes import (
     BODY_BYTES_MAX,
     DEPTH_MAX,
+    INBOXES,
     Contents,
     agents,
     envelope_rows,
+    envelopes,
+    latest_per_agent,
     parse,
     turns,
 )
@@ -54,7 +57,7 @@ def test_every_member_finds_its_column_and_the_payload_keeps_its_very_text() -> 
 
 
 def test_a_dead_letter_says_why_it_is_one() -> None:
-    letter = envelopes.bury(b'{"id":"1","payload":7}', Cause("term", "jobs", 3, 0, "boom"))
+    letter = bury(b'{"id":"1","payload":7}', Cause("term", "jobs", 3, 0, "boom"))
     body = parse(letter)
     assert body.payload == "7"
     assert body.headers is not None
@@ -251,3 +254,33 @@ def test_an_agents_acts_are_one_turn_until_a_long_pause(spark: SparkSession) -> 
         ("kim", start_us, start_us),
         ("sam", start_us + 2_201_000, start_us + 2_221_000),
     ]
+
+
+@pytest.mark.promise("Spark: pipeline", "`latest_per_agent` has the newest envelope of each inbox")
+def test_the_newest_of_each_inbox_is_what_the_live_view_shows(spark: SparkSession) -> None:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    bench = Journaled()
+    for number, to in enumerate(["agents/sam/inbox", "agents/kim/inbox", "agents/sam/inbox", "jobs"]):
+        bench.send(to, f"e{number}", "lee", corr="c")
+    for to in ("agents/sam/inbox/more", "agents//inbox", "x/agents/sam/inbox", "agents/sam/outbox"):
+        bench.send(to, "elsewhere")
+    kim = bench.subscribe("agents/kim/inbox", 1)
+    bench.term(kim, "e1")  # its letter is in the dead letters, and no newer envelope of the inbox
+    bench.send("agents/kim/inbox", "e4", "lee")
+    bench.machine.redrive(bench.now, "agents/kim/inbox", 1)  # nor is it one when it is back
+    bench.apply()
+    bench.commit()
+    rows = spark.createDataFrame(bench.events).repartition(2).where(INBOXES)
+    made = latest_per_agent(envelopes(rows))
+    assert made.schema.simpleString() == from_arrow_schema(LATEST_PER_AGENT.schema).simpleString()
+    found = {row["address"]: row for row in made.toArrow().to_pylist()}
+    assert {address: picked(row, "agent", "id", "seq", "sender") for address, row in found.items()} == {
+        "agents/sam/inbox": ("sam", "e2", 2, "lee"),
+        "agents/kim/inbox": ("kim", "e4", 2, "lee"),
+    }
+    live = bench.machine.views.latest.rows
+    assert {address: msgspec.json.decode(row.data)["id"] for address, row in live.items()} == {
+        address: row["id"] for address, row in found.items()
+    }
+    assert picked(found["agents/sam/inbox"], "offset", "payload", "corr") == (2, '{"n":"e2"}', "c")
