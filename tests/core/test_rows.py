@@ -32,7 +32,7 @@ def test_a_settle_refers_to_its_record_and_does_not_repeat_its_bytes() -> None:
     record = driver.channel("jobs").live["a"]
     row = row_of(Settle("nack", record, "sam", 2, 0, "busy"))
     assert (row.event, row.id, row.peer, row.attempt, row.reason) == ("nack", "a", "sam", 2, "busy")
-    assert (row.ref_offset, row.ref_at) == (record.offset, record.arrived_wall_us)
+    assert (row.ref_offset, row.ref_at) == (record.offset, record.recorded_us)
     assert (row.body, row.size) == (None, len(record.body))
 
 

@@ -22,6 +22,9 @@ from tests.journal.histories import rebuilt, reopened
 
 POLICY = Policy(max_deliveries=3, lease_us=2_000_000, dedup_us=20_000_000, dedup_count=5, retry=Retry(300_000))
 
+COMMIT_US = 250
+"""A row is recorded a little after it happened."""
+
 
 def make() -> QueueMachine:
     return make_machine(Limits(), lambda _: POLICY, bytes)
@@ -37,10 +40,21 @@ class Driven(QueueDriver):
 
     def commit(self, *, refused: str | None = None) -> None:
         while (batch := self.machine.commit_log.take_batch()) is not None:
-            (outcome,) = self.log.commit([[*batch.facts, *batch.observations]], self.now.wall_us)
+            recorded_us = self.now.wall_us + COMMIT_US
+            (outcome,) = self.log.commit([[*batch.facts, *batch.observations]], recorded_us)
             assert isinstance(outcome, Committed)
-            self.machine.committed(self.now, outcome.first_offset, outcome.refused)
+            self.machine.committed(self.now, outcome.first_offset, outcome.refused, outcome.recorded_us)
             self.apply()
+
+    def restart(self) -> None:
+        """Another machine goes on from the disk."""
+        self.log.close()
+        self.machine = from_disk(self.disk, self.now)
+        self.log = reopened(self.disk)[0]
+        self.machine.recovered(self.now)
+        self.link = self.connect()
+        self.apply()
+        self.commit()
 
     def work(self, first: int, count: int) -> None:
         """Some envelopes, most of them settled one way or another."""

@@ -14,6 +14,7 @@ from penstock.core.rows import Row
 from penstock.journal.disk import Disk, RealDisk
 from penstock.journal.log import Log, Sync
 from penstock.journal.open_and_repair import WATERMARK, Opened, encode_watermark
+from penstock.journal.port import Committed
 from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer
 from penstock.server.engine.machines import make_machine
@@ -32,8 +33,13 @@ def put(id_: str, body: bytes = b"{}", seq: int = 1, channel: Channel = CHANNEL)
 
 def ack(id_: str, seq: int = 1, channel: Channel = CHANNEL) -> Settle:
     record = put(id_, seq=seq, channel=channel)
-    record.offset, record.arrived_wall_us = 0, START_US
+    record.offset, record.recorded_us = 0, START_US
     return Settle("ack", record, "worker", 1, START_US)
+
+
+def kept(first: int, refused: str | None = None) -> Committed:
+    """The outcome of a commit at `START_US`."""
+    return Committed(first, refused, START_US)
 
 
 def label(fact: Fact | Row) -> tuple[str, str | None]:

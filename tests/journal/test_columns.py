@@ -13,7 +13,7 @@ from penstock.core.records import Applied, Fact, Fired, Note, Record, Settle
 from penstock.core.rows import row_of
 from penstock.journal.columns import SCHEMA, decode_rows, encode_facts
 
-RECORD = Record("a", "test", b"{}", "sam", "c", channel=Channel("q", Policy()), seq=3, offset=2, arrived_wall_us=5)
+RECORD = Record("a", "test", b"{}", "sam", "c", channel=Channel("q", Policy()), seq=3, offset=2, recorded_us=5)
 FACTS: list[Fact] = [
     RECORD,
     Settle("ack", RECORD, "kim", 1, 6),

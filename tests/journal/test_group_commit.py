@@ -20,7 +20,7 @@ from penstock.journal.open_and_repair import Opened, read_identity, read_waterma
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.journal.segments import Scan
 from penstock.testing.disk import LyingDisk, LyingFile
-from tests.journal.histories import JOURNAL, START_US, ack, put, rebuilt
+from tests.journal.histories import JOURNAL, START_US, ack, kept, put, rebuilt
 
 PATIENCE_S = 10.0
 
@@ -110,7 +110,7 @@ def test_what_waits_while_the_disk_syncs_shares_the_next_commit() -> None:
     assert driver.calls.empty(), "nothing is answered before its sync"
     disk.may_sync.release(10)
     outcomes = driver.wait(21)
-    assert outcomes == [Committed(0), *(Committed(1 + 2 * n) for n in range(20))]
+    assert outcomes == [kept(0), *(kept(1 + 2 * n) for n in range(20))]
     driver.journal.close()
     assert frames(disk) == [1, 40]
     assert disk.syncs == 3
@@ -244,7 +244,7 @@ def test_a_watermark_that_cannot_be_written_stops_no_commit(monkeypatch: pytest.
     monkeypatch.setattr(disk, "overwrite", refuse)
     driver.append(put("a"))
     driver.append(put("b"))
-    assert driver.wait(2) == [Committed(0), Committed(1)]
+    assert driver.wait(2) == [kept(0), kept(1)]
     driver.journal.close()
 
 
@@ -258,11 +258,11 @@ def test_a_full_disk_is_reported_and_the_journal_recovers() -> None:
     driver.wait(1)
     disk.space = disk.space - disk.free() + 100
     driver.append(put("b", bytes(500)), ack("c"))
-    assert driver.wait(2)[1] == Committed(1, "the disk is full")
+    assert driver.wait(2)[1] == kept(1, "the disk is full")
     assert driver.journal.trouble == "the disk is full"
     disk.space = 1 << 40
     driver.append(put("d"))
-    assert driver.wait(3)[2] == Committed(2)
+    assert driver.wait(3)[2] == kept(2)
     assert driver.journal.trouble is None
     driver.journal.close()
     assert [row.id for row in rebuilt(disk)[2]] == ["a", "c", "d"]
@@ -278,7 +278,7 @@ def test_a_rotation_whose_close_fails_is_answered_and_the_journal_goes_on() -> N
     assert driver.journal.trouble == "the disk reports an error"
     disk.eio = 0.0
     driver.append(put("b"))
-    assert driver.wait(2)[1] == Committed(1) and driver.journal.trouble is None
+    assert driver.wait(2)[1] == kept(1) and driver.journal.trouble is None
     assert driver.rotate() == "log-00000000000000000001.seg"
     driver.journal.close()
     assert [row.id for row in rebuilt(disk)[2]] == ["a", "b"]
@@ -308,7 +308,7 @@ def test_an_error_in_any_part_of_a_turn_is_the_trouble_and_does_not_end_the_thre
                 driver.journal.check()
         assert failed.wait(PATIENCE_S)
     driver.append(put("b"))
-    assert driver.wait(2)[1] == Committed(1)
+    assert driver.wait(2)[1] == kept(1)
     driver.journal.close()
 
 

@@ -18,7 +18,7 @@ from penstock.journal.open_and_repair import Opened
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.journal.segments import DamageError
 from penstock.testing.disk import LyingDisk, PowerLossError
-from tests.journal.histories import HOUR_US, JOURNAL, START_US, ack, label, put, rebuilt, reopened
+from tests.journal.histories import HOUR_US, JOURNAL, START_US, ack, kept, label, put, rebuilt, reopened
 from tests.tiers import first_of
 
 Label = tuple[str, str | None]
@@ -234,7 +234,7 @@ def scripted(disk: LyingDisk, reported: list[Label]) -> None:
 
 def _commit_pair(reported: list[Label], log: Log, id_: str) -> None:
     (outcome,) = log.commit([[put(id_), ack(id_)]], START_US)
-    assert outcome == Committed(len(reported))
+    assert outcome == kept(len(reported))
     reported += [("enqueue", id_), ("ack", id_)]
 
 
@@ -261,7 +261,7 @@ def test_the_power_may_go_at_any_operation() -> None:
             assert [row.offset for row in rows] == list(range(len(rows)))
             # And the life after that goes on as if nothing had been.
             again, _ = reopened(after)
-            assert again.commit([[put("next")]], START_US) == [Committed(len(found))]
+            assert again.commit([[put("next")]], START_US) == [kept(len(found))]
 
 
 def test_what_was_refused_stays_away_though_the_next_segment_is_lost_twice() -> None:
@@ -270,7 +270,7 @@ def test_what_was_refused_stays_away_though_the_next_segment_is_lost_twice() -> 
     log, _ = reopened(disk)
     log.commit([[put("kept")]], START_US)
     disk.failing, disk.eio = ("sync", "truncate"), 1.0
-    assert log.commit([[put("refused")]], START_US)[0] != Committed(1)
+    assert log.commit([[put("refused")]], START_US)[0] != kept(1)
     disk.eio = 0.0
     (segment,) = [name for name in disk.names() if name.startswith("log-")]
     # The next segment was begun, its name is durable, its header is not.
@@ -296,7 +296,7 @@ def test_what_one_failure_refused_stays_away_though_the_power_goes_at_once(opera
         log, _ = reopened(disk)
         log.commit([[put("kept")]], START_US)
         disk.failing, disk.eio = (operation,), 1.0
-        assert log.commit([[put("refused")]], START_US) == [Committed(1, "the disk reports an error")]
+        assert log.commit([[put("refused")]], START_US) == [kept(1, "the disk reports an error")]
         assert disk.failures == 1
         assert [row.id for row in rebuilt(disk.crash())[2]] == ["kept"], seed
 
@@ -339,7 +339,7 @@ def test_a_disk_too_full_for_the_reserve_refuses_from_the_start_and_settles_go_o
     log, _ = reopened(disk)
     assert log.trouble == "the disk is full"
     outcomes = log.commit([[put("a")], [ack("b")]], START_US)
-    assert outcomes == [Committed(0, "the disk is full"), Committed(0, "the disk is full")]
+    assert outcomes == [kept(0, "the disk is full"), kept(0, "the disk is full")]
     assert [row.id for row in rebuilt(disk)[2]] == ["b"]
 
 
@@ -351,7 +351,7 @@ def test_a_start_on_a_full_disk_uses_what_a_crashed_run_had_set_aside() -> None:
     after.space = after.space - after.free() + 10
     again, rows = reopened(after)
     assert [row.id for row in rows] == ["a"]
-    assert again.commit([[put("b"), ack("a")]], START_US) == [Committed(1, "the disk is full")]
+    assert again.commit([[put("b"), ack("a")]], START_US) == [kept(1, "the disk is full")]
     assert [label(row) for row in rebuilt(after)[2]] == [("enqueue", "a"), ("ack", "a")]
 
 
@@ -360,12 +360,12 @@ def test_a_start_on_a_full_disk_uses_what_a_crashed_run_had_set_aside() -> None:
 def test_a_disk_that_failed_is_used_again_when_it_is_well(operation: str) -> None:
     disk = LyingDisk(4)
     log, _ = reopened(disk)
-    assert log.commit([[put("a")]], START_US) == [Committed(0)]
+    assert log.commit([[put("a")]], START_US) == [kept(0)]
     disk.failing, disk.eio = (operation, "append"), 1.0
     assert log.commit([[put("b")], [ack("c")], []], START_US) == [Refused("the disk reports an error")] * 3
-    assert log.commit([[put("d")]], START_US) == [Committed(1, "the disk reports an error")]
+    assert log.commit([[put("d")]], START_US) == [kept(1, "the disk reports an error")]
     disk.eio = 0.0
-    assert log.commit([[put("e")], [ack("f")]], START_US) == [Committed(1), Committed(2)]
+    assert log.commit([[put("e")], [ack("f")]], START_US) == [kept(1), kept(2)]
     assert log.trouble is None
     assert [row.id for row in rebuilt(disk.crash())[2]] == ["a", "e", "f"]
 
@@ -432,7 +432,7 @@ def test_groups_share_a_frame_and_get_their_own_offsets() -> None:
     disk = LyingDisk(1)
     log, _ = reopened(disk)
     outcomes = log.commit([[put("a"), put("b")], [], [ack("c")]], START_US)
-    assert outcomes == [Committed(0), Committed(2), Committed(2)]
+    assert outcomes == [kept(0), kept(2), kept(2)]
     before = disk.steps
     log.commit([[put("d")], [put("e")]], START_US)
     assert disk.steps - before == 2, "one append and one sync for both"
@@ -473,6 +473,6 @@ def test_a_segment_is_abandoned_though_its_close_fails() -> None:
     log, _ = reopened(disk)
     log.commit([[put("a")]], START_US)
     disk.failing, disk.eio = ("sync", "close"), 1.0
-    assert log.commit([[put("b")]], START_US) == [Committed(1, "the disk reports an error")]
+    assert log.commit([[put("b")]], START_US) == [kept(1, "the disk reports an error")]
     disk.eio = 0.0
-    assert log.commit([[put("c")]], START_US) == [Committed(1)]
+    assert log.commit([[put("c")]], START_US) == [kept(1)]

@@ -39,7 +39,7 @@ def written(folder: Path, count: int) -> Path:
     for number in range(1, count + 1):
         record = Record(f"id-{number}", "t", b"{}")
         record.channel, record.seq = CHANNEL, number
-        assert log.commit([[record]], number) == [Committed(number - 1)]
+        assert log.commit([[record]], number) == [Committed(number - 1, None, number)]
         journal.publish()
     return folder / segment_name(0)
 
@@ -96,7 +96,7 @@ def test_without_a_watermark_an_end_that_looks_whole_begins_a_new_epoch(tmp_path
     assert (journal.position.offset, journal.position.epoch) == (2, 1)
     assert journal.news is not None and (journal.news.event, WATERMARK in journal.news.reason) == ("epoch", True)
     log = journal.log()
-    assert log.commit([[journal.news]], 9) == [Committed(2)] and log.segment == segment_name(2)
+    assert log.commit([[journal.news]], 9) == [Committed(2, None, 9)] and log.segment == segment_name(2)
     again = opened(tmp_path)
     assert (again.position.offset, again.position.epoch, again.news) == (3, 1, None)
 
@@ -159,7 +159,7 @@ def test_an_accepted_loss_ends_the_journal_before_the_damage(tmp_path: Path, has
     assert lost == {"epoch": 1, "from": 2, "to": 2 if has_mark else None, "bytes": len(whole) - 1 - end}
     assert (tmp_path / f"lost-1-{segment_name(0)}").read_bytes() == whole[end:-1]
     log = journal.log()
-    assert log.commit([[journal.news]], 9) == [Committed(2)]
+    assert log.commit([[journal.news]], 9) == [Committed(2, None, 9)]
     assert opened(tmp_path).position.offset == 3
 
 
@@ -182,7 +182,7 @@ def test_segments_after_the_damage_are_set_aside_whole(tmp_path: Path) -> None:
         f"lost-1-{segment_name(offset)}" for offset in (1, 2, 3, 4)
     ]
     log = journal.log()
-    assert log.commit([[journal.news]], 9) == [Committed(1)]
+    assert log.commit([[journal.news]], 9) == [Committed(1, None, 9)]
     assert opened(tmp_path).position.offset == 2
 
 

@@ -56,7 +56,8 @@ class Producer(threading.Thread):
             self.may_go_on.acquire(timeout=PATIENCE_S)
 
     def answer(self, outcome: Outcome, count: int) -> None:
-        assert outcome == Committed(self.acknowledged)
+        assert isinstance(outcome, Committed)
+        assert outcome.first_offset == self.acknowledged
         self.acknowledged += count
         self.may_go_on.release()
 

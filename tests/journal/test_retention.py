@@ -130,7 +130,7 @@ def test_a_live_envelope_outlives_the_retention_of_everything(tmp_path: Path) ->
     machine.recovered(now)
     (record,) = machine.channels["slow"].ready
     assert (record.id, record.body) == ("ten-days-old", b'{"id":"ten-days-old","payload":""}')
-    assert record.arrived_wall_us < NOW_US - 9 * DAY_US
+    assert record.recorded_us < NOW_US - 9 * DAY_US
     # Sealing goes on from the same offset.
     log, _ = reopened(disk)
     end = log.position.offset

@@ -24,6 +24,7 @@ from penstock.journal.open_and_repair import LIVE_PREFIX, LOG_PREFIX, named, seg
 from penstock.journal.parquet_table import EventsTable
 from penstock.journal.seal import Sealer
 from penstock.testing.disk import LyingDisk, PowerLossError
+from tests.core.driving import record_of
 from tests.journal.driven import Driven, from_disk, from_history, make, state, table_rows
 from tests.journal.histories import (
     DAY_US,
@@ -82,6 +83,51 @@ def test_the_table_holds_every_row_of_the_closed_segments_once(
     assert table.column("offset").to_pylist() == list(range(tail))
     assert as_rows(table) == history[:tail]
     assert table.column("date").to_pylist() == [day.date() for day in table.column("recorded_at").to_pylist()]
+
+
+@pytest.mark.parametrize("restart", ["no", "from the tail", "from a live file"])
+@pytest.mark.promise("Journal", "a settle has the time of its enqueue row, also after a restart")
+def test_a_settle_has_the_time_of_its_enqueue_row(tmp_path: Path, restart: str) -> None:
+    disk = RealDisk(tmp_path / "journal")
+    driven = Driven(disk)
+    ids = ("acked", "nacked", "dead", "timed out", "released", "dropped", "purged")
+    for id_ in ids:
+        driven.put("jobs", id_)
+        driven.advance(10)
+    delayed = record_of("delayed")
+    delayed.due_wall_us = delayed.scheduled_wall_us = driven.now.wall_us + 50_000
+    driven.offer("jobs", delayed)
+    driven.commit()
+    if restart == "from a live file":
+        assert driven.log.rotate() is not None
+        sealer(tmp_path, make=make).seal(NOW_US, wants_live=True)
+    if restart != "no":
+        driven.restart()
+    consumer = driven.subscribe("jobs", 5)
+    driven.ack(consumer, "acked")
+    driven.nack(consumer, "nacked", 60_000, "busy")
+    driven.term(consumer, "dead", "bad")
+    driven.release(consumer, "released")
+    driven.machine.drop(driven.now, driven.channel("jobs"), ["dropped"], "sam")
+    driven.commit()
+    driven.machine.purge(driven.now, driven.channel("jobs"))
+    driven.commit()
+    driven.advance(2_500)
+    driven.machine.redrive(driven.now, "jobs", 1)
+    driven.apply()
+    driven.commit()
+    driven.ack(consumer, "dead")
+    driven.log.close()
+
+    rows = as_rows(table_rows(tmp_path)) if restart == "from a live file" else []
+    rows += [row for row in rebuilt(disk)[2] if row.offset >= len(rows)]
+    begun = {(row.channel, row.seq): row for row in rows if row.event == "enqueue"}
+    ended = [row for row in rows if row.ref_offset is not None]
+    assert {"ack", "nack", "dead", "purge", "move", "timeout", "release"} <= {row.event for row in ended}
+    assert {row.id for row in ended} >= {*ids, "delayed"}
+    for row in ended:
+        enqueued = begun[row.channel, row.seq]
+        assert (row.ref_offset, row.ref_at) == (enqueued.offset, enqueued.recorded_at), row
 
 
 def test_sealing_again_changes_nothing(story: tuple[Path, RealDisk, list[Row]]) -> None:

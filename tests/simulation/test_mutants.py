@@ -61,6 +61,14 @@ def credit_is_not_used_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueMachine, "writable", refill)
 
 
+@breaks(checks.TIMES)
+def a_record_has_the_time_of_its_arrival(patch: pytest.MonkeyPatch) -> None:
+    committed = QueueMachine.committed
+    patch.setattr(
+        QueueMachine, "committed", lambda state, now, first, why, _recorded: committed(state, now, first, why)
+    )
+
+
 @breaks(checks.TRIGGERS)
 def a_rule_now_and_then_looks_away(patch: pytest.MonkeyPatch) -> None:
     look = firing._try

@@ -50,7 +50,7 @@ class JournalBuilder(Journaled):
         while (batch := self.machine.commit_log.take_batch()) is not None:
             facts: list[Fact] = [*batch.facts, *batch.observations]
             [done] = self._log.commit([facts], self.now.wall_us + COMMIT_US)
-            self.machine.committed(self.now, done.first_offset)
+            self.machine.committed(self.now, done.first_offset, recorded_us=done.recorded_us)
             self.apply()
         position = self._log.position
         self._disk.overwrite(WATERMARK, encode_watermark(position.offset, position.epoch))

@@ -46,7 +46,7 @@ class Journaled(QueueDriver):
             for number, fact in enumerate(facts, len(self.rows)):
                 row = msgspec.structs.replace(row_of(fact), offset=number, recorded_at=recorded_at)
                 self.rows.append(row)
-            self.machine.committed(self.now, len(self.rows) - len(facts))
+            self.machine.committed(self.now, len(self.rows) - len(facts), recorded_us=recorded_at)
             self.apply()
 
     def send(self, to: str, id_: str, sender: str | None = None, **more: Any) -> None:

@@ -89,7 +89,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
     """The commit that makes it visible."""
     offset: int = -1
     arrived_us: int = 0
-    arrived_wall_us: int = 0
+    recorded_us: int = 0
+    """The `recorded_at` of its row, also after a restart; 0 until it is durable."""
     first_wall_us: int = 0
     error: str | None = None
     """Reason of the latest nack."""

@@ -77,7 +77,7 @@ def row_of(fact: Fact) -> Row:
         size=len(record.body),
         reason=fact.reason,
         ref_offset=record.offset,
-        ref_at=record.arrived_wall_us,
+        ref_at=record.recorded_us or None,
         first_at=fact.first_wall_us or None,
         meta=fact.meta,
     )

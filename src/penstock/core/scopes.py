@@ -30,6 +30,8 @@ VIEW_VERBS = ("read", "subscribe", "admin", ANY)
 AGENTS = "agents/"
 RESERVED = ("system/", "pipeline/")
 """Senders that only the server names: its rules, and applications that stage batches."""
+PIPELINE = "pipeline/penstock"
+"""The sender of the built-in pipeline, whose envelopes are in none of its tables."""
 TOKEN_BYTES = 32
 """Random bytes of a token."""
 

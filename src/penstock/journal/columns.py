@@ -81,7 +81,8 @@ def encode_facts(
         pa.nulls(count, short),
         _common([settle.reason if settle else None for settle in settles], text),
         pa.array(references, whole),
-        pa.array([settle.record.arrived_wall_us if settle else None for settle in settles], _TIME),
+        # A record without a time begins in this very batch.
+        pa.array([(settle.record.recorded_us or recorded_us) if settle else None for settle in settles], _TIME),
         pa.array([(settle.first_wall_us or None) if settle else None for settle in settles], _TIME),
         _common([fact.meta for fact in facts], text),
         pa.array(

@@ -106,7 +106,7 @@ class Log:
         offset = self.position.offset - sum(len(group) for group in groups)
         outcomes: list[Outcome] = []
         for group in groups:
-            outcomes.append(Committed(offset, refused))
+            outcomes.append(Committed(offset, refused, self.position.recorded_us))
             offset += len(group)
         return outcomes
 

@@ -20,6 +20,8 @@ class Committed(msgspec.Struct, frozen=True):
     first_offset: int
     refused: str | None = None
     """Why the fresh facts were left out (`records.is_fresh`): settles still have room when records do not."""
+    recorded_us: int | None = None
+    """The `recorded_at` of their rows."""
 
 
 class Refused(msgspec.Struct, frozen=True):

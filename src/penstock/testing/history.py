@@ -117,13 +117,13 @@ class _CommitMaker:
         settled = self._unsettled[: count // 2]
         fresh = [self._record() for _ in range(count - len(settled))]
         facts: list[Fact] = [
-            Settle("ack", one, f"agent-{one.seq % INBOXES}", 1, one.arrived_wall_us + 900) for one in settled
+            Settle("ack", one, f"agent-{one.seq % INBOXES}", 1, one.recorded_us + 900) for one in settled
         ]
         outcome = self._log.commit([[*facts, *fresh]], self._now_us)[0]
         if not isinstance(outcome, Committed):
             raise RuntimeError(f"the journal refused rows: {outcome}")
         for number, record in enumerate(fresh, outcome.first_offset + len(settled)):
-            record.offset, record.arrived_wall_us = number, self._now_us
+            record.offset, record.recorded_us = number, self._now_us
         self._unsettled = self._unsettled[len(settled) :] + fresh
         self._now_us += count * 1_000_000 // RATE
 

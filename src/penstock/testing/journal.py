@@ -79,25 +79,32 @@ class SimJournal(msgspec.Struct, eq=False):
             return
         write = self._writes.popleft()
         first = len(self.rows)
-        outcome: Outcome = Committed(first)
+        outcome: Outcome
         if self.mood == "failing" and self._dice.random() < 0.5:
             outcome = Refused("the disk failed")
             self._refused([row for row, _ in write.rows])
         elif self.mood == "full" and any(fresh for _, fresh in write.rows):
-            outcome = Committed(first, "the disk is full")
             self._refused([row for row, fresh in write.rows if fresh])
-            self._keep([(row, fresh) for row, fresh in write.rows if not fresh])
+            at = self._keep([(row, fresh) for row, fresh in write.rows if not fresh])
+            outcome = Committed(first, "the disk is full", at)
         else:
-            self._keep(write.rows)
+            outcome = Committed(first, recorded_us=self._keep(write.rows))
         write.done(outcome)
 
-    def _keep(self, rows: list[tuple[Row, bool]]) -> None:
-        """Make rows durable. `recorded_at` never decreases, whatever the wall clock does."""
+    def _keep(self, rows: list[tuple[Row, bool]]) -> int:
+        """Make rows durable, and return their `recorded_at`. It never decreases, whatever the wall clock does."""
         at = max(self._clock.now().wall_us, self.rows[-1].recorded_at if self.rows else 0)
         first = len(self.rows)
         kept = [
-            msgspec.structs.replace(row, journal=self.id, offset=first + index, recorded_at=at)
+            msgspec.structs.replace(
+                row,
+                journal=self.id,
+                offset=first + index,
+                recorded_at=at,
+                ref_at=at if row.ref_offset == -1 else row.ref_at,
+            )
             for index, (row, _) in enumerate(rows)
         ]
         self.rows += kept
         self._kept(kept)
+        return at

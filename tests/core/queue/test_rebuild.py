@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, Note
 from penstock.core.rows import Row, row_of
+from penstock.core.scopes import PIPELINE
 from tests.core.driving import QueueDriver, record_of
 
 
@@ -279,6 +280,24 @@ def test_a_stream_that_slept_says_what_changed_since_its_last_gauge() -> None:
     assert "a" in driver.machine.dormant
     driver.put("a", "2")
     assert tick(driver, 60_000_000)[0]["delta"] == {"in": 1, "dup": 1}
+
+
+def test_a_gauge_says_what_of_it_the_pipeline_sent() -> None:
+    driver = QueueDriver(Policy(lease_us=1_000_000))
+    driver.offer("inbox", record_of("own-1", sender=PIPELINE))
+    driver.offer("inbox", record_of("own-2", sender=PIPELINE))
+    driver.put("inbox", "mine")
+    (gauge,) = tick(driver, 60_000_000)
+    assert (gauge["ready"], gauge["own"], gauge["oldest"]) == (3, {"ready": 2}, 0)
+    consumer = driver.subscribe("inbox", 3)
+    driver.ack(consumer, "mine")
+    driver.advance(1_500)
+    (gauge,) = tick(driver, 120_000_000)
+    assert (gauge["own"]["out"], gauge["own"]["timeout"], gauge["own"]["ready"]) == (2, 2, 2)
+    assert (gauge["delta"]["out"], gauge["delta"]["timeout"], gauge["ready"]) == (3, 2, 2)
+    driver.put("jobs", "a")
+    (plain,) = tick(driver, 180_000_000)
+    assert (plain["channel"], "own" in plain) == ("jobs", False)
 
 
 def test_a_refused_settle_does_not_make_a_gauge_count_backwards() -> None:

@@ -92,7 +92,9 @@ def test_what_is_appended_is_there_after_a_restart(data: Path) -> None:
         journal = archive.start(asyncio.get_running_loop())
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         journal.append(0, 0, [Record("c", "note", b"{}", channel=found.queue.channels["jobs"], seq=3)], done.set_result)
-        assert await done == Committed(3, None)
+        outcome = await done
+        assert isinstance(outcome, Committed)
+        assert (outcome.first_offset, outcome.refused) == (3, None)
         await archive.close()
 
     asyncio.run(run())

@@ -34,6 +34,7 @@ BAD_INPUT = "10: bad input gets a typed error and changes nothing"
 TRIGGERS = "an envelope and what it triggers are one commit, once and never in a circle"
 ANSWERS = "answers keep the order of their requests"
 VIEWS = "a view shows what is committed, and so do its followers' copies"
+TIMES = "a settle has the time of the enqueue row of its record"
 VISIBLE = "nothing is visible before its commit"
 
 

@@ -40,6 +40,8 @@ class History:
         """How often each live record was nacked."""
         self.abandoned: dict[Place, int] = {}
         """How many connections were lost with it, as far as that was not too much to write down."""
+        self.recorded: dict[tuple[str, int], int] = {}
+        """The times of the enqueue rows."""
         self.add(rows)
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -48,6 +50,7 @@ class History:
             if row.event == "enqueue":
                 assert row.id is not None
                 self.ids[place] = self.live[place] = row.id
+                self.recorded[place] = row.recorded_at
                 self.counts[row.channel] = self.counts.get(row.channel, 0) + 1
                 self.known[row.channel, row.id] = row.seq
                 meta = row.meta or ""

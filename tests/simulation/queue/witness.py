@@ -53,6 +53,9 @@ class Witness:
         """Rows became durable."""
         self.history.add(rows)
         for row in rows:
+            enqueued_us = self.history.recorded.get((row.channel, row.seq))  # None: the journal refused the record
+            if row.ref_offset is not None and enqueued_us not in (None, row.ref_at):
+                raise Broken(checks.TIMES, f"`{row.event}` of `{row.id}` has the time {row.ref_at}")
             if row.event == "ack" and (row.channel, row.seq) in self._holders:
                 no, _ = self._holders[row.channel, row.seq]
                 if self.conversations[no].who != row.peer:

@@ -80,6 +80,8 @@ class Channel(msgspec.Struct, gc=False, eq=False):
     """Its counters when its last gauge was written: the next one says what changed since."""
     holding: Holding | None = None
     """What its tenant holds, when it has one."""
+    own: Counters | None = None
+    """Counts since the last gauge of what the pipeline sent here; None if that is nothing."""
     wants_gauge: bool = False
     """Whether a gauge is due even if nothing changed: where it stands may not be what its last one said."""
 
@@ -96,6 +98,11 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         """Zero, always: invariant 2."""
         here = len(self.ready) + self.leased + self.delayed + self.held
         return self.counters.in_ - self.counters.settled - here
+
+    def count_own(self) -> Counters:
+        """The counts of what the pipeline sent here."""
+        self.own = self.own or Counters()
+        return self.own
 
     @property
     def depth(self) -> int:

@@ -21,10 +21,17 @@ SETTLE_RETRY_US = 1_000_000
 """A record whose settle the journal refused is held back this long, or a broken disk would make it spin."""
 
 
-def committed(state: QueueState, now: Now, first_offset: int, refused: str | None = None) -> None:
-    """The oldest batch is durable; with `refused`, all but its fresh facts. Offsets are dense: facts, then observations."""
+def committed(
+    state: QueueState, now: Now, first_offset: int, refused: str | None = None, recorded_us: int | None = None
+) -> None:
+    """The oldest batch is durable; with `refused`, all but its fresh facts. Offsets are dense: facts, then observations.
+
+    `recorded_us` is the time of its rows; None if the journal keeps no rows.
+    """
     batch = state.commit_log.decide()
     offset = first_offset
+    now_us, wall_us = now
+    recorded_us = wall_us if recorded_us is None else recorded_us
     touched: dict[Channel, int] = {}
     kept: list[Record] = []
     for fact in batch.facts:
@@ -32,6 +39,7 @@ def committed(state: QueueState, now: Now, first_offset: int, refused: str | Non
             continue
         if isinstance(fact, Record):
             fact.offset = offset
+            fact.recorded_us = recorded_us
             kept.append(fact)
         offset += 1
     if refused is not None:
@@ -39,7 +47,6 @@ def committed(state: QueueState, now: Now, first_offset: int, refused: str | Non
     if state.revived:
         for record in kept:
             state.revived.pop(record, None)
-    now_us, wall_us = now
     pending = state.triggers.pending
     for record in kept:
         channel = record.channel

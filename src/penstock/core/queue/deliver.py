@@ -15,9 +15,10 @@ from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue import taps
 from penstock.core.queue.channel import NO_CONSUMERS, Channel
-from penstock.core.queue.counters import bucket_of
+from penstock.core.queue.counters import Counters, bucket_of
 from penstock.core.queue.state import QueueState
 from penstock.core.records import LEASED, Record
+from penstock.core.scopes import PIPELINE
 
 FRAME_BYTES = 128
 """What a delivery adds to its body on the wire, roughly."""
@@ -211,12 +212,21 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
     channel.leased += out
     if out:
         counters.out += out
+        if channel.own is not None:
+            _count_own(channel.own, handed)
         channel.rate_out.add(now_us, out)
     # One effect a consumer, after the loop: the session writes them as one message, and a pull ends only once.
     for consumer, records in handed.items():
         state.effects.append(Deliver(consumer, records))
         if consumer.pull:
             detach(state, now, consumer)
+
+
+def _count_own(own: Counters, handed: dict[Consumer, list[Record]]) -> None:
+    for records in handed.values():
+        attempts = [record.attempt for record in records if record.sender == PIPELINE]
+        own.out += len(attempts)
+        own.re += sum(attempt > 1 for attempt in attempts)
 
 
 def regrant(state: QueueState, consumer: Consumer, n: int) -> None:

@@ -17,6 +17,7 @@ from penstock.core.queue.state import QueueState
 from penstock.core.records import PENDING, Record, Settle
 from penstock.core.rules import firing
 from penstock.core.rules.rule_set import Cascade
+from penstock.core.scopes import PIPELINE
 
 RETRY_FULL_MS = 1_000
 """Retry hint for a producer when a stream is full."""
@@ -138,12 +139,12 @@ def leave(state: QueueState, now: Now, channel: Channel, is_new: bool) -> None:
 def admit(state: QueueState, now: Now, channel: Channel, fresh: list[Record], size: int) -> None:
     """Take checked and numbered records in as pending, into the open batch."""
     live = channel.live
-    now_us, wall_us = now
     for record in fresh:
         record.channel = channel
-        record.arrived_us = now_us
-        record.arrived_wall_us = wall_us
+        record.arrived_us = now.us
         live[record.id] = record
+    if fresh[0].sender == PIPELINE:  # only whole batches are the pipeline's
+        channel.count_own()
     channel.seq = fresh[-1].seq
     channel.bytes += size
     state.bytes += size

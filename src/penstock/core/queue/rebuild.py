@@ -7,7 +7,7 @@ settled before the first row. The machines of other protocols have the same four
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import islice
 
@@ -20,8 +20,9 @@ from penstock.core.queue.channel import Channel, Seen
 from penstock.core.queue.counters import Counters
 from penstock.core.queue.state import Dormant, QueueState
 from penstock.core.queue.views import LATEST, is_inbox
-from penstock.core.records import DELAYED, PENDING, READY, Applied, Note, Record, Ruled, shared
+from penstock.core.records import DELAYED, HELD, LEASED, PENDING, READY, Applied, Note, Record, Ruled, shared
 from penstock.core.rows import Row, row_of
+from penstock.core.scopes import PIPELINE
 
 _OUTCOMES = {
     "ack": ("ack", "acked"),
@@ -68,6 +69,8 @@ class _MinuteGauge(_Gauge):
     """Age of the oldest ready record in milliseconds."""
     delta: dict[str, int] = {}
     """How much each counter grew since the last gauge."""
+    own: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    """What of `delta` and of the depths is the pipeline's own, where there is any: its tables leave that out."""
 
 
 OLDEST_LOOK_MAX = 10_000
@@ -107,6 +110,7 @@ def close_minute(state: QueueState, now: Now, minute_us: int, channels: list[Cha
             continue
         gauge = _MinuteGauge(
             channel.counters,
+            own=_take_own(channel),
             last=channel.last_wall_us,
             floor=state.seq_floor,
             minute=minute_us,
@@ -141,10 +145,26 @@ def _oldest_ms(now: Now, channel: Channel) -> float:
         return 0
     arrived_us = now.us
     for record in islice(channel.live.values(), OLDEST_LOOK_MAX):
+        if record.sender == PIPELINE:
+            continue
         arrived_us = record.arrived_us
         if record.state == READY:
             break
+    else:
+        if len(channel.live) <= OLDEST_LOOK_MAX:
+            return 0  # only the pipeline's own records are ready
     return round(max(now.us - arrived_us, 0) / 1000, 3)
+
+
+def _take_own(channel: Channel) -> dict[str, int] | msgspec.UnsetType:
+    """The counts and depths of what the pipeline sent, which start again. O(live records), only where it sent something."""
+    if channel.own is None:
+        return msgspec.UNSET
+    states = Counter(record.state for record in channel.live.values() if record.sender == PIPELINE)
+    depths = {"ready": states[READY], "leased": states[LEASED], "delayed": states[DELAYED] + states[HELD]}
+    counts = msgspec.to_builtins(channel.own)
+    channel.own = Counters() if states else None
+    return {name: count for name, count in (counts | depths).items() if count}
 
 
 def note(state: QueueState, event: str, meta: str) -> None:
@@ -195,7 +215,7 @@ def _live_row(record: Record) -> Row:
     return replace(
         row_of(record),
         offset=record.offset,
-        recorded_at=record.arrived_wall_us,
+        recorded_at=record.recorded_us,
         attempt=record.attempt,
         size=None,
         first_at=record.first_wall_us or None,
@@ -328,8 +348,10 @@ def _live_again(state: QueueState, now: Now, channel: Channel, row: Row) -> Reco
     record.channel = channel
     record.seq = row.seq
     record.offset = row.offset
-    record.arrived_wall_us = row.recorded_at
+    record.recorded_us = row.recorded_at
     record.arrived_us = now.us - max(now.wall_us - row.recorded_at, 0)
+    if sender == PIPELINE:
+        channel.count_own()
     if channel.ready_order is not None:
         state.sort(channel, [record])
     channel.live[record.id] = record

@@ -20,7 +20,7 @@ from penstock.core.queue.policy import IMMEDIATE
 from penstock.core.queue.state import QueueState
 from penstock.core.records import LEASED, PENDING, READY, Record, Settle
 from penstock.core.rules import firing
-from penstock.core.scopes import Principal
+from penstock.core.scopes import PIPELINE, Principal
 
 
 class Done(msgspec.Struct, gc=False):
@@ -266,6 +266,8 @@ def expire(state: QueueState, now: Now, record: Record) -> None:
     record.lapsed = consumer
     channel = record.channel
     channel.counters.timeout += 1
+    if record.sender == PIPELINE:
+        channel.count_own().timeout += 1
     is_over = _has_failed(record)
     state.commit_log.observe_settle(_ended("timeout", record, consumer.link))
     if state.triggers.on_timeout:

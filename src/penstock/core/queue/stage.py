@@ -18,6 +18,7 @@ from penstock.core.queue.enqueue import RETRY_WRITE_MS, admit, drop, is_same, le
 from penstock.core.queue.state import QueueState
 from penstock.core.records import PENDING, Applied, Record
 from penstock.core.rules import firing
+from penstock.core.scopes import PIPELINE
 from penstock.core.tenants import split
 
 SMALLER = "make batches smaller: on a Spark query set a smaller `maxOffsetsPerTrigger`"
@@ -131,6 +132,8 @@ def take(
             if state.triggers.on_insert:
                 firing.inserted(state, now, load.channel, fresh)
         load.channel.counters.dup += load.duplicates
+        if load.duplicates and drafts[0].sender == PIPELINE:
+            load.channel.count_own().dup += load.duplicates
         enqueued += len(load.fresh)
         state.rest(load.channel, now)
     applied = Applied(app, batch, enqueued, state.commit_log.gate, last_batch(state, app))

@@ -262,7 +262,7 @@ class Runtime:
         fresh: Refusal | None = None
         whole: Refusal | None = None
         if isinstance(outcome, Committed):
-            machine.committed(now, outcome.first_offset, outcome.refused)
+            machine.committed(now, outcome.first_offset, outcome.refused, outcome.recorded_us)
             if outcome.refused is not None:
                 fresh = Refusal("JournalUnavailable", outcome.refused, retry_after_ms=1_000)
             if self.log_records:

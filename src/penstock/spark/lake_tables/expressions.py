@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.scopes import PIPELINE
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-OWN_SENDER = "pipeline/penstock"
+OWN_SENDER = PIPELINE
 """The sender of the pipeline's own envelopes. They are excluded from its input, otherwise alerts would trigger alerts."""
 DEAD_PREFIX = "dlq/"
 """Streams of dead letters."""

@@ -48,7 +48,7 @@ def from_us(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
 
 
-_GAUGE = "minute bigint, ready bigint, leased bigint, delayed bigint, oldest double, delta map<string, bigint>"
+_GAUGE = "minute bigint, ready bigint, leased bigint, delayed bigint, oldest double, delta map<string, bigint>, own map<string, bigint>"
 
 
 def queue_minutes(events: DataFrame, until: datetime, since: datetime | None = None) -> DataFrame:
@@ -69,8 +69,17 @@ def queue_minutes(events: DataFrame, until: datetime, since: datetime | None = N
 
 
 def _grown(counter: str) -> str:
-    """How much a counter grew, by the gauges of the minute."""
-    return f"coalesce(sum(gauge.delta['{counter}']), 0)"
+    """How much a counter grew, by the gauges of the minute; without what the pipeline sent itself."""
+    return f"coalesce(sum(gauge.delta['{counter}'] - coalesce(gauge.own['{counter}'], 0)), 0)"
+
+
+def _depth(state: str) -> str:
+    """How many records were in a state by the last gauge; without those of the pipeline itself."""
+    return f"last.{state} - coalesce(last.own['{state}'], 0)"
+
+
+_SEEN = ("enqueued", "delivered", "acked", "nacked", "timed_out", "dead", "dropped", "purged", "duplicates", "rejected")
+_DEPTHS = {state: _depth(state) for state in ("ready", "leased", "delayed")}
 
 
 _CLOSED = minute_of("timestamp_micros(gauge.minute)")
@@ -101,15 +110,16 @@ with gauged as (
     {_grown("reject")} as rejected,
     coalesce(sum(if(event = 'enqueue', cast(bytes as bigint), null)), 0) as bytes_in,
     max_by(gauge, if(event = 'gauge', offset, null)) as last,
+    coalesce(bool_or(gauge.own is not null), false) as has_own,
     percentile(if({SETTLED}, {WAIT_MS}, null), array(0.5D, 0.95D, 0.99D)) as waits,
     percentile(if({SETTLED}, {TOTAL_MS}, null), 0.95D) as total_p95_ms
   from placed where minute >= timestamp_micros(:since_us) group by journal, channel, minute
 )
 select journal, {date_of("minute")} as date, minute, channel, enqueued, delivered, redelivered, acked, nacked, timed_out, dead, dropped,
-  purged, duplicates, rejected, bytes_in, last.ready as ready, last.leased as leased, last.delayed as delayed, last.oldest as oldest_ms,
+  purged, duplicates, rejected, bytes_in, {", ".join(f"{depth} as {state}" for state, depth in _DEPTHS.items())}, last.oldest as oldest_ms,
   waits[0] as wait_p50_ms, waits[1] as wait_p95_ms, waits[2] as wait_p99_ms, total_p95_ms,
   {FINAL} as final
-from counted
+from counted where not has_own or {" + ".join([*_SEEN, *_DEPTHS.values()])} > 0
 """
 
 
