@@ -229,20 +229,37 @@ _decode_body = msgspec.json.Decoder(_Body).decode
 def reader_of(kind: Any) -> PayloadReader:
     """What reads the payload of an envelope as a `kind`. Raises TypeError for a type that has no JSON.
 
-    msgspec reads its structs, dataclasses and every other type that it knows. A class with `model_validate`, as pydantic's models
-    have it, validates the payload itself; pydantic is not imported and need not be installed. `encode` in `control/frames.py` is
-    the way back.
+    msgspec reads its structs, dataclasses and every other type that it knows. A class with `model_validate_json`, as pydantic's
+    models have it, validates the payload itself, also inside other types; pydantic is not imported and need not be installed.
+    `encode` in `control/frames.py` is the way back.
     """
-    validate = getattr(kind, "model_validate", None)
-    decoder = msgspec.json.Decoder() if validate is not None else msgspec.json.Decoder(kind)
+    validate = getattr(kind, "model_validate_json", None)
+    decode = validate or msgspec.json.Decoder(kind, dec_hook=_model).decode
 
     def read(envelope: Raw) -> Any:
         try:
-            value = decoder.decode(_decode_body(envelope).payload)
-            return value if validate is None else validate(value)
+            return decode(bytes(_decode_body(envelope).payload))
         except (msgspec.ValidationError, ValueError) as error:
             name = getattr(kind, "__name__", str(kind))
             hint = "`body` has the bytes as they are; `term` moves an envelope that no consumer can read to the dead letters"
-            raise PenstockError(Refusal("SchemaMismatch", f"the payload is no `{name}`: {error}", hint=hint)) from error
+            why = f"the payload is no `{name}`: {_one_line(error)}"
+            raise PenstockError(Refusal("SchemaMismatch", why, hint=hint)) from error
 
     return read
+
+
+def _model(kind: Any, value: Any) -> Any:
+    """A model within a type of msgspec."""
+    if not hasattr(kind, "model_validate"):
+        raise NotImplementedError(f"`{kind.__name__}` has no JSON")
+    try:
+        return kind.model_validate(value)
+    except ValueError as error:
+        raise ValueError(_one_line(error)) from error
+
+
+def _one_line(error: Exception) -> str:
+    """A pydantic error by the paths of its fields; its own text has several lines and an address."""
+    if not callable(errors := getattr(error, "errors", None)):
+        return str(error)
+    return "; ".join(f"{one['msg']} at `${''.join(f'.{key}' for key in one['loc'])}`" for one in errors())
