@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from struct import Struct as Layout
-from struct import error as layout_error
 
 import msgspec
 
@@ -83,22 +82,26 @@ def is_topic(topic: bytes) -> bool:
 
 def peek(frame: bytes) -> Register | Resume | Chunk | FrameFault:
     """Classify a frame. Never raises."""
-    try:
-        segments, words, root, topic, _, mac_at, mac, prev_at, prev = _head(frame)
-    except layout_error:
+    places = _places(frame)
+    if places is None or frame[TOPIC_END]:
         return _look(frame)
+    mac, prev = places
+    return Chunk(frame[HEAD:TOPIC_END], frame[mac : mac + 32], frame[prev : prev + 32] if prev else b"")
+
+
+def _places(frame: bytes) -> tuple[int, int] | None:
+    """Where the MACs of a chunk in the usual layout begin, 0 for no previous one; None for any other message. The head decides."""
+    size = len(frame)
+    if size < 120:
+        return None
+    segments, words, root, topic, _, mac_at, mac, prev_at, prev = _head(frame)
     # The lower half of a list pointer is four times its distance in words, plus one; a negative distance is a huge number here.
-    if root == _ROOT and topic == _TOPIC_FIRST and mac == _MAC and mac_at & 3 == 1 and not segments:
-        size = len(frame)
-        mac_at = 38 + 2 * mac_at
-        if 8 + 8 * words == size and size >= 120 and mac_at + 32 <= size and not frame[112]:
-            if prev == _MAC and prev_at & 3 == 1:
-                prev_at = 46 + 2 * prev_at
-                if prev_at + 32 <= size:
-                    return Chunk(frame[48:112], frame[mac_at : mac_at + 32], frame[prev_at : prev_at + 32])
-            elif not prev and not prev_at:
-                return Chunk(frame[48:112], frame[mac_at : mac_at + 32], b"")
-    return _look(frame)
+    if segments or root != _ROOT or topic != _TOPIC_FIRST or mac != _MAC or mac_at & 3 != 1 or 8 + 8 * words != size:
+        return None
+    mac_place, prev_place = 38 + 2 * mac_at, 46 + 2 * prev_at if prev or prev_at else 0
+    if prev_place and (prev != _MAC or prev_at & 3 != 1):
+        return None
+    return None if max(mac_place, prev_place) + 32 > size else (mac_place, prev_place)
 
 
 def peek_block(frame: bytes) -> bytes | FrameFault:
@@ -167,16 +170,10 @@ class Heads:
 
     def learn(self, frame: bytes) -> None:
         """Remember the head of a frame that `peek` found to be a chunk, if the head alone proves it."""
-        segments, words, root, topic, _, mac_at, mac, prev_at, prev = _head(frame)
-        if segments or root != _ROOT or topic != _TOPIC_FIRST or mac != _MAC or mac_at & 3 != 1:
-            return
-        if len(frame) != 8 + 8 * words or 38 + 2 * mac_at + 32 > len(frame):
-            return
-        if (prev or prev_at) and (prev != _MAC or prev_at & 3 != 1 or 46 + 2 * prev_at + 32 > len(frame)):
-            return
-        if len(self.sizes) >= HEADS_MAX:
-            self.sizes.clear()
-        self.sizes[frame[:HEAD]] = len(frame)
+        if _places(frame) is not None:
+            if len(self.sizes) >= HEADS_MAX:
+                self.sizes.clear()
+            self.sizes[frame[:HEAD]] = len(frame)
 
 
 def link_of(message: Published) -> tuple[bytes, bytes]:

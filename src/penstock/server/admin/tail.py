@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,22 +139,17 @@ class TailPage(msgspec.Struct):
         return json_reply(200, {"rows": self.rows, **reach, "missed": self.missed, "isScanned": self.is_at_end})
 
 
+@dataclass(eq=False)
 class Tail:
     """Answers of `/v1/tail`."""
 
-    def __init__(
-        self,
-        archive: JournalLifecycle | None,
-        is_draining: Callable[[], bool] = lambda: False,
-        renewed: Callable[[Principal], Principal | None] = lambda principal: principal,
-    ) -> None:
-        self._archive = archive
-        self._is_draining = is_draining
-        self._renewed = renewed
-        """The rights that a principal has now; None when its token is gone."""
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tail")
-        self._readers = ThreadReader()
-        self.waiting = 0
+    _archive: JournalLifecycle | None
+    _is_draining: Callable[[], bool] = lambda: False
+    _renewed: Callable[[Principal], Principal | None] = lambda principal: principal
+    """The rights that a principal has now; None when its token is gone."""
+    waiting: int = 0
+    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "tail"))
+    _readers: ThreadReader = field(default_factory=ThreadReader)
 
     async def tail(self, principal: Principal, query: TailQuery) -> Reply | Refusal:
         """The rows of the query, or the next ones."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from penstock.core.errors import Refusal
 from penstock.core.queue.views import View
 from penstock.core.scopes import Principal
@@ -39,30 +41,38 @@ def last_event(header: str | None) -> int | None:
     return int(header) if header is not None and header.isascii() and header.isdigit() and len(header) < 19 else None
 
 
-class LiveUpgrade(Upgrade):
+@dataclass
+class _Follower:
+    """Who follows which view."""
+
+    _runtime: Runtime
+    _principal: Principal
+    _query: LiveQuery
+    _checked: tuple[View, Sight] | Refusal
+    _peer: str
+
+    def follow(self, wire: ByteStreamTransport, style: Style) -> Connection | Refusal:
+        if isinstance(self._checked, Refusal):
+            return self._checked
+        session = LiveSession(self._runtime, self._query, style)
+        connection = self._runtime.peers.open(session, wire, self._principal, self._peer)
+        if isinstance(connection, Connection):
+            session.open(self._runtime.scheduler.now(), *self._checked)
+        return connection
+
+
+class LiveUpgrade(_Follower, Upgrade):
     """Opens a follower, or a socket that only says why it is refused."""
 
-    def __init__(
-        self, runtime: Runtime, principal: Principal, query: LiveQuery, checked: tuple[View, Sight] | Refusal, peer: str
-    ) -> None:
-        self.message_max = runtime.machine.limits.frame_max
-        self._runtime = runtime
-        self._query = query
-        self._checked = checked
-        self._client = principal, peer
+    def __post_init__(self) -> None:
+        self.message_max = self._runtime.machine.limits.frame_max
 
     def open(self, wire: ServerWebSocketTransport) -> Connection | None:
-        checked = self._checked
-        if isinstance(checked, Refusal):
-            refuse(wire, checked)
-            return None
-        session = LiveSession(self._runtime, self._query, COMPAT_FRAMES if self._query.compat else FRAMES)
-        connection = self._runtime.peers.open(session, wire, *self._client)
+        connection = self.follow(wire, COMPAT_FRAMES if self._query.compat else FRAMES)
         if isinstance(connection, Refusal):
             refuse(wire, connection)
             return None
         wire.is_framed = True
-        session.open(self._runtime.scheduler.now(), *checked)
         return connection
 
 
@@ -72,27 +82,17 @@ def refuse(wire: ServerWebSocketTransport, refusal: Refusal) -> None:
     wire.close(refusal.kind.close or 1008, refusal.code)
 
 
-class EventStream(StreamingReply):
+class EventStream(_Follower, StreamingReply):
     """Opens a follower over server-sent events."""
 
     head = _HEAD
 
-    def __init__(
-        self, runtime: Runtime, principal: Principal, query: LiveQuery, checked: tuple[View, Sight], peer: str
-    ) -> None:
-        self._runtime = runtime
-        self._query = query
-        self._checked = checked
-        self._client = principal, peer
-
     def open(self, wire: ByteStreamTransport) -> Connection | None:
-        session = LiveSession(self._runtime, self._query, COMPAT_EVENTS if self._query.compat else EVENTS)
-        connection = self._runtime.peers.open(session, wire, *self._client)
+        connection = self.follow(wire, COMPAT_EVENTS if self._query.compat else EVENTS)
         if isinstance(connection, Refusal):
             wire.send(EVENTS.pack([(0, error_message(connection))]))
             wire.close(connection.kind.close or 1008, connection.code)
             return None
-        session.open(self._runtime.scheduler.now(), *self._checked)
         return connection
 
 

@@ -264,13 +264,11 @@ def log_facts(log: Callable[..., None], facts: list[Any]) -> None:
     for fact in facts:
         if isinstance(fact, Applied):
             log("staged", app=fact.app, batch=fact.batch, envelopes=fact.envelopes)
-            continue
-        if isinstance(fact, Entry):
+        elif isinstance(fact, Entry):
             log(f"{fact.door}.{fact.event}", channel=fact.channel, id=fact.id, sender=fact.sender)
-            continue
-        if isinstance(fact, Ruled):
+        elif isinstance(fact, Ruled):
             log("trigger.changed", rule=fact.id, gone=fact.text is None)
-            continue
-        event = getattr(fact, "event", "enqueue")
-        record = getattr(fact, "record", fact)
-        log(event, stream=record.channel.name, id=record.id, seq=record.seq, attempt=record.attempt)
+        else:
+            event = getattr(fact, "event", "enqueue")
+            record = getattr(fact, "record", fact)
+            log(event, stream=record.channel.name, id=record.id, seq=record.seq, attempt=record.attempt)

@@ -14,7 +14,7 @@ from penstock.core.limits import Limits
 from penstock.core.scopes import ANONYMOUS, Principal, require
 from penstock.dialects.courier.sessions import view_feed
 from penstock.dialects.courier.sessions.live import LiveSession
-from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, SOCKET, LiveQuery, Style
+from penstock.dialects.courier.sessions.view_feed import COMPAT_EVENTS, EVENTS, LiveQuery, Style, bare
 from penstock.server.embedded import QueueCore
 from penstock.server.engine.connections import Connection
 from tests.dialects.courier.talking import Broker, Frame, ListWire, codes, envelope, filled, line
@@ -22,6 +22,8 @@ from tests.dialects.courier.talking import Broker, Frame, ListWire, codes, envel
 SAM, JEN = "agents/sam/inbox", "agents/jen/inbox"
 READER = Principal("reader", scopes=require(["views:*:read", "streams:agents/sam/*:read"]))
 SEED_READER = Principal("seed", scopes=require(["views:*:read", "streams:agents/jen/*:subscribe"]))
+
+SOCKET = Style("socket", b"{", b"}", bare)
 
 
 class Follower:

@@ -70,8 +70,6 @@ def plain_events(messages: list[Message]) -> list[bytes]:
     return [b"".join([b"data: %b\n\n" % message for _, message in messages])]
 
 
-SOCKET = Style("socket", b"{", b"}", bare)
-"""WebSocket messages, which the transport frames."""
 EVENTS = Style("events", b"{", b"}", events, b": heartbeat\n\n")
 COMPAT_EVENTS = Style("compat", b"", b"", plain_events, b": heartbeat\n\n", compat=True)
 
