@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.spark.lake import merge
+from penstock.spark.lake import rewrite
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake.delta_format import PenstockDelta
 from penstock.spark.lake.schemas import TableDefinition
@@ -158,11 +158,11 @@ def test_a_stream_writes_each_batch_once(tmp_path):
 
 def test_a_long_stream_looks_after_its_table(tmp_path):
     path = tmp_path / "mine"
-    for batch in range(merge.EVERY_COMMITS + 2):
+    for batch in range(rewrite.EVERY_COMMITS + 2):
         write(path, counts({("a", batch): batch}), batch=batch, appId="q")
-    assert len(parquet(path)) > merge.EVERY_COMMITS  # replaced files stay for an hour
+    assert len(parquet(path)) > rewrite.EVERY_COMMITS  # replaced files stay for an hour
     assert len(LakeTable(tmp_path, TableDefinition("mine", COUNTS.schema, (), "append")).files()) < 10
-    assert len(counted(read(path))) == merge.EVERY_COMMITS + 2
+    assert len(counted(read(path))) == rewrite.EVERY_COMMITS + 2
 
 
 @pytest.mark.promise(

@@ -109,14 +109,14 @@ def compact(
       penstock lake compact
       penstock lake compact --table envelopes
     """
-    from penstock.spark.lake import merge
+    from penstock.spark.lake import rewrite
 
     with speaking():
         done = []
         for one in _tables(place.data, table):
             with one.writing():
                 went, came = one.compact_files(files_min=2)
-                entries = merge.shorten(one)
+                entries = rewrite.shorten(one)
             done.append({"table": one.name, "merged": went, "into": came, "log_entries_removed": entries})
     _report(place, done, "merged")
 
@@ -136,13 +136,13 @@ def vacuum(
       penstock lake vacuum
       penstock lake vacuum --table alerts --json
     """
-    from penstock.spark.lake import merge
+    from penstock.spark.lake import rewrite
 
     with speaking():
         done = []
         for one in _tables(place.data, table):
             with one.writing():
-                entries = merge.shorten(one)
+                entries = rewrite.shorten(one)
                 count, size = one.log.sweep(time.time())
             done.append({"table": one.name, "removed": count, "bytes": size, "log_entries_removed": entries})
     _report(place, done, "removed")

@@ -41,7 +41,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.journal.delta_log import SWEEP_AGE_S
-from penstock.spark.lake import data_files, merge
+from penstock.spark.lake import data_files, rewrite
 from penstock.spark.lake.catalog import stored_table
 from penstock.spark.lake.data_files import Layout, LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.schemas import TableDefinition
@@ -163,7 +163,7 @@ class DeltaTarget:
             is_new = self.table.overwrite(files, progress)
         else:
             is_new = self.table.append(files, progress)
-        if is_new and (self.table.version() or 0) % merge.EVERY_COMMITS == 0:
+        if is_new and (self.table.version() or 0) % rewrite.EVERY_COMMITS == 0:
             self.table.compact(is_forced=True)
         return is_new
 

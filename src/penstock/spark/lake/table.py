@@ -25,10 +25,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, TABLE_NAME
 from penstock.journal.disk import sync_path
-from penstock.spark.lake import data_files, merge
+from penstock.spark.lake import data_files, rewrite
 from penstock.spark.lake.data_files import LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.locks import TableLock
-from penstock.spark.lake.merge import TIER_FILES
+from penstock.spark.lake.rewrite import TIER_FILES
 from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.lake.table_reader import (
     STATISTICS_SETTING,
@@ -112,9 +112,9 @@ class LakeTable(TableReader):
             if progress and not fresh:
                 return False
             schema = arrow_schema(table)
-            rows = merge.one_per_key(self._fit(rows, schema), definition.key, definition.newest, definition.name)
+            rows = rewrite.one_per_key(self._fit(rows, schema), definition.key, definition.newest, definition.name)
             files = live_files(table)
-            change = merge.plan(self.path, files, rows, schema, definition.key, definition.newest)
+            change = rewrite.plan(self.path, files, rows, schema, definition.key, definition.newest)
             added = self._staged(table, change.together)
             for left in change.apart:
                 added += self._staged(table, [left])
@@ -177,8 +177,8 @@ class LakeTable(TableReader):
         now = self.clock()
         is_due = (
             self._compacted_at is None
-            or now - self._compacted_at >= merge.EVERY_S
-            or self._commits >= merge.EVERY_COMMITS
+            or now - self._compacted_at >= rewrite.EVERY_S
+            or self._commits >= rewrite.EVERY_COMMITS
         )
         if not is_forced and not is_due:
             return 0
@@ -187,7 +187,7 @@ class LakeTable(TableReader):
                 return 0
             self._compacted_at, self._commits = now, 0
             merged, _ = self.compact_files()
-            merge.shorten(self)
+            rewrite.shorten(self)
             self.log.sweep(now)
             return merged
 
@@ -197,7 +197,7 @@ class LakeTable(TableReader):
             table = self._ready()
             went, came = 0, 0
             schema = arrow_schema(table)
-            for group in merge.groups(live_files(table), files_min):
+            for group in rewrite.groups(live_files(table), files_min):
                 parts = (data_files.read(self.path, file, schema) for file in group)
                 merged = data_files.write(self.path, layout(schema, self.definition, table), parts)
                 self._commit(table, "compact", {}, merged, group)

@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.journal.delta_log import CHECKPOINT_EVERY, KEPT_VERSIONS, SWEEP_AGE_S, DeltaLog
-from penstock.spark.lake import merge
-from penstock.spark.lake.merge import SMALL_ROWS
+from penstock.spark.lake import rewrite
+from penstock.spark.lake.rewrite import SMALL_ROWS
 from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake.table_reader import LakeError
@@ -170,16 +170,16 @@ def test_a_merged_table_stays_small_and_whole(tmp_path):
 
 def test_files_are_merged_by_tier_and_progress_stays(tmp_path):
     table = LakeTable(tmp_path, NOTES)
-    for number in range(merge.TIER_FILES):
+    for number in range(rewrite.TIER_FILES):
         table.append(notes(number, number + 1), {APP: Progress(number, number + 1)})
     before = table.rows().sort_by("offset")
-    assert table.compact_files() == (merge.TIER_FILES, 1)
+    assert table.compact_files() == (rewrite.TIER_FILES, 1)
     assert table.compact_files() == (0, 0)
     assert table.rows().sort_by("offset").equals(before)
-    assert table.progress(APP) == merge.TIER_FILES
+    assert table.progress(APP) == rewrite.TIER_FILES
     assert table.append(notes(0, 1), {APP: Progress(0, 1)}) is False
     [file] = table.files()
-    assert (file.least["offset"], file.greatest["offset"]) == (0, merge.TIER_FILES - 1)
+    assert (file.least["offset"], file.greatest["offset"]) == (0, rewrite.TIER_FILES - 1)
 
 
 def test_only_old_unreferenced_files_are_removed(tmp_path):
@@ -204,7 +204,7 @@ def test_a_replaced_file_is_young_again(tmp_path):
     table.merge(counts({("a", 0): 2}), {APP: Progress(1, 2)})
     for number in range(2, KEPT_VERSIONS + 120):  # until no kept version speaks of it
         table.append(COUNTS.schema.empty_table(), {APP: Progress(number, number + 1)})
-    merge.shorten(table)
+    rewrite.shorten(table)
     assert table.log.kept().start > 2
     assert table.log.sweep(clock.now + 60)[0] == 0
     assert (table.path / old.path).exists()
@@ -242,14 +242,14 @@ def test_upkeep_comes_by_itself_and_not_too_often(tmp_path):
     clock = Clock()
     table = LakeTable(tmp_path, NOTES, clock)
     assert table.compact() == 0
-    for number in range(merge.EVERY_COMMITS + 1):
+    for number in range(rewrite.EVERY_COMMITS + 1):
         table.append(notes(number, number + 1), {APP: Progress(number, number + 1)})
     assert table.compact() > 0
     end = table.progress(APP) or 0
-    for number in range(end, end + merge.TIER_FILES):
+    for number in range(end, end + rewrite.TIER_FILES):
         table.append(notes(number, number + 1), {APP: Progress(number, number + 1)})
     assert table.compact() == 0
-    clock.now += merge.EVERY_S
+    clock.now += rewrite.EVERY_S
     assert table.compact() > 0
 
 
