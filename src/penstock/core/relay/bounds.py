@@ -47,6 +47,8 @@ class RelayLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Unregistered topics that have subscribers. When full: evict entries older than `early_ms`, otherwise reject new ones."""
     early_ms: Positive = 30_000
     """How long those subscribers are remembered at least; while there is room, for as long as they are connected."""
+    connections_max: Positive = 10_000
+    """Connections of publishers and subscribers at once, fewer where the limit of open files is lower; above it the newest is closed."""
     peer_subscriptions_max: Positive = 1_000
     """Subscriptions of one TCP connection, granted or not; above it the relay disconnects the peer. ZeroMQ stores about 4 KiB for each."""
     subscriptions_max: Positive = 10_000

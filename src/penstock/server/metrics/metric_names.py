@@ -182,7 +182,7 @@ METRICS = (
     MetricName("penstock_relay_held_bytes", "gauge", "Cost of the messages held", (), "relay"),
     MetricName("penstock_relay_observations_dropped", "counter", "Observations dropped", (), "relay"),
     MetricName("penstock_relay_facts_dropped", "counter", "Registrations and expirations dropped", (), "relay"),
-    MetricName("penstock_relay_peers_cut", "counter", "Subscribers disconnected by the relay, by reason", ("reason",), "relay"),
+    MetricName("penstock_relay_peers_cut", "counter", "Publishers and subscribers disconnected by the relay, by reason", ("reason",), "relay"),
     MetricName("penstock_relay_reopened", "counter", "Times the relay disconnected all peers to free memory", (), "relay"),
     MetricName("penstock_relay_refusals", "counter", "Refusals by reason", ("reason",), "relay"),
     MetricName("penstock_relay_topic_messages", "counter", "Messages of a topic", ("topic",), "topics"),

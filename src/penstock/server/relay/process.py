@@ -23,6 +23,7 @@ from penstock.core.relay.bounds import MIB
 from penstock.core.relay.topic import Remembered
 from penstock.dialects.streamservice.nonces import UsedNonce
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
+from penstock.server.engine.admission import raise_descriptor_limit
 from penstock.server.relay.memory_guard import MemoryGuard
 from penstock.server.relay.reports import FACTS, BindFailed, RelayReport, encode
 from penstock.server.relay.service import StreamService
@@ -159,6 +160,7 @@ def _is_taken(error: BaseException | None) -> bool:
 
 def main() -> int:
     gc.set_threshold(GC_THRESHOLD)
+    raise_descriptor_limit()
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=RelayTask)
     gc.collect()
     gc.freeze()

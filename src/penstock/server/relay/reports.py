@@ -106,7 +106,7 @@ class RelayTotals(msgspec.Struct, tag="figures", array_like=True, frozen=True):
     refused: dict[str, int] = {}
     """Refused messages, registrations and subscriptions, by reason."""
     peers_cut: dict[str, int] = {}
-    """Subscribers disconnected, by reason."""
+    """Publishers and subscribers disconnected, by reason."""
     reopened: int = 0
     """Times all peers were disconnected to free memory."""
 

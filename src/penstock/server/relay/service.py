@@ -34,6 +34,7 @@ from penstock.dialects.streamservice.wire import (
     peek,
 )
 from penstock.server.engine.process_memory import return_free_memory
+from penstock.server.relay.connection_guard import ConnectionGuard
 from penstock.server.relay.memory_guard import FREE_MAX, MemoryGuard
 from penstock.server.relay.reports import RelayReady, RelayStopped, TopicRegistered
 from penstock.server.relay.stats import Report, TopicStats
@@ -84,6 +85,7 @@ class StreamService:
         self._publish = self._publish_closely if self._is_close else self.relay.publish
         self._poller = zmq.Poller()
         self._watched: dict[int, Callable[[], None]] = {}
+        self._connections = ConnectionGuard(settings.limits.connections_max, self._poller)
         self._subscribers: SubscriberSocket
         self._xpub: zmq.Socket[Any]
         """The socket of the subscribers; the hot path saves a lookup."""
@@ -134,7 +136,9 @@ class StreamService:
             if gate is not None:
                 self._poller.register(gate.socket, zmq.POLLIN)
             self._pull = self._open_pull(self.settings.pull)
-            subscribers = self._subscribers = SubscriberSocket(self.context, self.settings, self.relay, self.stats)
+            subscribers = self._subscribers = SubscriberSocket(
+                self.context, self.settings, self.relay, self.stats, self._connections.watch
+            )
             self._xpub = subscribers.socket
             self._poller.register(self._xpub, zmq.POLLIN)
             self.endpoints["pub"] = subscribers.endpoint
@@ -146,8 +150,10 @@ class StreamService:
             return self._end()
         finally:
             if "pub" in self.endpoints:
+                self._connections.unwatch(self._xpub)
                 self._xpub.close(LINGER_MS)
             if "pull" in self.endpoints:
+                self._connections.unwatch(self._pull)
                 self._pull.close(LINGER_MS)
             control.close(LINGER_MS)
             if gate is not None:
@@ -157,9 +163,11 @@ class StreamService:
         pull: zmq.Socket[Any] = self.context.socket(zmq.PULL)
         pull.rcvhwm = self.settings.limits.receive_hwm
         pull.set(zmq.MAXMSGSIZE, self.settings.limits.message_max + SPARE)
+        self._connections.watch(pull)
         try:
             self.endpoints["pull"] = bind(pull, endpoint, self.settings.curve)
         except BaseException:
+            self._connections.unwatch(pull)
             pull.close(0)
             raise
         self._poller.register(pull, zmq.POLLIN)
@@ -174,6 +182,7 @@ class StreamService:
             wake_us = min(compact_us, report_us, relay.next_replay_us() or compact_us)
             ready = dict(self._poller.poll(max(wake_us - now.us, 0) // 1000 + 1))
             now = _now()
+            self._connections.check(ready)
             if control in ready and control.recv() == TERMINATE:
                 return
             if gate is not None and gate.socket in ready:
@@ -199,7 +208,8 @@ class StreamService:
                     self.stats.count_all()
                 self._answers = 0
                 self._check_memory(now)
-                self.stats.peers_cut, self.stats.reopened = subscribers.peers.cut, self.guard.reopened
+                self.stats.reopened = self.guard.reopened
+                self.stats.peers_cut = {**subscribers.peers.cut, "connections": self._connections.cut}
                 self.stats.flush()
 
     def _take_bursts(self, now: Now) -> None:
@@ -224,6 +234,7 @@ class StreamService:
     def _reopen_pull(self) -> None:
         """Disconnect all publishers, and drop what waits of theirs."""
         self._poller.unregister(self._pull)
+        self._connections.unwatch(self._pull)
         self._pull.close(0)
         for left in reversed(range(REOPEN_STEPS)):
             try:

@@ -13,6 +13,7 @@ that has received only some parts of a message (4.3.5, session_base.cpp).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -64,11 +65,19 @@ class RelaySettings(msgspec.Struct, frozen=True):
 class SubscriberSocket:
     """The XPUB socket and what arrives on it."""
 
-    def __init__(self, context: zmq.Context[Any], settings: RelaySettings, relay: Relay, stats: TopicStats) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        settings: RelaySettings,
+        relay: Relay,
+        stats: TopicStats,
+        watch: Callable[[zmq.Socket[Any]], None] = lambda socket: None,
+    ) -> None:
         self._relay = relay
         self._stats = stats
         self.peers = SubscriberPeers(settings.limits.peer_subscriptions_max, settings.limits.subscriptions_max)
         self.socket: zmq.Socket[Any] = context.socket(zmq.XPUB)
+        watch(self.socket)
         self.endpoint = self._bind(settings)
         self.refusals: dict[bytes, bytes] = {}
         """The latest answers to refused registrations, for publishers that subscribe after the answer."""
