@@ -1,8 +1,8 @@
 """Bounds the connections of the relay's sockets, so that the process never runs out of descriptors.
 
 libzmq accepts every connection, and ends the process when a Unix socket accepts one and no descriptor is left. It reports
-each connection on a monitor socket. Above the bound the guard shuts the newest one down, and libzmq closes it. A connection that
-never finishes its handshake is closed by libzmq after 30 s; others stay for as long as their peer.
+each connection on a monitor socket, and accepts no more while `UNREAD` reports of a socket wait: so many descriptors stay free. Above the
+bound the guard shuts the newest connection down, and libzmq closes it. libzmq also closes one whose handshake takes more than 30 s.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Container
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +19,8 @@ import zmq
 from penstock.server.engine.admission import connections_of, descriptor_limit
 
 EVENTS = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED | zmq.Event.CLOSED
+UNREAD = 1_001
+"""Reports of one socket that wait: libzmq's own bound at its end, and one at ours."""
 _EVENT = struct.Struct("=Hi")
 """The first frame of an event: its number, and the descriptor of the connection."""
 
@@ -37,7 +40,11 @@ class ConnectionGuard:
 
     def watch(self, watched: zmq.Socket[Any]) -> None:
         """Watch a socket, before it is bound."""
-        monitor = self._monitors[watched] = watched.get_monitor_socket(EVENTS)
+        address = f"inproc://connections-{id(self)}-{id(watched)}"
+        watched.monitor(address, EVENTS)
+        monitor = self._monitors[watched] = watched.context.socket(zmq.PAIR)
+        monitor.rcvhwm = 1
+        monitor.connect(address)
         self._poller.register(monitor, zmq.POLLIN)
 
     def unwatch(self, watched: zmq.Socket[Any]) -> None:
@@ -45,22 +52,32 @@ class ConnectionGuard:
         monitor = self._monitors.pop(watched, None)
         if monitor is not None:
             self._poller.unregister(monitor)
-            watched.disable_monitor()
+            self._drain(monitor)  # or libzmq may wait for us
+            watched.monitor(None, 0)
+            monitor.close(0)
 
-    def check(self, ready: dict[Any, int]) -> None:
-        """Take what the monitors report."""
-        for monitor in [each for each in self._monitors.values() if each in ready]:
-            with suppress(zmq.Again):
-                while True:
-                    event, descriptor = _EVENT.unpack(monitor.recv_multipart(zmq.NOBLOCK)[0])
-                    self._take(event, descriptor)
+    def check(self, ready: Container[Any]) -> None:
+        """Take what the monitors that are ready report."""
+        for monitor in self._monitors.values():
+            if monitor in ready:
+                self._drain(monitor)
+
+    def check_all(self) -> None:
+        self.check(self._monitors.values())
+
+    def _drain(self, monitor: zmq.Socket[Any]) -> None:
+        with suppress(zmq.Again):
+            while True:
+                event, descriptor = _EVENT.unpack(monitor.recv_multipart(zmq.NOBLOCK)[0])
+                self._take(event, descriptor)
 
     def _take(self, event: int, descriptor: int) -> None:
         self._open.pop(descriptor, None)
         if event != zmq.Event.ACCEPTED:
             return
         self._open[descriptor] = None
-        if len(self._open) > min(self._max, connections_of(descriptor_limit())):
+        limit = connections_of(descriptor_limit())
+        if len(self._open) > min(self._max, max(limit - 2 * UNREAD, limit // 8)):
             self.cut += 1
             with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
