@@ -17,22 +17,24 @@ import pytest
 from tests.server_process import ServerProcess
 from tests.server_template import Fork
 
-CALLS = ("write", "pwrite", "fsync", "fdatasync", "ftruncate", "open", "replace", "rename", "posix_fallocate")
+CALLS = ("write", "pwrite", "fsync", "fdatasync", "ftruncate", "open", "replace", "rename", "posix_fallocate", "close")
 PROGRAM = f"""
 import errno, os, sys
 def faulty(call):
     def run(first, *rest, **more):
         try:
             with open(os.environ["FAULT"]) as file:
-                name, part = file.read().split()
+                name, part, only = file.read().split()
         except (OSError, ValueError):
             return call(first, *rest, **more)
         path = os.readlink(f"/proc/self/fd/{{first}}") if isinstance(first, int) else os.fspath(first)
-        if part in os.path.basename(path) and not (call is opened and not rest[0] & os.O_CREAT):
+        if part in os.path.basename(path) and not (call is opened and not rest[0] & os.O_CREAT) and only in ("any", call.__name__):
+            if call is closed:
+                call(first)  # Linux closes it and reports the error of an earlier write
             raise OSError(getattr(errno, name), os.strerror(getattr(errno, name)), path)
         return call(first, *rest, **more)
     return run
-opened = os.open
+opened, closed = os.open, os.close
 for name in {CALLS}:
     setattr(os, name, faulty(getattr(os, name)))
 from penstock.cli import main
@@ -51,10 +53,10 @@ class FaultyServer(ServerProcess):
         return super()._start(["-c", PROGRAM, *words], env, False)
 
     @contextmanager
-    def failing(self, error: str, part: str) -> Iterator[None]:
-        """Calls on files whose names contain `part` fail with this error."""
+    def failing(self, error: str, part: str, only: str = "any") -> Iterator[None]:
+        """Calls, or only those of one name, on files whose names contain `part` fail with this error."""
         draft = self._fault.with_suffix(".new")
-        draft.write_text(f"{error} {part}")
+        draft.write_text(f"{error} {part} {only}")
         draft.replace(self._fault)
         yield
         self._fault.unlink()

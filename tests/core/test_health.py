@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.health import (
+    DISK_FULL,
     DISK_LOW_BYTES,
+    JOURNAL_ENDED,
     PARTS,
     Health,
     PartHealth,
@@ -98,6 +100,15 @@ def test_each_bad_finding_says_what_to_do() -> None:
     assert relay_finding(True, 1, 2, (1, "exit 3")).failure == (1, "exit 3")
     assert journal_finding(None, "rows may be lost", MIB) == PartHealth("ok", "rows may be lost")
     assert "20.0 MiB of free space" in journal_finding("the disk is full", None, 20 * MIB).action
+
+
+def test_a_journal_says_what_it_refuses() -> None:
+    full, broken, ended = (
+        journal_finding(why, None, MIB) for why in (DISK_FULL, "the disk reports an error", JOURNAL_ENDED)
+    )
+    assert full.reason == "the disk is full: new envelopes are refused, settles go on"
+    assert all("new envelopes and settles are refused" in one.reason for one in (broken, ended))
+    assert "restart the server" in ended.action and "free space" not in ended.action
 
 
 def test_sizes_have_the_digits_that_matter() -> None:

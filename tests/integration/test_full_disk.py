@@ -175,3 +175,22 @@ def test_a_disk_that_fails_one_file_at_a_time(tmp_path: Path, error: str, reason
         expect(Http(again.http), "a", "later")
     finally:
         again.kill()
+
+
+@pytest.mark.promise("Operations", "an error of a disk that comes with the close of a file loses nothing")
+def test_a_disk_that_reports_its_error_when_a_file_is_closed(tmp_path: Path) -> None:
+    with faulty(tmp_path) as server:
+        http = operator(server)
+        http.enqueue("jobs", "a")
+        with server.failing("EIO", ".seg", "close"):
+            http.post("/v1/journal/seal", {})  # ends the segment
+            until(lambda: http.post("/v1/enqueue", envelope("b")).status == 200, "the next segment")
+            assert http.get("/health/live").status == 200
+            assert server.stop() == 0
+        assert "Traceback" not in server.log().partition("server.drain")[2]
+    again = ServerProcess(tmp_path)
+    try:
+        assert operator(again).get("/health").json["journal"]["ok"] is True
+        expect(Http(again.http), "a", "b")
+    finally:
+        again.kill()

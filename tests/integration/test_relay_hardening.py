@@ -55,7 +55,7 @@ def test_streams_pass_while_the_disk_fails(tmp_path: Path, context: Sockets, err
 
 @pytest.mark.promise("Relay", "a key file that cannot be written ends the start with its cause")
 def test_a_key_that_cannot_be_written_ends_the_start(tmp_path: Path) -> None:
-    (tmp_path / "fault").write_text("ENOSPC publisher.key")
+    (tmp_path / "fault").write_text("ENOSPC publisher.key any")
     with pytest.raises(AssertionError) as failed:
         FaultyServer(tmp_path, "--relay").kill()
     text = str(failed.value)

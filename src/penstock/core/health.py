@@ -19,6 +19,8 @@ Status: TypeAlias = Literal["ok", "degraded", "draining", "refusing"]
 PARTS = ("doors", "journal", "disk", "relay", "pipeline", "lake")
 NEEDED = ("journal", "disk")
 """Parts without which no new envelope is accepted."""
+JOURNAL_ENDED = "the journal's thread has ended; restart the server"
+DISK_FULL = "the disk is full"
 DISK_LOW_BYTES = 256 * 1024**2
 """Less free space than this fills up within minutes under load."""
 
@@ -79,13 +81,23 @@ class Health:
         return "degraded" if any(part.is_bad for part in self.parts.values()) else "ok"
 
 
+def refused_by(trouble: str) -> str:
+    """What a journal with this trouble refuses. Only a full disk has space reserved for settles."""
+    what = (
+        "new envelopes are refused, settles go on" if trouble == DISK_FULL else "new envelopes and settles are refused"
+    )
+    return f"{trouble}: {what}"
+
+
 def journal_finding(trouble: str | None, notice: str | None, needed_bytes: int) -> PartHealth:
     """`notice` says what the recovery at the start lost; with `needed_bytes` of free space a full disk counts as recovered."""
     if trouble is None:
         return PartHealth("ok", notice or "accepts envelopes")
+    if trouble == JOURNAL_ENDED:
+        return PartHealth("failed", refused_by(trouble), "restart the server; the log has the cause")
     space = f"let the disk have {size_text(needed_bytes)} of free space, the reserve for settles included"
     action = f"{space}, or replace it; the server checks every second and needs no restart"
-    return PartHealth("failed", f"{trouble}: new envelopes are refused, settles go on", action)
+    return PartHealth("failed", refused_by(trouble), action)
 
 
 def disk_finding(free_bytes: int | None, reserved_bytes: int | None, full_bytes: int) -> PartHealth:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
+from penstock.core.health import JOURNAL_ENDED
 from penstock.core.records import Fact
 from penstock.journal.log import Log
 from penstock.journal.open_and_repair import Opened
@@ -26,7 +27,6 @@ INTERVAL_S = 1.0
 T = TypeVar("T")
 Done = Callable[[Outcome], None]
 Rotated = Callable[[str | Refused | None], None]
-_ENDED = "the journal's thread has ended; restart the server"
 
 
 class DiskJournal:
@@ -60,7 +60,7 @@ class DiskJournal:
     @property
     def trouble(self) -> str | None:
         """Why new records are refused, while they are."""
-        return self._log.trouble if self._thread.is_alive() or self._is_closing else _ENDED
+        return self._log.trouble if self._thread.is_alive() or self._is_closing else JOURNAL_ENDED
 
     @property
     def space(self) -> tuple[int | None, int]:
@@ -85,7 +85,7 @@ class DiskJournal:
 
     def _put(self, queue: deque[T], item: T, done: Callable[[Refused], None]) -> None:
         if not self._thread.is_alive():
-            self._soon(lambda: done(Refused(_ENDED)))
+            self._soon(lambda: done(Refused(JOURNAL_ENDED)))
             return
         with self._wake:
             queue.append(item)

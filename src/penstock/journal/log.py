@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.core.health import DISK_FULL
 from penstock.core.records import Fact, is_fresh
 from penstock.journal.columns import SCHEMA, encode_facts
 from penstock.journal.disk import Disk, File
@@ -30,7 +31,6 @@ MARGIN_BYTES = 4 * 1024 * 1024
 """A disk counts as recovered when it has this much free space besides the reserve."""
 FULL_BYTES = 1024 * 1024
 """A disk with less free space counts as full before a write fails."""
-_FULL = "the disk is full"
 
 
 def segment_name(first_offset: int) -> str:
@@ -152,7 +152,8 @@ class Log:
             file.sync()
             self._disk.sync_names()
         except OSError:
-            file.close()
+            with suppress(OSError):
+                file.close()
             self._disk.remove(name)
             raise
         self._file, self.segment, self.size = file, name, len(head)
@@ -215,7 +216,7 @@ class Log:
         if self.trouble is not None or (free := self.space[0]) is None:
             self._try_recovery()  # it also says why the free space cannot be read
         elif free < FULL_BYTES:
-            self.trouble = _FULL
+            self.trouble = DISK_FULL
 
     def fail(self, error: Exception) -> None:
         """Refuse new records because of this error, until a check or a commit finds the disk recovered."""
@@ -252,9 +253,12 @@ class Log:
     def close(self) -> str | None:
         """Close. Returns why rows may have been lost, if so."""
         failure = self.sync()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        try:
+            if file is not None:
+                file.close()
+        except OSError as error:
+            failure = failure or _reason(error)
         self._give_up_reserve()
         return failure
 
@@ -264,7 +268,7 @@ def _reason(error: Exception) -> str:
         return f"the journal failed: {error!r}"
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            return _FULL
+            return DISK_FULL
         case errno.EIO:
             return "the disk reports an error"
         case _:

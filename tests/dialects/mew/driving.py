@@ -349,7 +349,7 @@ class GatewayDriver:
         **query: str,
     ) -> tuple[int, Any]:
         """A request to `/participants`: the status of the answer, and its body."""
-        exchange = Exchange(method, path, body, query, headers or {}, key)
+        exchange = self.exchange = Exchange(method, path, body, query, headers or {}, key)
 
         async def asked() -> Any:
             answering = asyncio.ensure_future(self.door.handle(exchange))
@@ -375,6 +375,7 @@ class Exchange:
     on_read: Callable[[], object] = staticmethod(lambda: None)
     """What happens while the body is on its way."""
     known: Callable[[], None] = staticmethod(lambda: None)
+    holder: Any = None
 
     def __init__(
         self,

@@ -63,6 +63,15 @@ class TestParticipants:
         assert driver.post("p1", CHAT, headers=headers)[0] == 403
 
 
+@pytest.mark.promise("Hold under hostile conditions", "who shows a token pays for its own large answers, in spaces too")
+@pytest.mark.parametrize("path", ["/participants", "/participants/p1/messages"])
+def test_a_large_answer_belongs_to_the_token_that_asked(driver: GatewayDriver, path: str) -> None:
+    assert driver.ask("GET", path, key="p1-token")[0] == 200
+    assert driver.exchange.holder.party("10.0.0.1") == (False, "p1 of space demo")
+    assert driver.ask("GET", "/participants")[0] == 200
+    assert driver.exchange.holder.party("127.0.0.1") == (True, "127.0.0.1")
+
+
 class TestMessages:
     def test_a_message_is_accepted_and_everybody_hears_it(self, driver: GatewayDriver) -> None:
         (p2,) = driver.joined("p2")

@@ -17,6 +17,7 @@ from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
 from penstock.core.effects import Copy, Deliver, Expire, Hot, Send
 from penstock.core.errors import Refusal
+from penstock.core.health import refused_by
 from penstock.core.links import Consumer, IsTaken, Session
 from penstock.core.queue.hot import HINT, describe
 from penstock.core.queue.machine import QueueMachine
@@ -307,7 +308,7 @@ class Runtime:
             return
         self.trouble = trouble
         if trouble is not None:
-            self._log("journal.refused", reason=trouble, note="new envelopes are refused, settles go on")
+            self._log("journal.refused", reason=trouble, note=refused_by(trouble))
         else:
             self._log("journal.mended")
 

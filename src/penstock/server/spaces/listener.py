@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.core.clock import rfc3339
 from penstock.core.errors import Refusal
-from penstock.core.scopes import UNAUTHENTICATED
+from penstock.core.scopes import ANONYMOUS, UNAUTHENTICATED, Principal
 from penstock.dialects.mew import join
 from penstock.dialects.mew.envelopes import read_envelope
 from penstock.dialects.mew.gateway_messages import MewRefusal
@@ -120,6 +120,8 @@ class SpaceEndpoint:
         if isinstance(asked, Reply):
             return asked
         exchange.known()
+        # Who pays for a large answer that is not read: the participant, as on its sockets.
+        exchange.holder = Principal(f"{asked.party} of space {space.id}") if asked.party else ANONYMOUS
         if exchange.size is not None and exchange.size > self.body_max:
             return self._too_large()
         body = await exchange.read()
@@ -135,8 +137,8 @@ class SpaceEndpoint:
         if not parts or parts == [""]:
             if exchange.method not in ("GET", "HEAD"):
                 return _not_allowed("GET")
-            problem = self._check_reader(exchange, query, space)
-            return problem if problem is not None else Asked(space)
+            reader = self._check_reader(exchange, query, space)
+            return Asked(space, party=reader) if isinstance(reader, str) else reader
         if len(parts) != 2 or parts[1] != "messages":
             message = f"there is nothing at `{exchange.path[:200]}`"
             return json_reply(404, {"error": "not_found", "message": message})
@@ -161,18 +163,18 @@ class SpaceEndpoint:
         body = {"error": "Missing or invalid authorization header"}
         return json_reply(401, body, {"WWW-Authenticate": "Bearer"})
 
-    def _check_reader(self, exchange: Exchange, query: dict[str, str], space: SpaceMachine) -> Reply | None:
-        """Why a request may not list the participants: it needs a token of the space, unless it comes from this machine."""
+    def _check_reader(self, exchange: Exchange, query: dict[str, str], space: SpaceMachine) -> Reply | str:
+        """Who lists the participants: the party of a token of the space, or none on this machine; or why that is refused."""
         token = _token(exchange, query)
         if token is None and self._is_loopback_bind:
             refusal = self._guard.check_peer(exchange.peer, self._is_loopback_bind)
             # With another `Host` it may come from a web page, through DNS rebinding.
             if refusal is None and self._guard.is_local_name(exchange.headers.get("Host")):
-                return None
+                return ""
         if token:
             known = join.identify(space, None, _digest(token), is_operator=self._spaces.is_operator(token))
             if not isinstance(known, MewRefusal):
-                return None
+                return known[1]
         return self._unauthorized(token, exchange)
 
     async def _take(self, asked: Asked, body: bytes) -> Reply:
