@@ -67,7 +67,7 @@ class Log:
 
     @property
     def space(self) -> tuple[int | None, int]:
-        """Bytes that are free for new records, None when the disk does not say, and bytes that are allocated for settles, 0 while in use."""
+        """Bytes that are free for new records, None when the disk does not say, and bytes allocated for settles, 0 while in use."""
         reserved = RESERVE_BYTES if self._has_reserve else 0
         try:
             return max(self._disk.free() + reserved - RESERVE_BYTES, 0), reserved

@@ -25,7 +25,7 @@ SETTINGS = {"datafusion.catalog.information_schema": "true"}
 _SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 _EXPLAIN = re.compile(r"\s*explain\b(?:\s+analyze\b)?(?:\s+verbose\b)?(?:\s+format\s+\w+\b)?", re.IGNORECASE)
 _PLAN = "explain format indent\n"
-"""Plans what stands below it and runs none of it. Behind a format the word `analyze`, which would run it, is not one of EXPLAIN's any more."""
+"""Plans what follows and runs none of it. After a format, `analyze`, which would run it, is no longer a word of EXPLAIN."""
 _WRITING = ("CopyTo", "Dml")
 """How plans begin that write and could run; whatever else changes something has no plan that could."""
 _WRAPPED = re.compile(r'SQL error: \w+\("(.*)"\)')

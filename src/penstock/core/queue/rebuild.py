@@ -85,8 +85,7 @@ def _meta(row: Row) -> _Meta:
 
 
 def _gauge(state: QueueState, channel: Channel | Dormant) -> str:
-    gauge = _Gauge(channel.counters, last=channel.last_wall_us, floor=state.seq_floor)
-    return _measured(gauge, channel)
+    return _measured(_Gauge(channel.counters, last=channel.last_wall_us, floor=state.seq_floor), channel)
 
 
 def _measured(gauge: _Gauge, channel: Channel | Dormant) -> str:

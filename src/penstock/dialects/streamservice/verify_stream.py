@@ -172,7 +172,7 @@ class StreamVerifier:
             return []
         block = read_block(frame)
         if self.format is None and (isinstance(block, FrameFault) or not block.payloads):
-            # A MAC of 16 bytes can be truncated from one of 32, so this may be a disguised chunk; a heartbeat chunk decodes as an empty block.
+            # A MAC of 16 bytes can be cut from one of 32, so this may be a disguised chunk: a heartbeat decodes as an empty block.
             self._doubt(now_us, None, self._blocks)
             return []
         if isinstance(block, FrameFault):

@@ -3,6 +3,7 @@
 glibc keeps freed memory that lies below memory in use, and gives each thread a heap of its own. In a server threads share two heaps, and
 while the process is large the free pages are released from time to time.
 """
+# size: a few calls of the C library.
 
 from __future__ import annotations
 

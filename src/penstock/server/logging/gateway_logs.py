@@ -195,9 +195,7 @@ class GatewayLogs:
 
     def received(self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str) -> None:
         """An envelope or a join was received."""
-        if self._history is not None:
-            story = _EnvelopeEvent(now.wall_us, "received", id_ or None, envelope, space, transport)
-            self._history.write(story, [participant])
+        self._record(_EnvelopeEvent(now.wall_us, "received", id_ or None, envelope, space, transport), [participant])
 
     def delivered(
         self, now: Now, envelope: bytes, id_: str, participants: Iterable[tuple[str, str]], space: str
@@ -208,16 +206,17 @@ class GatewayLogs:
             for participant, transport in participants:
                 by_transport.setdefault(_transport(transport), []).append(participant)
             for transport, names in by_transport.items():
-                story = _EnvelopeEvent(now.wall_us, "delivered", id_ or None, envelope, space, transport)
-                self._history.write(story, names)
+                self._record(_EnvelopeEvent(now.wall_us, "delivered", id_ or None, envelope, space, transport), names)
 
     def rejected(
         self, now: Now, envelope: bytes, id_: str, participant: str, space: str, transport: str, reason: str
     ) -> None:
         """An envelope was rejected; the reason is the code of its error."""
+        self._record(_EnvelopeEvent(now.wall_us, "rejected", id_, envelope, space, transport, reason), [participant])
+
+    def _record(self, event: _EnvelopeEvent, participants: Sequence[str]) -> None:
         if self._history is not None:
-            story = _EnvelopeEvent(now.wall_us, "rejected", id_, envelope, space, transport, reason)
-            self._history.write(story, [participant])
+            self._history.write(event, participants)
 
     def decided(self, now: Now, decision: Decision) -> None:
         """A capability was checked."""

@@ -1,4 +1,4 @@
-"""`POST /v1/enqueue`, `POST /v1/send` and their Control v1 twins: check envelopes, or write one around a payload, and admit them to a stream."""
+"""`POST /v1/enqueue`, `POST /v1/send` and their Control v1 twins: check envelopes, or write one, and admit them to a stream."""
 
 from __future__ import annotations
 

@@ -228,7 +228,6 @@ class ControlSession:
                     self._runtime.after(self.answers.gate, self, lambda then: self._queue.resume())
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
-                return
 
     def _operate(self, now: Now, frame: frames.ControlFrame) -> Outcome:
         """The operations that HTTP has too."""
