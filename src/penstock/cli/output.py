@@ -132,6 +132,11 @@ def compact(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
+def about(ms: float) -> str:
+    """A percentile: two digits, because a histogram holds it within 12.5 %."""
+    return f"{float(f'{ms:.2g}'):g}"
+
+
 def ago(seconds: float) -> str:
     """An age, short enough for a narrow terminal."""
     return f"{_span(seconds)} ago"

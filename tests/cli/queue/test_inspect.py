@@ -7,7 +7,9 @@ import re
 
 import pytest
 
+from penstock.cli.output import about
 from tests.cli.conftest import ok
+from tests.integration.serving import Http
 
 
 @pytest.mark.promise("SDK and command line", "`stats`, `peek` and `where` work")
@@ -23,8 +25,18 @@ def test_looking(cli, stream):
         assert "\x1b" not in ok(cli(*words, FORCE_COLOR="1"))
 
 
+def test_stats_show_percentiles_with_the_digits_that_they_have(server, cli, stream):
+    http = Http(server.http)
+    http.enqueue(stream, "a", "b")
+    assert len(http.pull(stream, max=2)) == 2
+    exact = json.loads(ok(cli("stats", stream, "--json")))["latP95"]
+    shown = dict(line.split(maxsplit=1) for line in ok(cli("stats", stream)).splitlines())["latP95"].strip()
+    assert exact > 0 and shown == about(exact)
+    assert [about(ms) for ms in (1.152, 0.0321, 1234.5, 0)] == ["1.2", "0.032", "1200", "0"]
+
+
 def test_where_prints_times_as_people_read_them(cli, stream):
-    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "1", "--delay-ms", "7200500"))
+    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "1", "--delay-ms", "7260000"))
     fields = dict(line.split(maxsplit=1) for line in ok(cli("where", stream)).splitlines())
     assert fields["state"] == "delayed" and fields["dueAt"] == "in 2h"
     (place,) = json.loads(ok(cli("where", stream, "--json")))["places"]

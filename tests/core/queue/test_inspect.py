@@ -196,7 +196,9 @@ class TestExplain:
         driver = QueueDriver(limits=Limits(outbox_max=1))
         driver.subscribe("a", 5)
         driver.put("a", "1", "2")
-        assert reasons(driver) == ["slow_consumer"]
+        (reason,) = driver.machine.explain(driver.now, driver.channel("a"))["reasons"]
+        (consumer,) = driver.channel("a").consumers.values()
+        assert reason["code"] == "slow_consumer" and consumer.holder_name in reason["message"]
 
     def test_everything_is_leased(self) -> None:
         driver = QueueDriver(Policy(lease_us=5_000_000))

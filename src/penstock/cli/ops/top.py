@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import Parameter
 
 from penstock.cli.options import DEFAULTS, Common, flag, http_server
-from penstock.cli.output import console, print_json
+from penstock.cli.output import about, console, print_json
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
         head.append(f"\n{one}", style="yellow")
     if trouble is not None:
         head.append(f"\nreconnecting: {trouble}", style="bold red")
-    waits = {share: _about(ms) for share, ms in reading.latency_ms.items()}
+    waits = {share: about(ms) for share, ms in reading.latency_ms.items()}
     parts: list[RenderableType] = [
         head,
         Text(f"enqueue to delivery  p50 {waits['0.5']} ms  p95 {waits['0.95']} ms  p99 {waits['0.99']} ms"),
@@ -114,8 +114,8 @@ def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
                     one.delayed,
                     _rate(one.in_rate),
                     _rate(one.out_rate),
-                    _about(one.p50_ms),
-                    _about(one.p95_ms),
+                    about(one.p50_ms),
+                    about(one.p95_ms),
                     _duration(one.oldest_ms / 1000),
                     f"{one.consumers}: {', '.join(one.agents)}" if one.agents else one.consumers,
                 )
@@ -174,11 +174,6 @@ def _pipeline_line(reading: Reading) -> str:
         f"pipeline  {found.state}, {found.lag_rows} rows behind, {found.restarts} restarts; "
         f"batches: {batches or 'none yet'}"
     )
-
-
-def _about(ms: float) -> str:
-    """A percentile: two digits, because a histogram holds it within 12.5 %."""
-    return f"{float(f'{ms:.2g}'):g}"
 
 
 def _rate(value: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -12,7 +12,7 @@ from penstock.cli import output
 from penstock.cli.options import DEFAULTS, Common, run
 
 if TYPE_CHECKING:
-    from penstock.client import Client, Explained, PeekedRow, Place
+    from penstock.client import Client, Explained, PeekedRow, Place, Stats
 
 ENVELOPE = ("id", "type", "from")
 COLUMNS = ("depth", "inflight", "rateIn", "rateOut", "latP50", "latP95")
@@ -29,19 +29,25 @@ def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> None:
 
     async def one(client: Client) -> None:
         numbers = await client.stats(str(stream))
-        output.print_result(numbers, msgspec.to_builtins(numbers), as_json=common.as_json)
+        output.print_result(numbers, _figures(numbers), as_json=common.as_json)
 
     async def every(client: Client) -> None:
         streams = await client.streams()
         now = datetime.now(UTC)
         rows = [
-            [one.id, *(msgspec.to_builtins(one.stats)[name] for name in COLUMNS), _ago(one.stats.last_ts, now)]
-            for one in sorted(streams, key=lambda one: one.id)
+            [one.id, *(figures[name] for name in COLUMNS), _ago(one.stats.last_ts, now)]
+            for one, figures in ((one, _figures(one.stats)) for one in sorted(streams, key=lambda one: one.id))
         ]
         columns = ["stream", *COLUMNS, "last"]
         output.print_rows({"streams": streams}, columns, rows, as_json=common.as_json, empty="there are no streams yet")
 
     run(common, one if stream is not None else every)
+
+
+def _figures(stats: Stats) -> dict[str, Any]:
+    """The figures of a stream, percentiles with the digits that they have."""
+    figures = msgspec.to_builtins(stats)
+    return {name: output.about(one) if name.startswith("lat") else one for name, one in figures.items()}
 
 
 def _ago(moment: str | None, now: datetime) -> str:
