@@ -1,6 +1,7 @@
 """An agent that takes alerts as work: `pipeline.alerts.to: ops` in the config sends them to its inbox.
 
-It runs until Ctrl-C. Run `python examples/alerts.py` as many times as you like: each alert goes to one of the processes, and to another if that one dies.
+It runs until Ctrl-C. Run `python examples/alerts.py` as many times as you like: each alert goes to one of the processes, and to another
+if that one dies.
 """
 
 import asyncio

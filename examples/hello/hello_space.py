@@ -1,4 +1,7 @@
-"""Hello through a space: Ann talks to all participants, and streams to Bob only. Run it where `penstock up --config …/hello/config.yaml` runs."""
+"""Hello through a space: Ann talks to all participants, and streams to Bob only.
+
+Run it where `penstock up --config …/hello/config.yaml` runs.
+"""
 
 import asyncio
 import sys

@@ -1,7 +1,8 @@
 """The mean of each sensor every two seconds, computed by Spark from the frames for the collector and sent to the whole space.
 
-This is a query of your own: `pipeline.queries` of the config names this file, and the pipeline runs it in its session. In another session, such as a
-notebook's, call `start(spark, {"path": "penstock-data"}, "a-checkpoint")`; with `url` and `token` it runs on another machine.
+This is a query of your own: `pipeline.queries` of the config names this file, and the pipeline runs it in its session. In another
+session, such as a notebook's, call `start(spark, {"path": "penstock-data"}, "a-checkpoint")`; with `url` and `token` it runs on another
+machine.
 """
 
 from __future__ import annotations

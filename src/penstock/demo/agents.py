@@ -1,7 +1,7 @@
 """A few agents that work through inboxes, with a trigger that notifies one of them when her jobs are done.
 
-Jen asks the architect for a plan and turns it into jobs. Sam and Kim do the jobs. Some jobs are retried, and one that cannot be done becomes a
-dead letter. When the last job of a plan is acked, the rule `demo-built` notifies Jen. Ops takes the alerts of the pipeline.
+Jen asks the architect for a plan and turns it into jobs. Sam and Kim do the jobs. Some jobs are retried, and one that cannot be done
+becomes a dead letter. When the last job of a plan is acked, the rule `demo-built` notifies Jen. Ops takes the alerts of the pipeline.
 
 `penstock up --demo` runs this and has the rule. With any other server, run `python examples/agents.py [URL]` until Ctrl-C, and add the
 rule with `penstock trigger put`.

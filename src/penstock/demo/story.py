@@ -1,7 +1,8 @@
 """An endless story, token by token through the relay, on one topic. With the link, you can read it and verify every word.
 
-The text needs no model: each word is drawn from those that may follow the previous one. Each chapter is a separate stream, with a chain of MACs from its
-first token to its end. A reader that joins during a chapter gets it from its beginning if the relay holds messages long enough, else the next chapter.
+The text needs no model: each word is drawn from those that may follow the previous one. Each chapter is a separate stream, with a chain
+of MACs from its first token to its end. A reader that joins during a chapter gets it from its beginning if the relay holds messages long
+enough, else the next chapter.
 
     python examples/tokens/story.py     runs until Ctrl-C
 """

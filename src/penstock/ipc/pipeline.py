@@ -107,7 +107,7 @@ class PipelineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alerts: AlertsSection = AlertsSection()
     """Alert rules, and the recipient of alerts."""
     token_keys: Text | None = None
-    """A file with keys of token streams, one JSON object a line, for `tokens` and `chain_ok` in `token_streams`; by default no stream is decrypted."""
+    """A file with keys of token streams, one JSON object a line, for `tokens` and `chain_ok` in `token_streams`. Default: none."""
 
 
 class QueryStatus(msgspec.Struct):

@@ -1,8 +1,8 @@
 """Penstock behind a kernel pipe: write Control v1 requests to it, read answers and deliveries from it.
 
-The target is a `QueueCore` of this process, which gets a session, or a connected client, which opens another connection. Credits, leases and the
-order of answers are the same as over every other transport. A byte pipe carries lines in any fragments; an object pipe carries frames as
-mappings. While the output is not read, no further request is accepted, and deliveries stop at the bound of the connection.
+The target is a `QueueCore` of this process, which gets a session, or a connected client, which opens another connection. Credits, leases
+and the order of answers are the same as over every other transport. A byte pipe carries lines in any fragments; an object pipe carries
+frames as mappings. While the output is not read, no further request is accepted, and deliveries stop at the bound of the connection.
 """
 
 from __future__ import annotations

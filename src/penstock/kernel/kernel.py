@@ -1,8 +1,8 @@
 """The kernel: makes pipes, connects them, and finds them by their capabilities.
 
-Each connected source has one pump. It writes a chunk to every destination before it reads the next, so the slowest branch limits all. The end
-of a source ends its destinations; of several sources merged into one, the first to end ends it, as with Node's streams. A source that fails
-destroys its destinations. A closed destination is removed; without destinations, the source is not read.
+Each connected source has one pump. It writes a chunk to every destination before it reads the next, so the slowest branch limits all. The
+end of a source ends its destinations; of several sources merged into one, the first to end ends it, as with Node's streams. A source that
+fails destroys its destinations. A closed destination is removed; without destinations, the source is not read.
 """
 
 from __future__ import annotations

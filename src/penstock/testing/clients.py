@@ -1,7 +1,7 @@
 """Clients that speak the real protocol over the simulated network.
 
-They are simple on purpose: they send what a test gives them, and record what they receive. A test reads `lines` and `answers`; a program that
-reacts sets `on_line`.
+They are simple on purpose: they send what a test gives them, and record what they receive. A test reads `lines` and `answers`; a program
+that reacts sets `on_line`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Simulated time: one heap of events for the network, the disk and the runtime.
 
-Events of the same instant run in the order in which they were scheduled, so equal seeds give equal runs. The wall clock is a separate offset that
-may step back, as real ones do. `Life` is the scheduler of one run of the server: a crash ends it, and its pending events never run.
+Events of the same instant run in the order in which they were scheduled, so equal seeds give equal runs. The wall clock is a separate
+offset that may step back, as real ones do. `Life` is the scheduler of one run of the server: a crash ends it, and its pending events
+never run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A journal on a simulated disk: slow, full, failing, or lost in the middle of a write.
 
-It keeps the contract of the port (every append is answered later, in order) and nothing beyond it. Its rows survive a crash of the server. Of
-the unanswered appends, a crash keeps an arbitrary prefix, because a disk may have completed a write before it was acknowledged.
+It keeps the contract of the port (every append is answered later, in order) and nothing beyond it. Its rows survive a crash of the
+server. Of the unanswered appends, a crash keeps an arbitrary prefix, because a disk may have completed a write before it was
+acknowledged.
 """
 
 from __future__ import annotations

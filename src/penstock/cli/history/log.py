@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import App, Parameter
 
 from penstock.cli.history import journal
-from penstock.cli.options import EXIT_CHECK
+from penstock.cli.options import EXIT_CHECK, flag
 from penstock.cli.output import print_json, print_line, print_note, print_result, print_rows, print_table
 from penstock.cli.rows import SHOWN, Printer
 from penstock.core.errors import PenstockError, Refusal
@@ -39,17 +39,9 @@ def ls(*, place: journal.DataOption = journal.DATA_DEFAULT) -> None:
     with journal.reading():
         bounds = JournalReader(place.data).bounds()
         disk = _disk(place.data)
-        files: list[dict[str, Any]] = [
-            {
-                "kind": "sealed",
-                "name": f"lake/events/{file.path}",
-                "first": file.first,
-                "end": file.last + 1,
-                "rows": file.rows,
-                "bytes": file.size,
-                "at": iso(file.last_at_us),
-            }
-            for file in EventsTable(place.data / "lake").files()
+        files: list[tuple[object, ...]] = [
+            ("sealed", f"lake/events/{one.path}", one.first, one.last + 1, one.rows, one.size, iso(one.last_at_us))
+            for one in EventsTable(place.data / "lake").files()
         ]
         for segment in segments(disk):
             end = bounds.end if segment.limit is None else segment.limit
@@ -58,23 +50,24 @@ def ls(*, place: journal.DataOption = journal.DATA_DEFAULT) -> None:
         for name in named(disk, LIVE_PREFIX):
             offset = int(name[len(LIVE_PREFIX) : -len(SUFFIX)])
             files += _file(disk, "live", name, offset, None, None)
-    if place.as_json:
-        print_json({**msgspec.to_builtins(bounds), "files": files})
-        return
     columns = ("kind", "name", "first", "end", "rows", "bytes", "at")
-    print_table(columns, [[file[name] for name in columns] for file in files])
+    if place.as_json:
+        shown = [dict(zip(columns, file, strict=True)) for file in files]
+        print_json({**msgspec.to_builtins(bounds), "files": shown})
+        return
+    print_table(columns, files)
     print_note(f"journal {bounds.journal}: rows {bounds.first} to {bounds.end - 1}, sealed before {bounds.sealed_end}")
 
 
-def _file(disk: RealDisk, kind: str, name: str, first: int, end: int | None, rows: int | None) -> list[dict[str, Any]]:
-    """A file of the journal's directory; None if the sealer has just removed it."""
+def _file(
+    disk: RealDisk, kind: str, name: str, first: int, end: int | None, rows: int | None
+) -> list[tuple[object, ...]]:
+    """A file of the journal's directory; none if the sealer has just removed it."""
     try:
         status = (disk.directory / name).stat()
     except FileNotFoundError:
         return []
-    size, at = status.st_size, iso(status.st_mtime_ns // 1000)
-    path = f"journal/{name}"
-    return [{"kind": kind, "name": path, "first": first, "end": end, "rows": rows, "bytes": size, "at": at}]
+    return [(kind, f"journal/{name}", first, end, rows, status.st_size, iso(status.st_mtime_ns // 1000))]
 
 
 def _disk(data: Path) -> RealDisk:
@@ -155,9 +148,7 @@ def check(*, place: journal.DataOption = journal.DATA_DEFAULT) -> int:
 @log.command
 def repair(
     *,
-    accept_loss: Annotated[
-        bool, Parameter(help="Give up the rows that cannot be read, and all rows after them.", negative="")
-    ] = False,
+    accept_loss: Annotated[bool, flag("Give up the rows that cannot be read, and all rows after them.")] = False,
     place: journal.DataOption = journal.DATA_DEFAULT,
 ) -> None:
     """Open the journal as a server does, and end it before the damage if you accept the loss.
@@ -235,18 +226,12 @@ def readers(
             raise PenstockError(Refusal("InvalidRequest", f"there is no reader `{forget}`", hint="see log readers"))
         named_readers.forget(disk, forget)
         known = [reader for reader in known if reader.name != forget]
-    rows = [
-        {
-            "name": reader.name,
-            "offset": reader.offset,
-            "behind": max(end - reader.offset, 0),
-            "at": iso(reader.at_us),
-            "holds": not reader.has_ended,
-        }
+    columns = ("name", "offset", "behind", "at", "holds")
+    cells = [
+        (reader.name, reader.offset, max(end - reader.offset, 0), iso(reader.at_us), not reader.has_ended)
         for reader in known
     ]
-    columns = ("name", "offset", "behind", "at", "holds")
-    cells = [list(row.values()) for row in rows]
+    rows = [dict(zip(columns, row, strict=True)) for row in cells]
     print_rows({"readers": rows}, columns, cells, as_json=place.as_json, empty="there are no named readers")
 
 

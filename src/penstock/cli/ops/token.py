@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from penstock.cli.options import PLAIN, Output, token_option
+from penstock.cli.options import PLAIN, Output, flag, token_option
 from penstock.cli.output import is_confirmed, print_json, print_line, print_note, print_table
 from penstock.core.errors import PenstockError, Refusal
 
@@ -72,9 +72,7 @@ def new(
     expires: Annotated[
         str | None, Parameter(help="When it expires: 2026-12-31T12:00:00Z, or from now on: 12h, 30d. Default: never.")
     ] = None,
-    yes: Annotated[
-        bool, Parameter(help="Do not ask before the first token ends anonymous access.", negative="")
-    ] = False,
+    yes: Annotated[bool, flag("Do not ask before the first token ends anonymous access.")] = False,
     place: TokenOptions = HERE,
 ) -> int:
     """Create a token and print it once: only its digest is stored.

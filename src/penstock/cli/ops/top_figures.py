@@ -211,37 +211,21 @@ class _Rates:
 
 
 def _doors(value: _Values, rates: _Rates, health: Mapping[str, Any]) -> list[DoorFigures]:
-    doors = [
-        DoorFigures(
-            "courier",
-            int(value("penstock_links") - value.total("penstock_space_participants")),
-            rates.sum("penstock_q_in_total"),
-            rates.sum("penstock_q_out_total"),
-            f"streams: {int(value('penstock_streams'))}",
-        )
-    ]
+    def door(name: str, connected: float, came: str, went: str, note: str) -> DoorFigures:
+        return DoorFigures(name, int(connected), rates.sum(f"penstock_{came}"), rates.sum(f"penstock_{went}"), note)
+
+    participants = value.total("penstock_space_participants")
+    note = f"streams: {int(value('penstock_streams'))}"
+    doors = [door("courier", value("penstock_links") - participants, "q_in_total", "q_out_total", note)]
     if health.get("spaces"):
         saved = value.total("penstock_space_broadcast_total") - value.total("penstock_space_deliveries_total")
-        doors.append(
-            DoorFigures(
-                "mew",
-                int(value.total("penstock_space_participants")),
-                rates.sum("penstock_space_frames_total"),
-                rates.sum("penstock_space_deliveries_total"),
-                f"spaces: {health['spaces']}; targets saved {int(saved)} deliveries",
-            )
-        )
+        note = f"spaces: {health['spaces']}; targets saved {int(saved)} deliveries"
+        doors.append(door("mew", participants, "space_frames_total", "space_deliveries_total", note))
     if "relay" in health:
         state = "up" if value("penstock_relay_up") else "down, being started again"
-        doors.append(
-            DoorFigures(
-                "relay",
-                int(value("penstock_relay_topics")),
-                rates.sum("penstock_relay_messages_total"),
-                rates.sum("penstock_relay_forwarded_total"),
-                f"{state}; restarts: {int(value('penstock_relay_restarts_total'))}",
-            )
-        )
+        note = f"{state}; restarts: {int(value('penstock_relay_restarts_total'))}"
+        topics = value("penstock_relay_topics")
+        doors.append(door("relay", topics, "relay_messages_total", "relay_forwarded_total", note))
     return doors
 
 

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from penstock.client import Client, Delivery, Sent, Settled
 
 
+def _agent(text: str) -> Parameter:
+    """The option `--as`."""
+    return Parameter(name="--as", env_var="PENSTOCK_AGENT", help=text)
+
+
 def send(
     to: str,
     payload: str,
     /,
     *,
     type_: Annotated[str, Parameter(name="--type", help="Type of the message.")] = "message",
-    as_: Annotated[str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="Your agent name.")] = None,
+    as_: Annotated[str | None, _agent("Your agent name.")] = None,
     id_: Annotated[str | None, Parameter(name="--id", help="Default: a new one.")] = None,
     corr: Annotated[str | None, Parameter(help="Correlation id.")] = None,
     delay_ms: Annotated[int | None, Parameter(help="Deliver after this delay.")] = None,
@@ -53,9 +58,7 @@ WAIT_MS = 30_000
 
 def inbox(
     *,
-    as_: Annotated[
-        str | None, Parameter(name="--as", env_var="PENSTOCK_AGENT", help="The agent whose inbox to read.")
-    ] = None,
+    as_: Annotated[str | None, _agent("The agent whose inbox to read.")] = None,
     wait: Annotated[float, Parameter(help="Seconds to wait for the first message.")] = 0.0,
     max_: Annotated[int, Parameter(name="--max", help="Take at most this many.")] = 10,
     ack: Annotated[bool, flag("Ack each message when it is printed.")] = False,
@@ -119,10 +122,7 @@ def done(
     id_: Annotated[str, Parameter(name="ID")],
     /,
     *,
-    as_: Annotated[
-        str | None,
-        Parameter(name="--as", env_var="PENSTOCK_AGENT", help="The agent whose inbox it came from."),
-    ] = None,
+    as_: Annotated[str | None, _agent("The agent whose inbox it came from.")] = None,
     stream: Annotated[str | None, Parameter(help="The stream it came from, instead of --as.")] = None,
     lease: Annotated[str | None, Parameter(help="Its lease id: settle exactly this delivery.")] = None,
     op: Annotated[Literal["ack", "nack", "release", "term", "extend"], Parameter()] = "ack",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 NO_TABLES_HINT = "`penstock pipeline run --once` fills the tables from the journal; name another directory with --data"
 DAMAGED_HINT = "`penstock doctor` names the table; restore a backup, or move its directory away and run `penstock pipeline rebuild`"
+
+OneTable = Annotated[str | None, Parameter(help="Only this table.")]
 
 lake = App(name="lake", help="Manage the tables: sizes, versions, small files, old files.")
 
@@ -94,11 +96,7 @@ def history(
 
 
 @lake.command
-def compact(
-    *,
-    table: Annotated[str | None, Parameter(help="Only this table.")] = None,
-    place: DataOption = DATA_DEFAULT,
-) -> None:
+def compact(*, table: OneTable = None, place: DataOption = DATA_DEFAULT) -> None:
     """Merge small files into larger ones now; the pipeline also does so every few minutes.
 
     Waits for the current writer of the table, and changes no row. The files that are
@@ -109,24 +107,16 @@ def compact(
       penstock lake compact
       penstock lake compact --table envelopes
     """
-    from penstock.spark.lake import rewrite
 
-    with speaking():
-        done = []
-        for one in _tables(place.data, table):
-            with one.writing():
-                went, came = one.compact_files(files_min=2)
-                entries = rewrite.shorten(one)
-            done.append({"table": one.name, "merged": went, "into": came, "log_entries_removed": entries})
-    _report(place, done, "merged")
+    def work(one: LakeTable) -> dict[str, int]:
+        went, came = one.compact_files(files_min=2)
+        return {"merged": went, "into": came}
+
+    _maintain(place, table, work)
 
 
 @lake.command
-def vacuum(
-    *,
-    table: Annotated[str | None, Parameter(help="Only this table.")] = None,
-    place: DataOption = DATA_DEFAULT,
-) -> None:
+def vacuum(*, table: OneTable = None, place: DataOption = DATA_DEFAULT) -> None:
     """Remove files that no version refers to and that are at least an hour old.
 
     The pipeline also does so. Versions that `history` shows as readable stay readable.
@@ -136,16 +126,12 @@ def vacuum(
       penstock lake vacuum
       penstock lake vacuum --table alerts --json
     """
-    from penstock.spark.lake import rewrite
 
-    with speaking():
-        done = []
-        for one in _tables(place.data, table):
-            with one.writing():
-                entries = rewrite.shorten(one)
-                count, size = one.log.sweep(time.time())
-            done.append({"table": one.name, "removed": count, "bytes": size, "log_entries_removed": entries})
-    _report(place, done, "removed")
+    def work(one: LakeTable) -> dict[str, int]:
+        count, size = one.log.sweep(time.time())
+        return {"removed": count, "bytes": size}
+
+    _maintain(place, table, work)
 
 
 def _tables(data: Path, name: str | None) -> list[LakeTable]:
@@ -160,13 +146,22 @@ def _tables(data: Path, name: str | None) -> list[LakeTable]:
     return [open_table(folder, one) for one in names]
 
 
-def _report(place: DataOption, done: list[dict[str, Any]], counted: str) -> None:
+def _maintain(place: DataOption, table: str | None, work: Callable[[LakeTable], dict[str, int]]) -> None:
+    """Do the work on every table under its lock, shorten its log, and print what was done."""
+    from penstock.spark.lake import rewrite
+
+    done: dict[str, dict[str, int]] = {}
+    with speaking():
+        for one in _tables(place.data, table):
+            with one.writing():
+                entries = rewrite.shorten(one)
+                done[one.name] = {**work(one), "log_entries_removed": entries}
     if place.as_json:
-        print_json({"tables": done})
+        print_json({"tables": [{"table": name, **counts} for name, counts in done.items()]})
         return
-    for one in done:
-        facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in one.items() if name != "table")
-        print_line(f"{one['table']}: {facts if one[counted] or one['log_entries_removed'] else 'nothing to do'}")
+    for name, counts in done.items():
+        facts = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in counts.items())
+        print_line(f"{name}: {facts if any(counts.values()) else 'nothing to do'}")
     if not done:
         print_note(f"there are no tables in `{place.data}` to maintain yet; {NO_TABLES_HINT}")
 

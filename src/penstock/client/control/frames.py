@@ -1,7 +1,7 @@
 """The frames of Control v1 as the client decodes them, and the values it makes of their results.
 
-The camelCase of the wire stays in this module. Envelopes stay raw bytes until the application reads them, so a payload that is only passed on
-is never decoded.
+The camelCase of the wire stays in this module. Envelopes stay raw bytes until the application reads them, so a payload that is only
+passed on is never decoded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A connection that passes raw Control v1 lines both ways, without requests and without reconnection.
 
-Owns the unread lines. Invariant: beyond `READ_HIGH` unread bytes the server's socket is not read, and a writer waits while the server does not
-read, so a slow end on either side slows the other one, with bounded buffers.
+Owns the unread lines. Invariant: beyond `READ_HIGH` unread bytes the server's socket is not read, and a writer waits while the server
+does not read, so a slow end on either side slows the other one, with bounded buffers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A transport of lines over the WebSocket `/v1/control`, for networks where only HTTP passes.
 
-A message holds several lines, both ways. A task writes from a queue, because a WebSocket write may have to wait; the bound on pending requests
-also bounds the queue.
+A message holds several lines, both ways. A task writes from a queue, because a WebSocket write may have to wait; the bound on pending
+requests also bounds the queue.
 """
 
 from __future__ import annotations

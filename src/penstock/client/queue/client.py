@@ -284,7 +284,7 @@ class Client(Queries):
     # -- views
 
     def live(self, view: str, *, addr: str | None = None, credit: int = 1_000) -> LiveView:
-        """Follow a view: iterate over its changes with `async for`, or open it with `async with` first. At most `credit` changes are buffered."""
+        """Follow a view: iterate over its changes with `async for`, or open it with `async with` first. It buffers `credit` changes."""
         return LiveView(self._connection, view, self._new_sub_id(), addr=addr, credit=credit)
 
     async def uplink(self) -> RawConnection:

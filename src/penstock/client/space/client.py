@@ -1,8 +1,9 @@
 """A participant of a MEW space: everything it can do there as a method.
 
-It owns no state: the connection keeps the transport, the roster the state of the space, feeds the unread arrivals, and pending envelopes those
-that wait for an echo. Invariants: an envelope is sent once. When the transport is lost, an envelope without an echo fails as `Unreachable`,
-because it is unknown whether the gateway accepted it; an envelope that was not sent waits for the next transport, or for its deadline.
+It owns no state: the connection keeps the transport, the roster the state of the space, feeds the unread arrivals, and pending envelopes
+those that wait for an echo. Invariants: an envelope is sent once. When the transport is lost, an envelope without an echo fails as
+`Unreachable`, because it is unknown whether the gateway accepted it; an envelope that was not sent waits for the next transport, or for
+its deadline.
 """
 
 from __future__ import annotations
@@ -266,7 +267,8 @@ class Space:
         """Open a stream whose frames go to the participants in `target`, or to all.
 
         `overflow` is what the gateway does when a receiver is too slow: drop the oldest frames, let the writer wait (the default with
-        `expected_size_bytes`), or disconnect the receiver. Raises TargetUnsupported, and closes the stream, when the gateway ignores the target and would send the frames to all.
+        `expected_size_bytes`), or disconnect the receiver. Raises TargetUnsupported, and closes the stream, when the gateway ignores the
+        target and would send the frames to all.
         """
         names = _names(target or ())
         asked: dict[str, object] = {

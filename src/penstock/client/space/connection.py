@@ -1,4 +1,4 @@
-"""The connection of a participant, which survives its transports: join, read, reconnect; and the envelopes that wait for an echo or an answer.
+"""The connection of a participant, which survives its transports, and the envelopes that wait for an echo or an answer.
 
 After a loss it joins again under the same name with a growing back-off. A rejected join is final, and so is a join of another connection
 under our name. Senders wait here for a transport, or get the error that ended the connection.

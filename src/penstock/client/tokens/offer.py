@@ -1,8 +1,8 @@
 """The key agreement of two ends of a stream, over a channel that may be read by others.
 
-The reader makes an offer, its half of a key; the publisher answers with its own half and the endpoint of the stream. Both are messages of the
-protocol (StreamStartRequest, and StreamInfo in a signed ResponseEnvelope) as text, so that they fit into the payload of any envelope. A
-party that only reads them learns no key. A party that can change them could impersonate both ends, unless the answer is signed and the
+The reader makes an offer, its half of a key; the publisher answers with its own half and the endpoint of the stream. Both are messages of
+the protocol (StreamStartRequest, and StreamInfo in a signed ResponseEnvelope) as text, so that they fit into the payload of any envelope.
+A party that only reads them learns no key. A party that can change them could impersonate both ends, unless the answer is signed and the
 reader knows the signer.
 """
 
