@@ -26,8 +26,7 @@ def print_json(value: object) -> None:
 
 
 def print_line(text: str) -> None:
-    sys.stdout.write(_plain(text) + "\n")
-    sys.stdout.flush()
+    print_lines([text])
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -74,14 +73,14 @@ def print_fields(fields: Mapping[str, object]) -> None:
         print_line(f"{name.ljust(width)}  {_cell(value)}")
 
 
-def print_result(value: object, text: str | Mapping[str, object], *, as_json: bool) -> None:
-    """The value as JSON, or else a line or fields that say the same."""
+def print_result(value: object, text: str | list[str] | Mapping[str, object], *, as_json: bool) -> None:
+    """The value as JSON, or else lines or fields that say the same."""
     if as_json:
         print_json(value)
-    elif isinstance(text, str):
-        print_line(text)
-    else:
+    elif isinstance(text, Mapping):
         print_fields(text)
+    else:
+        print_lines([text] if isinstance(text, str) else text)
 
 
 def print_rows(

@@ -6,6 +6,7 @@ that reacts sets `on_line`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from penstock.testing.network import SimConnection
 Frame = dict[str, Any]
 
 
-class PipeClient:
+class PipeClient(ABC):
     """One end of a simulated connection."""
 
     def __init__(self, pipe: SimConnection, name: str) -> None:
@@ -26,8 +27,8 @@ class PipeClient:
         pipe.on_data = self._data
         pipe.on_close = self._close
 
-    def _data(self, data: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _data(self, data: bytes) -> None: ...
 
     def _close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)

@@ -36,9 +36,9 @@ def test_stats_show_percentiles_with_the_digits_that_they_have(server, cli, stre
 
 
 def test_where_prints_times_as_people_read_them(cli, stream):
-    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "1", "--delay-ms", "7260000"))
+    ok(cli("enqueue", "--to", stream, "--type", "t", "--id", stream, "--payload", "1", "--delay-ms", "12600000"))
     fields = dict(line.split(maxsplit=1) for line in ok(cli("where", stream)).splitlines())
-    assert fields["state"] == "delayed" and fields["dueAt"] == "in 2h"
+    assert fields["state"] == "delayed" and fields["dueAt"] == "in 3h"
     (place,) = json.loads(ok(cli("where", stream, "--json")))["places"]
     assert isinstance(place["dueAt"], int)
 

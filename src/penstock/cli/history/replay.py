@@ -61,7 +61,8 @@ def replay(
     with journal.reading():
         source = journal.open_journal(journal.JournalOptions(data=place.data))
         first, end = part.resolve(source)
-        rows = _rows(source, first, end, journal.Filter(door=door, event="enqueue", channel=channel, kind=kind))
+        wanted = journal.Filter(door=door, event="enqueue", channel=channel, kind=kind)
+        rows = (row for batch in journal.select(source, first, end, wanted, COLUMNS) for row in records(batch))
 
         async def work(client: Client) -> EnqueueFeed:
             feed = EnqueueFeed(client, prefix=prefix, new_ids=new_ids)
@@ -84,11 +85,6 @@ def _pace(speed: str) -> float | None:
     if not 0 < pace < float("inf"):
         raise PenstockError(Refusal("InvalidRequest", f"`{speed}` is not a speed", hint="write 1, 10, 0.5 or max"))
     return pace
-
-
-def _rows(source: journal.ReadableJournal, first: int, end: int, wanted: journal.Filter) -> Iterator[dict[str, Any]]:
-    for batch in journal.select(source, first, end, wanted, COLUMNS):
-        yield from records(batch)
 
 
 async def _play(rows: Iterator[dict[str, Any]], feed: EnqueueFeed, pace: float | None) -> None:

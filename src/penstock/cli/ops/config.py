@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from penstock.cli.history.journal import DATA_DEFAULT, DataOption, server_on
 from penstock.cli.options import EXIT_CHECK, PLAIN, Output, print_text
-from penstock.cli.output import print_json, print_line
+from penstock.cli.output import print_json, print_line, print_result
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -38,15 +38,9 @@ def check(file: File = None, *, output: Output = PLAIN) -> int:
     notices = list(config.notices) if config is not None else []
     if config is not None:
         problems = list(_pipeline_problems(config.pipeline, notices))
-    if output.as_json:
-        print_json({"ok": not problems, "problems": problems, "notices": notices})
-    else:
-        for problem in problems:
-            print_line(f"problem: {problem}")
-        for notice in notices:
-            print_line(f"notice: {notice}")
-        if not problems:
-            print_line("the config is valid")
+    lines = [f"problem: {problem}" for problem in problems] + [f"notice: {notice}" for notice in notices]
+    lines += [] if problems else ["the config is valid"]
+    print_result({"ok": not problems, "problems": problems, "notices": notices}, lines, as_json=output.as_json)
     return EXIT_CHECK if problems else 0
 
 

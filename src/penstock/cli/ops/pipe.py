@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from penstock.cli.options import PLAIN, Output, flag, token_option
-from penstock.cli.output import print_json, print_line
+from penstock.cli.output import print_result
 from penstock.core.errors import PenstockError, Refusal
 
 
@@ -61,11 +61,9 @@ def pipe(
     )
 
     def ready(at: PipeReady) -> None:
-        if output.as_json:
-            print_json({"listen": at.listen, "connect": at.connect, "server": at.server, "tap": at.tap})
-        else:
-            what = f"copies of `{at.tap}` from" if at.tap else "Control v1 of"
-            for place in [*at.listen, *at.connect]:
-                print_line(f"{place} carries {what} {at.server}")
+        what = f"copies of `{at.tap}` from" if at.tap else "Control v1 of"
+        lines = [f"{place} carries {what} {at.server}" for place in (*at.listen, *at.connect)]
+        shown = {"listen": at.listen, "connect": at.connect, "server": at.server, "tap": at.tap}
+        print_result(shown, lines, as_json=output.as_json)
 
     asyncio.run(run(options, ready))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from penstock.cli.options import PLAIN, Output, flag, token_option
-from penstock.cli.output import is_confirmed, print_json, print_line, print_note, print_table
+from penstock.cli.output import is_confirmed, print_json, print_line, print_note, print_result, print_table
 from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -223,8 +223,5 @@ def _check(out: Path, *names: str) -> None:
 
 
 def _show(files: dict[str, str], output: Output) -> None:
-    if output.as_json:
-        print_json(files)
-    else:
-        for key, value in files.items():
-            print_line(f"{key.replace('_', ' '):<12} {value}")
+    shown = {key.replace("_", " "): value for key, value in files.items()}
+    print_result(files, shown, as_json=output.as_json)

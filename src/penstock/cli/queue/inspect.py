@@ -12,7 +12,7 @@ from penstock.cli import output
 from penstock.cli.options import DEFAULTS, Common, run
 
 if TYPE_CHECKING:
-    from penstock.client import Client, Explained, PeekedRow, Place, Stats
+    from penstock.client import Explained, PeekedRow, Place, Stats, StreamMetrics
 
 ENVELOPE = ("id", "type", "from")
 COLUMNS = ("depth", "inflight", "rateIn", "rateOut", "latP50", "latP95")
@@ -26,22 +26,18 @@ def stats(stream: str | None = None, *, common: Common = DEFAULTS) -> None:
       penstock stats
       penstock stats --stream agents/jen/inbox --json
     """
-
-    async def one(client: Client) -> None:
-        numbers = await client.stats(str(stream))
+    if stream is not None:
+        numbers: Stats = run(common, lambda client: client.stats(stream))
         output.print_result(numbers, _figures(numbers), as_json=common.as_json)
-
-    async def every(client: Client) -> None:
-        streams = await client.streams()
-        now = datetime.now(UTC)
-        rows = [
-            [one.id, *(figures[name] for name in COLUMNS), _ago(one.stats.last_ts, now)]
-            for one, figures in ((one, _figures(one.stats)) for one in sorted(streams, key=lambda one: one.id))
-        ]
-        columns = ["stream", *COLUMNS, "last"]
-        output.print_rows({"streams": streams}, columns, rows, as_json=common.as_json, empty="there are no streams yet")
-
-    run(common, one if stream is not None else every)
+        return
+    streams: list[StreamMetrics] = run(common, lambda client: client.streams())
+    now = datetime.now(UTC)
+    rows = [
+        [one.id, *(figures[name] for name in COLUMNS), _ago(one.stats.last_ts, now)]
+        for one, figures in ((one, _figures(one.stats)) for one in sorted(streams, key=lambda one: one.id))
+    ]
+    columns = ["stream", *COLUMNS, "last"]
+    output.print_rows({"streams": streams}, columns, rows, as_json=common.as_json, empty="there are no streams yet")
 
 
 def _figures(stats: Stats) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from penstock.cli.options import DEFAULTS, EXIT_CHECK, PLAIN, Common, Output, open_input, run
-from penstock.cli.output import print_json, print_line, print_rows
+from penstock.cli.output import print_json, print_line, print_result, print_rows
 from penstock.core.errors import PenstockError, Refusal
 
 schema = App(name="schema", help="List and check payload schemas, and validate envelopes.")
@@ -41,12 +41,8 @@ def check(directory: Path, *, output: Output = PLAIN) -> int:
 
     shelf, problems = read_schemas(directory)
     names = sorted(str(version) for version in shelf)
-    if output.as_json:
-        print_json({"ok": not problems, "schemas": names, "problems": problems})
-    else:
-        for problem in problems:
-            print_line(f"problem: {problem}")
-        print_line(f"{len(names)} schemas are valid")
+    lines = [*(f"problem: {problem}" for problem in problems), f"{len(names)} schemas are valid"]
+    print_result({"ok": not problems, "schemas": names, "problems": problems}, lines, as_json=output.as_json)
     return EXIT_CHECK if problems else 0
 
 

@@ -91,11 +91,8 @@ def put(file: Path, *, common: Common = DEFAULTS) -> None:
     found = _read(file)
     rules = found if isinstance(found, list) else [found]
     answers = [_ask(common, "put", rule=rule) for rule in rules]
-    if common.as_json:
-        print_json({"triggers": answers})
-        return
-    for answer in answers:
-        print_line(f"{answer['id']} is {'new' if answer['created'] else 'replaced'}")
+    lines = [f"{answer['id']} is {'new' if answer['created'] else 'replaced'}" for answer in answers]
+    print_result({"triggers": answers}, lines, as_json=common.as_json)
 
 
 @trigger.command

@@ -227,12 +227,9 @@ def reset(
     for name in names:
         shutil.rmtree(checkpoints / name, ignore_errors=True)
     pipeline_session.clear_halt(place.data)
-    if place.as_json:
-        print_json({"reset": list(names), "skipped": skipped})
-    else:
-        print_line(f"deleted the checkpoints of {' and '.join(names)}")
-        for table, (first, end) in skipped.items():
-            print_line(f"{table}: rows {first} to {end - 1} are recorded as a gap")
+    gaps = [f"{name}: rows {first} to {end - 1} are recorded as a gap" for name, (first, end) in skipped.items()]
+    lines = [f"deleted the checkpoints of {' and '.join(names)}", *gaps]
+    print_result({"reset": list(names), "skipped": skipped}, lines, as_json=place.as_json)
 
 
 @pipeline.command
@@ -270,8 +267,5 @@ def rebuild(
     status = pipeline_session.read_status(place.data)
     if status is not None and status.state == "halted":
         pipeline_session.clear_halt(place.data)
-    if place.as_json:
-        print_json({"rebuilt": ends})
-    else:
-        for name, end in ends.items():
-            print_line(f"{name}: rebuilt up to offset {end}")
+    lines = [f"{name}: rebuilt up to offset {end}" for name, end in ends.items()]
+    print_result({"rebuilt": ends}, lines, as_json=place.as_json)

@@ -25,10 +25,11 @@ class FrameListener:
         self._is_closed = False
 
     async def open(self) -> Self:
-        raise NotImplementedError
+        """Begin to receive."""
+        return self
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """Stop receiving."""
 
     async def __aenter__(self) -> Self:
         return await self.open()

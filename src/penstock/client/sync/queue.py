@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any
 
 from penstock.client.control.frames import ServerHello
 from penstock.client.queue.client import Client
@@ -58,7 +58,7 @@ def _deliveries(sources: list[Delivery], thread: twin.LoopThread) -> list[SyncDe
     return [SyncDelivery(source, thread) for source in sources]
 
 
-class SyncSubscription(twin.Opening, twin.Twin[Subscription]):
+class SyncSubscription(twin.OpenedTwin[Subscription]):
     """Deliveries of one stream: `for delivery in subscription`, best inside `with`, which releases unsettled deliveries at its end."""
 
     close = twin.blocking(Subscription[Any].close)
@@ -69,11 +69,6 @@ class SyncSubscription(twin.Opening, twin.Twin[Subscription]):
     lease_ms = twin.mirrored[Subscription, int | None](lambda subscription: subscription.lease_ms)
     batch = twin.mirrored[Subscription, int](lambda subscription: subscription.batch)
     is_open = twin.mirrored[Subscription, bool](lambda subscription: subscription.is_open)
-
-    def open(self) -> Self:
-        """Subscribe, and wait for the server's confirmation. Iterating does this by itself."""
-        self._thread.wait(self._source.open())
-        return self
 
     def ack(self, deliveries: Sequence[SyncDelivery]) -> None:
         """Ack many at once. If some fail, raises the first error after all others are durable."""
@@ -119,7 +114,7 @@ class SyncSubscription(twin.Opening, twin.Twin[Subscription]):
         return batch[0]
 
 
-class SyncLiveView(twin.Opening, twin.IteratedTwin[LiveView, Change]):
+class SyncLiveView(twin.OpenedTwin[LiveView], twin.IteratedTwin[LiveView, Change]):
     """A view as it changes: `for change in view`, best inside `with`. `rows` is the table after the changes read so far."""
 
     close = twin.blocking(LiveView.close)
@@ -130,11 +125,6 @@ class SyncLiveView(twin.Opening, twin.IteratedTwin[LiveView, Change]):
     credit = twin.mirrored[LiveView, int](lambda live: live.credit)
     version = twin.mirrored[LiveView, int](lambda live: live.version)
     rows = twin.mirrored[LiveView, dict[str, Any]](lambda live: live.rows)
-
-    def open(self) -> Self:
-        """Follow the view, and wait for its first snapshot. Iterating does this by itself."""
-        self._thread.wait(self._source.open())
-        return self
 
 
 class SyncClient(twin.Closing, twin.Twin[Client]):

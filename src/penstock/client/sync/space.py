@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.client.space.client import Space
 from penstock.client.space.feed import Feed
@@ -50,7 +50,7 @@ class SyncSpaceStream(twin.Closing, twin.Twin[SpaceStream]):
         return repr(self._source)
 
 
-class SyncSpace(twin.Opening, twin.Twin[Space]):
+class SyncSpace(twin.OpenedTwin[Space]):
     """A participant of a space, for code without `async`; the arguments are those of `Space`. Threads may share it.
 
     Example:
@@ -93,14 +93,8 @@ class SyncSpace(twin.Opening, twin.Twin[Space]):
             raise
         super().__init__(source, thread)
 
-    def open(self) -> Self:
-        """Join the space. Raises PenstockError when that fails."""
-        try:
-            self._thread.wait(self._source.open())
-        except BaseException:
-            self._thread.close()
-            raise
-        return self
+    def _give_up(self) -> None:
+        self._thread.close()
 
     def close(self) -> None:
         """Leave the space and stop the thread."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from typing import Any, Self
+from typing import Any
 
-from penstock.client.sync.twin import IteratedTwin, LoopThread, Opening, Twin, blocking, called, made_like, mirrored
+from penstock.client.sync.twin import IteratedTwin, LoopThread, OpenedTwin, blocking, called, made_like, mirrored
 from penstock.client.tokens.publisher import DROP_S, TokenPublisher
 from penstock.client.tokens.reader import TokenStream
 from penstock.dialects.streamservice.messages import Complete
@@ -15,7 +15,7 @@ from penstock.dialects.streamservice.verify_stream import VerifierCounts
 __all__ = ["SyncTokenPublisher", "SyncTokenStream"]
 
 
-class SyncTokenStream(Opening, IteratedTwin[TokenStream, str]):
+class SyncTokenStream(OpenedTwin[TokenStream], IteratedTwin[TokenStream, str]):
     """The tokens of one stream, each authenticated and in order: `for token in stream`, best inside `with`.
 
     Example:
@@ -37,17 +37,12 @@ class SyncTokenStream(Opening, IteratedTwin[TokenStream, str]):
         super().__init__(TokenStream(*args, **kwargs), LoopThread())
         self._end = weakref.finalize(self, _end, self._source, self._thread)
 
-    def open(self) -> Self:
-        """Subscribe. Iterating does this by itself."""
-        self._thread.wait(self._source.open())
-        return self
-
     def close(self) -> None:
         """Stop reading, drop unread tokens, and stop the thread."""
         self._end()
 
 
-class SyncTokenPublisher(Opening, Twin[TokenPublisher]):
+class SyncTokenPublisher(OpenedTwin[TokenPublisher]):
     """Publishes a stream of tokens to one reader, through a relay that cannot change them; best inside `with`.
 
     Example:
@@ -73,14 +68,8 @@ class SyncTokenPublisher(Opening, Twin[TokenPublisher]):
         super().__init__(TokenPublisher(*args, **kwargs), LoopThread())
         self._end = weakref.finalize(self, _end, self._source, self._thread)
 
-    def open(self) -> Self:
-        """Connect and register the stream. Raises PenstockError when the relay is not reached in time."""
-        try:
-            self._thread.wait(self._source.open())
-        except BaseException:
-            self._end()
-            raise
-        return self
+    def _give_up(self) -> None:
+        self._end()
 
     def close(self) -> None:
         """Send what waits, then disconnect and stop the thread. A stream that has not ended is ended with an error."""

@@ -11,7 +11,6 @@ import asyncio
 import functools
 import inspect
 import threading
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
@@ -79,22 +78,40 @@ class Closing:
         self.close()
 
 
-class Opening(Closing):
-    """Opens at the beginning of its `with` block, too."""
-
-    @abstractmethod
-    def open(self) -> Self: ...
-
-    def __enter__(self) -> Self:
-        return self.open()
-
-
 class Twin(Generic[S_co]):
     """A blocking object in front of an asynchronous one."""
 
     def __init__(self, source: S_co, thread: LoopThread) -> None:
         self._source = source
         self._thread = thread
+
+
+class Openable(Protocol):
+    """Has an `open`."""
+
+    async def open(self) -> object: ...
+
+
+O_co = TypeVar("O_co", bound=Openable, covariant=True)
+
+
+class OpenedTwin(Closing, Twin[O_co], Generic[O_co]):
+    """A twin that opens at the beginning of its `with` block, too."""
+
+    def open(self) -> Self:
+        """Open it, and wait until it is open; a `with` block and iterating do this. Raises PenstockError when that fails."""
+        try:
+            self._thread.wait(self._source.open())
+        except BaseException:
+            self._give_up()
+            raise
+        return self
+
+    def _give_up(self) -> None:
+        """It could not be opened."""
+
+    def __enter__(self) -> Self:
+        return self.open()
 
 
 class IteratedTwin(Twin[Source], Generic[Source, T]):
