@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import penstock
+from penstock.dialects.streamservice.keys import StreamKeys, derive
 from tests.integration.serving import Http, run, sockets, until
 from tests.server_process import ServerProcess
 
@@ -14,6 +17,11 @@ auth:
   tokens:
     - {token: plain-token, name: plain, agent: sam, scopes: ["streams:*:*"]}
     - {token: admin-token, name: boss, scopes: ["admin:*"]}
+spaces:
+  - space: {id: demo, name: Demo}
+    participants:
+      writer: {tokens: [writer-token], capabilities: [{kind: chat}]}
+      listener: {tokens: [listener-token], capabilities: [{kind: chat}]}
 """
 
 
@@ -56,6 +64,42 @@ def test_a_connection_is_listed_and_closed(server: ServerProcess, boss: Http) ->
     run(work())
     until(lambda: plain(server).stats("jobs")["inflight"] == 0, "the return of the lease")
     assert boss.get("/v1/connections", text="sam").json["connections"] == []
+
+
+@pytest.mark.promise("Console", "connections show who, from where, how far behind; closing one returns its leases")
+def test_messages_to_a_participant_and_to_the_reader_of_a_token_stream_are_counted(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, "--relay", config=CONFIG)
+    keys, relay = derive(bytes(32), bytes(32), bytes(32)), penstock.local_relay(server.data)
+    assert isinstance(keys, StreamKeys)
+    boss = Http(server.http, "admin-token")
+
+    def delivered(door: str, **query: str) -> int:
+        rows = boss.get("/v1/connections", **query).json["connections"]
+        return sum(row["delivered"] for row in rows if row["door"] == door)
+
+    async def follow() -> None:
+        async with sockets(server.http) as opened:
+            peer = await opened.open("/v1/relay", headers={"Authorization": "Bearer admin-token"})
+            await peer.say({"topic": keys.topic})
+            with penstock.SyncTokenPublisher(relay.push, keys, signer=relay.signer) as publisher:
+                for token in ("one", "two", "three"):
+                    publisher.send(token)
+                    publisher.flush()
+            await peer.receive()
+            assert delivered("token stream") >= 1
+
+    try:
+        with (
+            penstock.SyncSpace(server.http, participant="listener", token="listener-token"),
+            penstock.SyncSpace(server.http, participant="writer", token="writer-token") as writer,
+        ):
+            before = delivered("space", text="listener")
+            for number in range(5):
+                writer.chat(f"message {number}")
+            until(lambda: delivered("space", text="listener") >= before + 5, "the messages")
+        run(follow())
+    finally:
+        server.kill()
 
 
 def test_closing_an_unknown_connection_is_refused(boss: Http) -> None:
