@@ -166,8 +166,7 @@ export interface DeadLetters {
   /** The stream that the envelopes died in. */
   readonly stream: string;
   readonly now: number;
-  /** Unknown while the stream is unloaded. */
-  readonly ever: number | undefined;
+  readonly ever: number;
   readonly oldestMs: number;
 }
 
@@ -177,10 +176,12 @@ export function deadLettersOf(streams: readonly StreamFigures[]): DeadLetters[] 
   const homes = new Set(streams.map(({ id }) => homeNameOf(id)));
   return [...homes]
     .map((stream) => {
-      const dead = known.get(deadNameOf(stream))?.stats;
-      return { stream, now: dead?.depth ?? 0, ever: known.get(stream)?.q["q.dead"], oldestMs: dead?.oldestMs ?? 0 };
+      const dead = known.get(deadNameOf(stream));
+      // An idle stream is unloaded; what its dead-letter stream has received is the same number.
+      const ever = known.get(stream)?.q["q.dead"] ?? dead?.q["q.in"] ?? 0;
+      return { stream, now: dead?.stats.depth ?? 0, ever, oldestMs: dead?.stats.oldestMs ?? 0 };
     })
-    .filter(({ now, ever = 0 }) => now > 0 || ever > 0);
+    .filter(({ now, ever }) => now > 0 || ever > 0);
 }
 
 export type Standing = "working" | "waiting" | "starved" | "slow";

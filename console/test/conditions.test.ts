@@ -91,10 +91,10 @@ test("a consumer without credit is starved, one that does not read is slow", () 
 });
 
 test("dead letters are listed with the stream in which they died", () => {
-  const figures = (id: string, depth: number, dead: number): StreamFigures => ({ id, stats: { depth, oldestMs: 5 }, q: { "q.dead": dead } }) as unknown as StreamFigures;
+  const figures = (id: string, depth: number, dead: number): StreamFigures => ({ id, stats: { depth, oldestMs: 5 }, q: { "q.dead": dead, "q.in": 8 } }) as unknown as StreamFigures;
   assert.deepEqual(deadLettersOf([figures("a", 3, 4), figures("dlq/a", 2, 0), figures("b", 9, 0), figures("dlq/unloaded", 1, 0), figures("c", 0, 7)]), [
     { stream: "a", now: 2, ever: 4, oldestMs: 5 },
-    { stream: "unloaded", now: 1, ever: undefined, oldestMs: 5 },
+    { stream: "unloaded", now: 1, ever: 8, oldestMs: 5 },
     { stream: "c", now: 0, ever: 7, oldestMs: 0 },
   ]);
 });

@@ -192,6 +192,24 @@ def test_dead_letters_of_all_streams_are_listed(server: ServerProcess, visit: Vi
     expect(row_of(page, "l-3")).to_contain_text("not a number")
 
 
+def test_dead_letters_of_an_unloaded_stream_are_listed_and_redriven(tmp_path: Path, visit: Visiting) -> None:
+    server = ServerProcess(tmp_path, config="limits: {idle_unload_ms: 1}")
+    try:
+        http = operator(server)
+        bury(http, "idle", "i-1")
+        until(lambda: "idle" not in http.counters(), "the stream to be unloaded")
+        page = visit(server).sign_in("#/dead")
+        table = page.get_by_role("table", name="Dead letters by stream")
+        expect(table.get_by_role("row").filter(has_text="idle").get_by_role("cell").nth(2)).to_have_text("1")
+        table.get_by_role("link", name="idle").click()
+        page.get_by_role("checkbox", name="Select i-1").check()
+        page.get_by_role("button", name="Redrive", exact=True).last.click()
+        notified(page, "1 dead letter redriven")
+        assert ids(http.pull("idle")) == ["i-1"]
+    finally:
+        server.kill()
+
+
 # Connections
 
 
@@ -357,7 +375,7 @@ def test_overview_names_the_envelope_that_fails_again_and_again(
     line = page.get_by_role("region", name="Needs attention").get_by_role("listitem").filter(has_text="again and again")
     expect(line).to_contain_text("poison-1 in poisoned")
     expect(line).to_contain_text("cannot parse")
-    assert page.locator(".figures.even .figure").count() == 12
+    assert page.locator(".figures.six .figure").count() == 12
     line.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1, name="poisoned")).to_be_visible()
 

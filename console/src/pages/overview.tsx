@@ -152,7 +152,7 @@ function Numbers({ latest: { scrape, rates } }: { latest: Reading }) {
   const wait = (share: string) => about(valueOf(scrape, "penstock_q_lat_ms", { quantile: share }));
   const dead = sumOf(scrape, "penstock_dead_letters") ?? 0;
   return (
-    <Figures isEven>
+    <Figures columns="six">
       {counter("Accepted", "penstock_q_in_total")}
       {counter("Delivered", "penstock_q_out_total")}
       {counter("Acknowledged", "penstock_q_ack_total")}

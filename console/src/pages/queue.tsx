@@ -34,9 +34,15 @@ export function QueuePage({ stream }: { stream: string }) {
       />
       <Refused failure={failure.value} />
       {data.value !== undefined && figures === undefined && (
-        <Empty title="This stream is not active">
-          <p>It has received no messages, or was unloaded after being empty and idle. Sending a message activates it.</p>
-        </Empty>
+        <>
+          <Empty title="This stream is not active">
+            <p>
+              It has received no messages, or was unloaded after being empty and idle. Sending a message activates it.
+              {dead > 0 && " Its dead letters are below."}
+            </p>
+          </Empty>
+          {dead > 0 && <Contents stream={deadNameOf(stream)} onChange={refresh} />}
+        </>
       )}
       {figures !== undefined && (
         <>
@@ -56,16 +62,19 @@ export function QueuePage({ stream }: { stream: string }) {
 
 function Numbers({ figures: { stats, q, id }, dead }: { figures: StreamFigures; dead: number }) {
   return (
-    <Figures>
-      <Figure label="Ready" value={count(stats.depth)} metric="q.depth" />
-      <Figure label="In flight" value={count(stats.inflight)} metric="q.if" />
-      <Figure label="Delayed" value={count(stats.delayed)} metric="q.delayed" />
-      {!isDeadLetters(id) && <Figure label="Dead letters" value={count(dead)} tone={dead > 0 ? "warn" : "plain"} />}
+    <Figures columns="four">
+      <Figure label="Ready" value={count(stats.depth)} metric="q.depth" note={stats.oldestMs > 0 ? `${bytes(stats.bytes)}, oldest ${span(stats.oldestMs)}` : bytes(stats.bytes)} />
+      <Figure label="In flight" value={count(stats.inflight)} metric="q.if" note="leased to consumers" />
+      <Figure label="Delayed" value={count(stats.delayed)} metric="q.delayed" note="not due yet" />
+      {isDeadLetters(id) ? (
+        <Figure label="Redriven" value={count(q["q.moved"])} metric="q.moved" />
+      ) : (
+        <Figure label="Dead letters" value={count(dead)} tone={dead > 0 ? "warn" : "plain"} note={`${count(q["q.dead"])} ever`} />
+      )}
       <Figure label="Accepted" value={count(q["q.in"])} metric="q.in" note={`${rate(stats.rateIn)}/s`} />
       <Figure label="Delivered" value={count(q["q.out"])} metric="q.out" note={`${rate(stats.rateOut)}/s`} />
       <Figure label="Acknowledged" value={count(q["q.ack"])} metric="q.ack" note={`${count(q["q.nack"])} nacked, ${count(q["q.timeout"])} timed out`} />
       <Figure label="Wait p95" value={about(stats.latP95)} note={`p50 ${about(stats.latP50)}, p99 ${about(stats.latP99)}`} />
-      <Figure label="Oldest" value={stats.oldestMs > 0 ? span(stats.oldestMs) : "–"} note={bytes(stats.bytes)} />
     </Figures>
   );
 }

@@ -54,7 +54,7 @@ const COLUMNS: readonly Column<Line>[] = [
     title: "Consumers",
     isNumber: true,
     sort: ({ stats }) => stats.consumers,
-    cell: ({ stats }) => (stats.consumers === 0 && stats.depth > 0 ? <Badge tone="warn">none</Badge> : count(stats.consumers)),
+    cell: ({ id, stats }) => (stats.consumers === 0 && stats.depth > 0 && !isDeadLetters(id) ? <Badge tone="warn">none</Badge> : count(stats.consumers)),
   },
   { key: "oldest", title: "Oldest", isNumber: true, sort: ({ stats }) => stats.oldestMs, cell: ({ stats }) => (stats.oldestMs > 0 ? span(stats.oldestMs) : "–"), help: "age of the oldest envelope" },
 ];

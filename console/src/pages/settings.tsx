@@ -50,9 +50,11 @@ function EffectiveConfig({ settings: { config } }: { settings: Settings }) {
       note="defaults, file and environment merged; secrets masked"
       actions={<Choice label="Section" value={section} options={sections.map((name) => [name, name] as const)} onChange={choose} />}
     >
-      <Code value={config[section]} label={section} />
-      <p class="note">Change the config file, then reload it:</p>
-      <Command text="penstock config reload" />
+      <div class="stack">
+        <Code value={config[section]} label={section} />
+        <p class="note">Change the config file, then reload it:</p>
+        <Command text="penstock config reload" />
+      </div>
     </Panel>
   );
 }

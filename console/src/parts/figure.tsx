@@ -28,7 +28,7 @@ export function Figure({ label, value, unit, note, tone = "plain", metric }: Fig
   );
 }
 
-/** `isEven`: twelve figures, in full rows at every width. */
-export function Figures({ children, isEven = false }: { children: ComponentChildren; isEven?: boolean }) {
-  return <dl class={isEven ? "figures even" : "figures"}>{children}</dl>;
+/** `columns`: the figures of a row, if their number is a multiple of it, so that each row is full. */
+export function Figures({ children, columns }: { children: ComponentChildren; columns?: "six" | "four" }) {
+  return <dl class={columns === undefined ? "figures" : `figures ${columns}`}>{children}</dl>;
 }

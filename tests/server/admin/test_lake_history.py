@@ -57,7 +57,7 @@ def test_rows_of_the_lake_come_before_those_of_the_server(tmp_path: Path) -> Non
     )
     rings = MetricsHistory()
     for at_s, count in ((0, 10), (5, 60)):
-        rings.add(at_s, {IN: count, DEPTH: 3})
+        rings.server.add(at_s, {IN: count, DEPTH: 3})
     history = history_of(tmp_path, rings)
 
     async def ask(**query: Any) -> Any:

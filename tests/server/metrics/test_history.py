@@ -41,10 +41,10 @@ def at(monotonic_s: int, wall_s: int) -> Now:
 
 def test_a_counter_becomes_a_rate_and_what_is_unknown_stays_unknown() -> None:
     history = MetricsHistory()
-    history.add(100, {IN: 1_000, DEPTH: 7})
-    history.add(105, {IN: 1_050})
-    history.add(110, {IN: 20, DEPTH: 9})  # it restarted
-    history.add(110, {IN: 99})  # no time has passed
+    history.server.add(100, {IN: 1_000, DEPTH: 7})
+    history.server.add(105, {IN: 1_050})
+    history.server.add(110, {IN: 20, DEPTH: 9})  # it restarted
+    history.server.add(110, {IN: 99})  # no time has passed
     reply = history.reply(HistoryQuery(), at(110, 1_010))
     assert reply.times == [1_000, 1_005, 1_010]
     assert reply.columns[IN] == [None, 10, 4]
@@ -56,7 +56,7 @@ def test_a_day_is_kept_in_minutes_and_no_more() -> None:
     samples = int(DAY_S / SAMPLE_S) + 10 * FOLD + 1
     tracemalloc.start()
     for number in range(samples):
-        history.add(SAMPLE_S * number, {DEPTH: float(number)})
+        history.server.add(SAMPLE_S * number, {DEPTH: float(number)})
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < 1_000_000

@@ -79,12 +79,8 @@ class ClosedReply(msgspec.Struct):
 
 def list_connections(runtime: Runtime, now: Now, query: ConnectionsQuery) -> ConnectionsReply:
     """Connections with this text in their agent, token or peer."""
-
-    def order(one: Connection) -> tuple[int, int]:
-        return one.unread(), _delivered(one)
-
     found = [one for one in _peers(runtime) if query.text in f"{one.link.who}\n{one.link.principal.name}\n{one.peer}"]
-    first = nlargest(ROWS_MAX, found, key=order)
+    first = nlargest(ROWS_MAX, found, key=lambda one: (one.unread(), _delivered(one)))
     return ConnectionsReply([_row(one, now) for one in first], len(found) - len(first))
 
 

@@ -28,7 +28,7 @@ KEPT_US = MINUTE_S * 1_000_000
 KEPT_MAX = 32
 """Queries whose rows are kept."""
 TABLE = "queue_minutes"
-NO_TABLE = "the lake has no table `queue_minutes` yet: the pipeline fills it"
+NO_TABLE = Refusal("UnknownRoute", f"the lake has no table `{TABLE}` yet: the pipeline fills it")
 
 _RATES = ("enqueued", "delivered", "acked", "dead")
 _DEPTHS = ("ready", "leased", "delayed")
@@ -44,8 +44,7 @@ class LakeHistory:
     """The history of one server."""
 
     def __init__(self, rings: MetricsHistory, sql: SqlEndpoint, data: Path | None) -> None:
-        self._rings = rings
-        self._sql = sql
+        self._rings, self._sql = rings, sql
         self._table = None if data is None else data / "lake" / TABLE
         self._kept: dict[tuple[str, int], tuple[int, list[_Row] | Refusal]] = {}
         self._turn = asyncio.Lock()
@@ -63,10 +62,9 @@ class LakeHistory:
             found.note = rows.message
             return found
         older = [row for row in rows if begin_s <= row[0] < end_s]
-        found.times = [row[0] for row in older] + found.times
+        found.times[:0] = [row[0] for row in older]
         for name, column in found.columns.items():
-            place = _NAMES.index(name) + 1 if name in _NAMES else None
-            column[:0] = [None if place is None else row[place] for row in older]
+            column[:0] = [row[_NAMES.index(name) + 1] if name in _NAMES else None for row in older]
         return found
 
     async def _read(self, query: HistoryQuery, now: Now) -> list[_Row] | Refusal:
@@ -77,7 +75,7 @@ class LakeHistory:
         if self._table is None:
             return NO_LAKE
         if not (self._table / "_delta_log").exists():
-            return Refusal("UnknownRoute", NO_TABLE)
+            return NO_TABLE
         step_s = MINUTE_S * math.ceil(query.seconds / ROWS_MAX / MINUTE_S)
         reply = await self._sql.sql(SqlRequest(_select(query, now, step_s), ROWS_MAX))
         rows = reply if isinstance(reply, Refusal) else _filled(msgspec.json.decode(reply.body, type=SqlAnswer), step_s)

@@ -51,8 +51,6 @@ METRICS = (
     "penstock_links", "penstock_outbox_bytes",
 )  # fmt: skip
 """The columns. A name that ends with `_total` is a counter and is kept as its rate."""
-
-
 STREAM_METRICS = {
     **{f"penstock_q_{name}_total": f"q.{name}" for name in ("in", "out", "ack", "dead")},
     **{f"penstock_q_{name}": f"q.{name}" for name in ("depth", "if", "delayed")},
@@ -131,19 +129,18 @@ class Busiest(Together):
 
     def add(self, now: Now, names: list[str]) -> None:
         super().add(now, names)
-        found = [channel for name in names if (channel := self._machine.channels.get(name)) is not None]
-        rows = [
-            (channel.rate_in.per_second(now.us) + channel.rate_out.per_second(now.us), len(channel.live), channel.name)
-            for channel in found
-        ]
-        self.streams = nlargest(STREAMS_MAX, self.streams + [row for row in rows if row[0] or row[1]])
+        for channel in filter(None, map(self._machine.channels.get, names)):
+            rate = channel.rate_in.per_second(now.us) + channel.rate_out.per_second(now.us)
+            if rate or channel.live:
+                self.streams.append((rate, len(channel.live), channel.name))
+        self.streams = nlargest(STREAMS_MAX, self.streams)
 
 
 class MetricsHistory:
     """The ring of the server, and those of its busiest streams."""
 
     def __init__(self) -> None:
-        self._server = Ring(METRICS)
+        self.server = Ring(METRICS)
         self._streams: dict[str, Ring] = {}
 
     async def run(self, exporter: Exporter) -> None:
@@ -156,7 +153,7 @@ class MetricsHistory:
                 readings = exporter.readings(busiest)
                 await completed(runtime.survey, readings)
                 now = runtime.scheduler.now()
-                self.add(now.us / 1_000_000, readings.values)
+                self.server.add(now.us / 1_000_000, readings.values)
                 self.add_streams(now, runtime.machine, busiest.streams)
                 failure = ""
             except Exception as error:
@@ -164,10 +161,6 @@ class MetricsHistory:
                     logs.error("history.failed", exc=error)
             took_s = monotonic() - began_s
             await asyncio.sleep(max(SAMPLE_S - took_s, SHARE * took_s))
-
-    def add(self, at_s: float, values: Mapping[str, float]) -> None:
-        """Add a sample of the server."""
-        self._server.add(at_s, values)
 
     def add_streams(self, now: Now, machine: QueueMachine, busiest: Sequence[tuple[float, int, str]]) -> None:
         """Add a sample of each stream that has a ring. A busy stream without one gets a free one, or that of a quiet stream."""
@@ -191,12 +184,10 @@ class MetricsHistory:
 
     def reply(self, query: HistoryQuery, now: Now) -> HistoryReply:
         """The rows of the last `seconds`, in the wall time of now."""
-        if not query.stream:
-            return self._server.reply(query.seconds, now)
-        ring = self._streams.get(query.stream)
-        if ring is None:
-            return HistoryReply([], {name: [] for name in STREAM_METRICS}, sampled=False)
-        return ring.reply(query.seconds, now)
+        ring = self._streams.get(query.stream) if query.stream else self.server
+        found = (ring or Ring([*STREAM_METRICS])).reply(query.seconds, now)
+        found.sampled = ring is not None
+        return found
 
 
 def _mean(values: tuple[float, ...]) -> float:
