@@ -116,11 +116,9 @@ def peek(
     if which == "dead":
         dead = state.channels.get(dead_name(channel.name))
         return [] if dead is None else peek(state, now, dead, "ready", limit, after)
-    if which == "ready" and after is None:
-        return list(islice(channel.ready, limit))
     found = (record for record in channel.live.values() if record.state in _PEEK_STATES[which])
     if after is None:
-        return list(islice(found, limit))
+        return list(islice(channel.ready if which == "ready" else found, limit))
     return nsmallest(limit, (record for record in found if record.seq > after), key=attrgetter("seq"))
 
 

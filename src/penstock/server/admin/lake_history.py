@@ -35,9 +35,7 @@ _DEPTHS = ("ready", "leased", "delayed")
 """Columns of the table, in the order of `STREAM_METRICS`. Depths of several streams are not added up: a stream has a row only for the minutes in
 which something happened to it."""
 _NAMES = [*STREAM_METRICS]
-
-_Row = list[Any]
-"""The time in seconds, then a number or None for each of `_NAMES`."""
+Row = list[Any]  # the time in seconds, then a number or None for each of `_NAMES`
 
 
 class LakeHistory:
@@ -46,7 +44,7 @@ class LakeHistory:
     def __init__(self, rings: MetricsHistory, sql: SqlEndpoint, data: Path | None) -> None:
         self._rings, self._sql = rings, sql
         self._table = None if data is None else data / "lake" / TABLE
-        self._kept: dict[tuple[str, int], tuple[int, list[_Row] | Refusal]] = {}
+        self._kept: dict[tuple[str, int], tuple[int, list[Row] | Refusal]] = {}
         self._turn = asyncio.Lock()
 
     async def reply(self, query: HistoryQuery, now: Now) -> HistoryReply:
@@ -67,22 +65,18 @@ class LakeHistory:
             column[:0] = [row[_NAMES.index(name) + 1] if name in _NAMES else None for row in older]
         return found
 
-    async def _read(self, query: HistoryQuery, now: Now) -> list[_Row] | Refusal:
+    async def _read(self, query: HistoryQuery, now: Now) -> list[Row] | Refusal:
         key = (query.stream, query.seconds)
         until_us, rows = self._kept.get(key, (0, NO_LAKE))
         if until_us > now.us:
             return rows
-        if self._table is None:
-            return NO_LAKE
-        if not (self._table / "_delta_log").exists():
-            return NO_TABLE
+        if self._table is None or not (self._table / "_delta_log").exists():
+            return NO_LAKE if self._table is None else NO_TABLE
         step_s = MINUTE_S * math.ceil(query.seconds / ROWS_MAX / MINUTE_S)
         reply = await self._sql.sql(SqlRequest(_select(query, now, step_s), ROWS_MAX))
         rows = reply if isinstance(reply, Refusal) else _filled(msgspec.json.decode(reply.body, type=SqlAnswer), step_s)
-        self._kept.pop(key, None)
-        self._kept[key] = (now.us + KEPT_US, rows)
-        for old in list(self._kept)[:-KEPT_MAX]:
-            del self._kept[old]
+        kept = [(one, entry) for one, entry in self._kept.items() if one != key][1 - KEPT_MAX :]
+        self._kept = dict([*kept, (key, (now.us + KEPT_US, rows))])
         return rows
 
 
@@ -101,10 +95,10 @@ def _select(query: HistoryQuery, now: Now, step_s: int) -> str:
     )
 
 
-def _filled(answer: SqlAnswer, step_s: int) -> list[_Row]:
+def _filled(answer: SqlAnswer, step_s: int) -> list[Row]:
     """The rows in order of time. A step in which nothing happened has no traffic and the depths of the step before."""
-    rows: list[_Row] = []
-    depths: _Row = [None] * len(_DEPTHS)
+    rows: list[Row] = []
+    depths: Row = [None] * len(_DEPTHS)
     for at, *values in reversed(answer.rows):
         while rows and at - rows[-1][0] > step_s:
             rows.append([rows[-1][0] + step_s, *[0.0] * len(_RATES), *depths])

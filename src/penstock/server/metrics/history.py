@@ -79,15 +79,14 @@ class HistoryReply(msgspec.Struct):
 class Ring:
     """Two bounded rings of rows: a monotonic time, then a number for each metric, NaN where it is unknown."""
 
-    def __init__(self, metrics: Sequence[str]) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: Sequence[str], traffic: float = 0.0) -> None:
+        self._metrics, self.traffic = metrics, traffic
+        """`traffic` is envelopes in and out per second, averaged over the last `MEMORY` samples."""
         self._fine: deque[array[float]] = deque(maxlen=FINE_ROWS)
         self._minutes: deque[array[float]] = deque(maxlen=MINUTE_ROWS)
         self._open: list[array[float]] = []
         """Samples of the minute that is not over."""
         self._before: tuple[float, Mapping[str, float]] | None = None
-        self.traffic = 0.0
-        """Envelopes in and out per second, averaged over the last `MEMORY` samples."""
 
     def add(self, at_s: float, values: Mapping[str, float]) -> None:
         """Add a sample. Its time is monotonic, so that rows stay in order when the wall clock is set."""
@@ -172,15 +171,13 @@ class MetricsHistory:
                 if rate <= 2 * self._streams[quiet].traffic:
                     break
                 del self._streams[quiet]
-            self._streams[name] = Ring([*STREAM_METRICS])
-            self._streams[name].traffic = rate
+            self._streams[name] = Ring([*STREAM_METRICS], rate)
         rates = {name: rate for rate, _, name in busiest}
         for name, ring in self._streams.items():
             ring.traffic += (rates.get(name, 0.0) - ring.traffic) / MEMORY
             channel = machine.channels.get(name)  # None: unloaded, because it was idle
             figures = {} if channel is None else machine.metrics(now, channel)
-            values = {name: figures[key] for name, key in STREAM_METRICS.items() if key in figures}
-            ring.add(now.us / 1_000_000, values)
+            ring.add(now.us / 1_000_000, {name: figures[key] for name, key in STREAM_METRICS.items() if figures})
 
     def reply(self, query: HistoryQuery, now: Now) -> HistoryReply:
         """The rows of the last `seconds`, in the wall time of now."""
