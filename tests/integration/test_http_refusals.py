@@ -391,3 +391,15 @@ def test_a_wrong_token_is_never_anonymous(unchanged):
     assert (answer.status, answer.code) == (401, "Unauthorized")
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert unchanged.get("/v1/metrics", headers={"Authorization": "Basic eDp5"}).status == 401
+
+
+def test_bodies_that_are_no_json_are_counted(quiet):
+    def counted() -> float:
+        lines = quiet.get("/metrics").body.decode().splitlines()
+        name = 'penstock_inputs_refused_total{code="InvalidJSON",door="http"}'
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    before = counted()
+    for body in (b"{", enqueue_body(b'{"a":1,"a":2}'), enqueue_body(b"[" * 70_000 + b"]" * 70_000)):
+        assert quiet.ask("POST", "/v1/enqueue", body).code in ("InvalidJSON", "TooLarge")
+    assert counted() >= before + 2

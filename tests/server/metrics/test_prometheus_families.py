@@ -107,7 +107,11 @@ def test_a_scrape_is_summed_and_written_over_several_turns() -> None:
 def test_a_server_without_other_parts_exports_only_its_own_metrics() -> None:
     found = {family.name for family in exporter(many(0))._rest(NOW)}
     optional = {"penstock_events_dropped", "penstock_schema_warned", "penstock_schema_refused"}
-    optional |= {"penstock_loop_turn_seconds", "penstock_loop_turn_longest_seconds"}
+    optional |= {
+        "penstock_loop_turn_seconds",
+        "penstock_loop_turn_longest_seconds",
+        "penstock_loop_turn_longest_cpu_seconds",
+    }
     assert found == (names("server") | names("views") | names("triggers")) - optional
 
 
@@ -116,7 +120,7 @@ def test_turns_of_the_loop_are_a_histogram() -> None:
     turns = TurnTimes(loop)
     loop.close()
     turns.counts = [5, 0, 2, 0, 0, 1, 0, 0, 0]
-    turns.total_s, turns.longest_s = 0.2, 0.09
+    turns.total_s, turns.longest_s, turns.longest_cpu_s = 0.2, 0.09, 0.04
     found = scraped(exporter(many(0), turns=turns))
     assert [found[f"penstock_loop_turn_seconds_bucket[{le}]"] for le in ("0.001", "0.05", "0.1", "+Inf")] == [
         5,
@@ -126,6 +130,7 @@ def test_turns_of_the_loop_are_a_histogram() -> None:
     ]
     assert found["penstock_loop_turn_seconds_count"] == 8 and found["penstock_loop_turn_seconds_sum"] == 0.2
     assert found["penstock_loop_turn_longest_seconds"] == 0.09
+    assert found["penstock_loop_turn_longest_cpu_seconds"] == 0.04
 
 
 def test_a_request_chooses_between_sums_and_streams() -> None:

@@ -72,6 +72,15 @@ def test_a_large_answer_belongs_to_the_token_that_asked(driver: GatewayDriver, p
     assert driver.exchange.holder.party("127.0.0.1") == (True, "127.0.0.1")
 
 
+def test_what_is_no_json_is_counted(driver: GatewayDriver) -> None:
+    assert driver.post("p1", b"[" * 50_000)[0] == 400
+    (p2,) = driver.joined("p2")
+    p2.send(b'{"kind"')
+    driver.run()
+    assert {door for door, _ in driver.runtime.inputs_refused} == {"space"}
+    assert sum(driver.runtime.inputs_refused.values()) == 2
+
+
 class TestMessages:
     def test_a_message_is_accepted_and_everybody_hears_it(self, driver: GatewayDriver) -> None:
         (p2,) = driver.joined("p2")

@@ -46,6 +46,8 @@ class SpaceHost(Protocol):
 
     def token_refused(self, token: str | None, peer: str) -> None: ...
 
+    def input_refused(self, door: str, code: str) -> None: ...
+
     def text(self, data: bytes) -> bytes:
         """An envelope as a WebSocket frame."""
 
@@ -175,6 +177,7 @@ class MewSession:
         end = data.find(b"#", 1) if data[:1] == b"#" else -1
         fields = {} if end > 0 else read_object(data, limits) if found is None else found
         if isinstance(fields, MewRefusal):
+            self.host.input_refused("space", fields.error)
             self._fail(now, fields)
         elif _is_join(fields):
             self._join(now, fields, data)

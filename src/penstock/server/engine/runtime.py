@@ -7,6 +7,7 @@ by name: the scheduler, the wires and the journal are given to it, so the simula
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,8 @@ class Runtime:
         """Why the journal refuses new records, while it does."""
         self.peers = ConnectionTable(self, log)
         self.subscriptions_evicted = 0
+        self.inputs_refused: Counter[tuple[str, str]] = Counter()
+        """Messages and bodies that are too large, no JSON, or JSON that is not accepted, by door and code."""
 
     # Sessions
 
@@ -161,6 +164,9 @@ class Runtime:
                     link.session.expired(effect.consumer, effect.record, effect.lease_id)
                 self.peers.mark(link)
         self.schedule_turn()
+
+    def input_refused(self, door: str, code: str) -> None:
+        self.inputs_refused[door, code] += 1
 
     def evicted(self, consumer: Consumer) -> None:
         self.subscriptions_evicted += 1

@@ -38,8 +38,12 @@ class TurnTimes:
         """Turns by bucket; the last one has no bound."""
         self.total_s = 0.0
         self.longest_s = 0.0
+        self._cpu_s = 0.0
+        self.longest_cpu_s = 0.0
+        """CPU time of this thread in the turn that took most, at most `BEAT_S` too much: on a busy machine a turn waits for others too."""
 
     def start(self) -> None:
+        self._cpu_s = time.thread_time()
         self._due_s = self._loop.time() + BEAT_S
         self._loop.call_at(self._due_s, self._beat)
 
@@ -48,6 +52,8 @@ class TurnTimes:
         self.counts[bisect_left(TURN_BOUNDS, late_s)] += 1
         self.total_s += late_s
         self.longest_s = max(self.longest_s, late_s)
+        if late_s > self.longest_cpu_s:
+            self.longest_cpu_s = max(self.longest_cpu_s, min(late_s, time.thread_time() - self._cpu_s))
         self.start()
 
 

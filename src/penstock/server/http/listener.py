@@ -136,7 +136,7 @@ class HttpEndpoint:
         if len(data) > STEP_BYTES and route.body is not None:
             refusal = await in_steps(self._runtime.survey, check_request(data, self._runtime.machine.limits))
             if refusal is not None:
-                return error_reply(refusal)
+                return error_reply(self._counted(refusal))
             request.is_checked = True
         if tokens.changes != changes and not route.is_open and tokens.renewed(principal) is None:
             return error_reply(REVOKED)
@@ -215,16 +215,23 @@ class HttpEndpoint:
         refusal = permit(request.principal, f"`{route.path}`") if route.is_admin else None
         refusal = refusal or request.parse()
         if refusal is not None:
-            return refusal
+            return self._counted(refusal)
         assert route.handler is not None
         outcome = route.handler(self._services, request)
         if isinstance(outcome, (Result, Denied, Refusal)):
             self._runtime.apply(request.now)
         return outcome
 
+    def _counted(self, refusal: Refusal) -> Refusal:
+        if refusal.code in ("InvalidJSON", "TooLarge"):
+            self._runtime.input_refused("http", refusal.code)
+        return refusal
+
     async def _finish(self, request: Request, work: Coroutine[Any, Any, Any]) -> Any:
         try:
             outcome = await work
+            if isinstance(outcome, Refusal):
+                self._counted(outcome)
             # A revoked token reads nothing more, but work that was admitted is done: its holder learns the outcome.
             is_read = not request.route.is_open and (request.route.method == "GET" or isinstance(outcome, Reply))
             return REVOKED if is_read and self._services.tokens.renewed(request.principal) is None else outcome

@@ -83,6 +83,7 @@ _SERVER_GAUGES = {
     "redelivery_hot": "Envelopes that failed more than five times",
     "uptime_seconds": "Seconds since the start",
     "loop_turn_longest_seconds": "The longest turn of the event loop since the start",
+    "loop_turn_longest_cpu_seconds": "The most CPU time of the event loop's thread in a turn; other processes do not count",
 }
 _SERVER_COUNTERS = {
     "records_refused": "Envelopes the journal refused",
@@ -162,6 +163,7 @@ METRICS = (
     *_entries("counter", "server", "", _SERVER_COUNTERS),
     MetricName("penstock_loop_turn_seconds", "histogram", "Turns of the event loop, by what held it up"),
     MetricName("penstock_connections_refused", "counter", "Connections refused, or closed before they were authenticated, by reason", ("reason",)),
+    MetricName("penstock_inputs_refused", "counter", "Messages and bodies that are too large, no JSON, or JSON that is not accepted", ("door", "code")),
     MetricName("penstock_tokens_refused", "counter", "Requests without a token where one is needed (`missing`), or with one that is mistyped, revoked or expired (`unknown`)", ("reason",)),
     *_entries("gauge", "journal", "journal_", _JOURNAL_GAUGES),
     MetricName("penstock_journal_seals_failed", "counter", "Times sealing failed", (), "journal"),

@@ -126,18 +126,21 @@ class Exporter(msgspec.Struct, eq=False):
             metric_names.families(values)
             + doors
             + labelled(self.tokens_refused.items(), {"tokens_refused": lambda count: count})
+            + labelled(runtime.inputs_refused.items(), {"inputs_refused": lambda count: count})
             + _turns(self.turns)
             + _journal(runtime, self.archive)
             + _views(runtime)
         )
 
 
-def labelled(rows: Iterable[tuple[str, Any]], values: Mapping[str, Callable[[Any], float]]) -> list[Metric]:
-    """A family for each metric, with a sample for each row: its label, and what the metric reads of it."""
+def labelled(
+    rows: Iterable[tuple[str | tuple[str, ...], Any]], values: Mapping[str, Callable[[Any], float]]
+) -> list[Metric]:
+    """A family for each metric, with a sample for each row: its label or labels, and what the metric reads of it."""
     found = {name: metric_names.family(f"penstock_{name}") for name in values}
     for label, row in rows:
         for name, value in values.items():
-            found[name].add_metric([label], value(row))
+            found[name].add_metric([label] if isinstance(label, str) else label, value(row))
     return [*found.values()]
 
 
@@ -148,7 +151,15 @@ def _turns(turns: TurnTimes | None) -> list[Metric]:
     counts = zip((*map(str, TURN_BOUNDS), "+Inf"), accumulate(turns.counts), strict=True)
     metric = metric_names.BY_NAME["penstock_loop_turn_seconds"]
     histogram = HistogramMetricFamily(metric.name, metric.text, buckets=list(counts), sum_value=turns.total_s)
-    return [histogram, *metric_names.families({"penstock_loop_turn_longest_seconds": turns.longest_s})]
+    return [
+        histogram,
+        *metric_names.families(
+            {
+                "penstock_loop_turn_longest_seconds": turns.longest_s,
+                "penstock_loop_turn_longest_cpu_seconds": turns.longest_cpu_s,
+            }
+        ),
+    ]
 
 
 def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]:

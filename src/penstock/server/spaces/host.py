@@ -61,7 +61,7 @@ class Spaces:
         """Outboxes whose peers read again."""
         self.is_turn_due = False
         self.is_operator = is_operator
-        self.token_refused = runtime.token_refused
+        self.token_refused, self.input_refused = runtime.token_refused, runtime.input_refused
         self.log = log
         """Logs joins and disconnects."""
         self._watch = watch
@@ -292,9 +292,13 @@ class Spaces:
 
     async def read(self, data: bytes) -> Fields | MewRefusal:
         """The members of an envelope of an HTTP request; a large one is checked in steps."""
-        if len(data) <= STEP_BYTES:
-            return read_object(data, self.limits)
-        return await in_steps(self.survey, read_steps(data, self.limits))
+        is_small = len(data) <= STEP_BYTES
+        read = (
+            read_object(data, self.limits) if is_small else await in_steps(self.survey, read_steps(data, self.limits))
+        )
+        if isinstance(read, MewRefusal):
+            self.input_refused("space", read.error)
+        return read
 
     async def accept(
         self, now: Now, space: SpaceMachine, sender: Participant, envelope: Envelope

@@ -57,6 +57,9 @@ class RuntimePort(Protocol):
     def after(self, gate: int, session: Session, call: Callable[[Now], None]) -> None:
         """Call with the time when batch `gate` has its outcome, then write what it left for the session."""
 
+    def input_refused(self, door: str, code: str) -> None:
+        """Count a message that is too large, no JSON, or JSON that is not accepted."""
+
     def evicted(self, consumer: Consumer) -> None:
         """Count and log a subscription that ended to make room for another of its connection."""
 

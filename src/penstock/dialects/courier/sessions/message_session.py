@@ -107,6 +107,11 @@ class MessageSession(ABC, Generic[Message]):
         if close is not None and self.closing is None:
             self.closing = (close, refusal.code)
 
+    def _reject(self, refusal: Refusal, close: int) -> None:
+        """Refuse a message that is no request."""
+        self._runtime.input_refused("websocket", refusal.code)
+        self._fail(refusal, close)
+
     def drain(self, refusal: Refusal) -> None:
         self._fail(refusal, refusal.kind.close)
 
@@ -138,7 +143,7 @@ class MessageSession(ABC, Generic[Message]):
             self._fail(flood, 1008)
             return
         if len(data) > self._size_max:
-            self._fail(Refusal("TooLarge", f"a message has at most {self._size_max} bytes"), 1009)
+            self._reject(Refusal("TooLarge", f"a message has at most {self._size_max} bytes"), 1009)
             return
         try:
             message = self._decode(data)
@@ -146,10 +151,10 @@ class MessageSession(ABC, Generic[Message]):
             self._fail(to_refusal(error, "InvalidCredit" if path_of(error) == "credit" else self.fault))
             return
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self._fail(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
+            self._reject(Refusal("InvalidJSON", f"the message is not JSON: {error}"), 1007)
             return
         problem = cost_problem(data) or json_problem(data)
         if problem is not None:
-            self._fail(problem, 1007)
+            self._reject(problem, 1007)
         else:
             self._message(now, message)

@@ -656,3 +656,20 @@ class TestLargeAnswers:
         assert frames[-1]["code"] == "SlowConsumer"
         assert len(frames) < 10
         assert peer.wire.closed == (1008, "SlowConsumer")
+
+
+@pytest.mark.promise(
+    "Hold under hostile conditions", "what is refused before it is a request is counted by door and code"
+)
+def test_refused_inputs_are_counted_by_door_and_code() -> None:
+    broker = Broker(limits=Limits(message_max=100))
+    peer, socket = broker.control(), broker.subscribe("a")
+    for bad in (b"{", b'{"type":"ping","a":1,"a":2}', b'{"type":"ping","a":1e999}'):
+        peer.send(bad + b"\n")
+    peer.say(type_="ping", reqId=1)
+    socket.send(b'{"credit":1,"a":[' + b"1," * 100 + b"1]}")
+    broker.subscribe("a").send(b"{")
+    broker.run()
+    assert broker.runtime.inputs_refused == {
+        ("control", "InvalidJSON"): 3, ("websocket", "TooLarge"): 1, ("websocket", "InvalidJSON"): 1,
+    }  # fmt: skip

@@ -119,6 +119,7 @@ class ControlSession:
     def _refuse(self, reference: frames.Reference | None, refusal: Refusal, close: int | None = None) -> None:
         """Refuse a line that is no frame. A peer that has not said who it is also loses its connection."""
         self._weight += frames.FRAME_WEIGHT
+        self._runtime.input_refused("control", refusal.code)
         if self.token_needed and close is None:
             close = 1008
             if reference is None or bytes(reference.type) != b'"hello"':
@@ -280,12 +281,8 @@ class ControlSession:
             self._fail(req_id, foreign, close=1008)
             return
         health = self._runtime.health(now)
-        result = {
-            "version": "v1",
-            "features": FEATURES,
-            "server": f"penstock/{health['version']}",
-            "bootId": health["bootId"],
-        }
+        server = f"penstock/{health['version']}"
+        result = {"version": "v1", "features": FEATURES, "server": server, "bootId": health["bootId"]}
         self.answers.add(ok_line(req_id, result))
 
     def _enqueue(self, now: Now, frame: frames.EnqueueFrame) -> None:
