@@ -60,7 +60,6 @@ class Send(msgspec.Struct, gc=False, eq=False):
     peer: str | None = None
     """Who brought it about."""
     token: str | None = None
-    """As in `Settle`."""
     job: Job | None = None
     firing: Firing | None = None
     """The rule at work, when one sends this; the origin then stays where it is unless the event is a move."""

@@ -134,10 +134,10 @@ class Settle(msgspec.Struct, gc=False, eq=False):
     @property
     def meta(self) -> str | None:
         """The `meta` column of its row."""
-        if self.token is None:
-            return self._own_meta()
-        token = f'"token":{msgspec.json.encode(self.token).decode()}'
         own = self._own_meta()
+        if self.token is None:
+            return own
+        token = f'"token":{msgspec.json.encode(self.token).decode()}'
         return f"{{{token}}}" if own is None else f"{own[:-1]},{token}}}"
 
     def _own_meta(self) -> str | None:

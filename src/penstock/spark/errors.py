@@ -31,8 +31,7 @@ class TableFailedError(Exception):
 
     def __init__(self, name: str, file: Path, line: int | None, reason: str) -> None:
         super().__init__(f"the table `{name}` of `{file}`{'' if line is None else f', line {line}'}: {reason}")
-        fix = "correct the function; the pipeline restarts by itself and reads the file again"
-        self.hint = None if line is None else fix
+        self.hint = "correct the function; the pipeline restarts and reads the file again" if line else None
 
 
 def line_in(file: Path, error: BaseException) -> int | None:

@@ -250,11 +250,9 @@ def reader_of(kind: Any) -> PayloadReader:
 
 def _model(kind: Any, value: Any) -> Any:
     """A model within a type of msgspec."""
-    if not hasattr(kind, "model_validate"):
-        raise NotImplementedError(f"`{kind.__name__}` has no JSON")
     try:
         return kind.model_validate(value)
-    except ValueError as error:
+    except (AttributeError, ValueError) as error:  # `kind` may be no model
         raise ValueError(_one_line(error)) from error
 
 

@@ -157,14 +157,10 @@ class TokenStore:
         counts = ", ".join(f"{count} {name}" for name, count in self.refusals.items())
         self.last_refusal = f"{peer} showed {what}; {counts} since the start; {_REFUSED_HINT}"
         now_s = time.monotonic()
-        oldest = next(iter(self._logged), peer)
-        if now_s - self._logged.get(peer, -QUIET_S) < QUIET_S:
+        replaced = peer if peer in self._logged or len(self._logged) < PEERS_MAX else next(iter(self._logged))
+        if now_s - self._logged.get(replaced, -QUIET_S) < QUIET_S:
             return
-        if len(self._logged) >= PEERS_MAX and peer not in self._logged:
-            if now_s - self._logged[oldest] < QUIET_S:
-                return
-            del self._logged[oldest]
-        self._logged.pop(peer, None)
+        self._logged.pop(replaced, None)
         self._logged[peer] = now_s
         logs.warning("token.refused", peer=peer, reason=reason, fingerprint=shown, counts=self.refusals)
 
