@@ -75,8 +75,6 @@ class ControlSession:
         self._reads = Reads(runtime, self.answers)
         self._followers = Followers(runtime, self)
 
-    # Bytes in
-
     def receive(self, now: Now, data: bytes) -> None:
         if self.closing is not None:
             return
@@ -229,6 +227,7 @@ class ControlSession:
                     self._runtime.after(self.answers.gate, self, lambda then: self._queue.resume())
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
+                return
 
     def _operate(self, now: Now, frame: frames.ControlFrame) -> Outcome:
         """The operations that HTTP has too."""
