@@ -151,15 +151,8 @@ def _turns(turns: TurnTimes | None) -> list[Metric]:
     counts = zip((*map(str, TURN_BOUNDS), "+Inf"), accumulate(turns.counts), strict=True)
     metric = metric_names.BY_NAME["penstock_loop_turn_seconds"]
     histogram = HistogramMetricFamily(metric.name, metric.text, buckets=list(counts), sum_value=turns.total_s)
-    return [
-        histogram,
-        *metric_names.families(
-            {
-                "penstock_loop_turn_longest_seconds": turns.longest_s,
-                "penstock_loop_turn_longest_cpu_seconds": turns.longest_cpu_s,
-            }
-        ),
-    ]
+    longest = zip(("longest_seconds", "longest_cpu_seconds"), (turns.longest_s, turns.longest_cpu_s), strict=True)
+    return [histogram, *metric_names.families({f"penstock_loop_turn_{name}": value for name, value in longest})]
 
 
 def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]:

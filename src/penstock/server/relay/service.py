@@ -127,8 +127,7 @@ class StreamService:
 
     def run(self, on_ready: Callable[[], None] | None = None) -> RelayStopped:
         """Relay until stopped; returns what was not delivered."""
-        curve = self.settings.curve
-        gate = None if curve is None else KeyGate(self.context, curve)
+        gate = None if self.settings.curve is None else KeyGate(self.context, self.settings.curve)
         control: zmq.Socket[Any] = self.context.socket(zmq.PAIR)
         try:
             control.bind(self.control)
@@ -136,9 +135,8 @@ class StreamService:
             if gate is not None:
                 self._poller.register(gate.socket, zmq.POLLIN)
             self._pull = self._open_pull(self.settings.pull)
-            subscribers = self._subscribers = SubscriberSocket(
-                self.context, self.settings, self.relay, self.stats, self._connections.watch
-            )
+            parts = self.context, self.settings, self.relay, self.stats, self._connections.watch
+            subscribers = self._subscribers = SubscriberSocket(*parts)
             self._xpub = subscribers.socket
             self._poller.register(self._xpub, zmq.POLLIN)
             self.endpoints["pub"] = subscribers.endpoint
@@ -149,12 +147,10 @@ class StreamService:
             self._loop(control, gate)
             return self._end()
         finally:
-            if "pub" in self.endpoints:
-                self._connections.unwatch(self._xpub)
-                self._xpub.close(LINGER_MS)
-            if "pull" in self.endpoints:
-                self._connections.unwatch(self._pull)
-                self._pull.close(LINGER_MS)
+            for name in self.endpoints:
+                each = self._xpub if name == "pub" else self._pull
+                self._connections.unwatch(each)
+                each.close(LINGER_MS)
             control.close(LINGER_MS)
             if gate is not None:
                 gate.close()
@@ -208,8 +204,8 @@ class StreamService:
                     self.stats.count_all()
                 self._answers = 0
                 self._check_memory(now)
-                self.stats.reopened = self.guard.reopened
-                self.stats.peers_cut = {**subscribers.peers.cut, "connections": self._connections.cut}
+                cut = {**subscribers.peers.cut, "connections": self._connections.cut}
+                self.stats.peers_cut, self.stats.reopened = cut, self.guard.reopened
                 self.stats.flush()
 
     def _take_bursts(self, now: Now) -> None:
