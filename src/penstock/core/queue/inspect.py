@@ -176,8 +176,8 @@ def explain(state: QueueState, now: Now, channel: Channel) -> Row:
                 because("no_credit", "no consumer has credit; grant some", consumers=len(dry))
             if len(dry) < len(consumers):
                 slow = [c.holder_name for c in consumers if c.credit > 0]
-                who = ", ".join(slow[:AGENTS_SHOWN])
-                because("slow_consumer", f"consumers have credit but do not read: {who}", consumers=len(slow))
+                why = f"consumers have credit but do not read: {', '.join(slow[:AGENTS_SHOWN])}"
+                because("slow_consumer", why, consumers=len(slow))
         if isinstance(channel.ready_order, KeyedOrder) and any(channel.ready_order.blocked):
             count, keys = channel.ready_order.blocked
             why = "envelopes wait for another of their partition key, which is leased or delayed; settle it"

@@ -46,9 +46,8 @@ def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list
     facts = log.facts
     denied: list[Denied] = []
     leases = consumer.leases
-    peer = consumer.link.who
+    peer, first = consumer.link.who, len(facts)
     done = late_acks = size = 0
-    first = len(facts)
     mark_settled, now_us, gate = channel.mark_settled, now.us, log.gate
     on_ack = bool(state.triggers.on_ack)
     order = channel.ready_order

@@ -49,7 +49,6 @@ class ConnectionRow(msgspec.Struct, rename="camel"):
     agent: str
     """The agent: the one of its token, the one it says it is, or the name of its token."""
     token: str
-    """Empty for a participant of a space, and for a peer that has shown none yet."""
     peer: str
     door: Door
     open_ms: Count
