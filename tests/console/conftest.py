@@ -1,6 +1,6 @@
 """One browser for all of these tests, a context for each test, and servers with some data.
 
-The browser is the system's Chromium: Playwright's own would have to be downloaded.
+The browser is the system's Chrome or Chromium: Playwright's own would have to be downloaded.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.server_process import ServerProcess
 
 BUILT = Path(penstock.__file__).parent / "console" / "index.html"
 CHROMES = (
+    "chromium-headless-shell",
     "chromium",
     "chromium-browser",
     "google-chrome",

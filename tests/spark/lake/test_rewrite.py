@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from threading import Event
+from threading import Event, Semaphore
 
 import pyarrow as pa
 import pytest
@@ -216,11 +216,11 @@ def test_a_replaced_file_is_young_again(tmp_path):
 def test_readers_do_not_notice(tmp_path, commits):
     writer = LakeTable(tmp_path, NOTES)
     writer.append(notes(0, 1), {APP: Progress(0, 1)})
-    done = Event()
+    done, turns = Event(), Semaphore(0)
 
     def read():
         reader, seen = LakeTable(tmp_path, NOTES), 0
-        while not done.is_set():
+        while turns.acquire(timeout=30) and not done.is_set():
             found = offsets(reader.rows(["offset"]))
             assert found == list(range(len(found))) and len(found) >= seen
             seen = len(found)
@@ -230,11 +230,13 @@ def test_readers_do_not_notice(tmp_path, commits):
         readers = [pool.submit(read) for _ in range(2)]
         try:
             for number in range(1, commits):
+                turns.release(3)  # reads while this commit is made
                 writer.append(notes(number, number + 1), {APP: Progress(number, number + 1)})
                 if number % 10 == 0:
                     writer.compact(is_forced=True)
         finally:
             done.set()
+            turns.release(2)
         assert all(reader.result(30) > 0 for reader in readers)
 
 
