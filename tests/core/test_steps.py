@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from penstock.core.limits import Limits
+from penstock.core.queue.dead_letters import STEP_COST
 from penstock.core.records import Record
 from penstock.core.steps import CHUNK_MAX
-from penstock.dialects.courier.operations.redrive_and_purge import REDRIVE_STEP
 from tests.dialects.courier.talking import Broker, Peer, codes, envelope, line
 from tests.hostile_json import plain, shapes
 
@@ -73,12 +73,13 @@ def test_costly_requests_of_one_read_take_several_turns() -> None:
 def test_a_redrive_is_finished_when_its_connection_closes() -> None:
     broker = Broker()
     peer = broker.control()
-    letters = [Record(f"e{number}", "t", b'{"headers":{}}') for number in range(2 * REDRIVE_STEP + 1)]
+    letters = [Record(f"e{number}", "t", b'{"headers":{}}') for number in range(2 * STEP_COST + 1)]
     broker.machine.enqueue(broker.now, "dlq/q", letters)
     broker.runtime.schedule_turn()
     broker.run()
     peer.send(line(type_="redrive", stream="q", max=100_000))
-    assert broker.machine.channels["dlq/q"].held
+    while not broker.machine.channels["dlq/q"].held:
+        broker.scheduler._soon.popleft()()
     peer.gone()
     broker.run()
     assert len(broker.machine.channels["q"].ready) == len(letters) and not broker.machine.channels["dlq/q"].live

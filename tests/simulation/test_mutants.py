@@ -21,7 +21,7 @@ from penstock.dialects.courier.sessions.answers import Answers
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.view_feed import ViewFeed
 from penstock.dialects.courier.triggers.script import TriggerEnvelope
-from penstock.server.engine.runtime import Runtime
+from penstock.server.engine.connections import ConnectionTable
 from penstock.testing.journal import SimJournal
 from penstock.testing.network import SimConnection
 from tests.simulation.queue import checks
@@ -296,7 +296,7 @@ def streams_are_never_full(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.BOUNDS)
 def slow_readers_go_unnoticed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Runtime, "congested", lambda runtime, connection, on: None)
+    patch.setattr(ConnectionTable, "congested", lambda peers, connection, on: None)
 
 
 @breaks(checks.BOUNDS)
