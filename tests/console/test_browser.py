@@ -328,6 +328,20 @@ def test_a_targeted_stream_is_drawn_from_its_writer_to_its_target_alone(server: 
         broadcast.close()
 
 
+@pytest.mark.promise("Console", "connections show who, from where, how far behind; closing one returns its leases")
+def test_the_connection_of_a_participant_has_a_rate(server: ServerProcess, visit: Visiting) -> None:
+    with (
+        penstock.SyncSpace(server.http, participant="collector", token="collector-token"),
+        penstock.SyncSpace(server.http, participant="sensor", token="sensor-token") as sensor,
+    ):
+        page = visit(server).sign_in("#/connections?filter=collector")
+        row = page.get_by_role("table", name="Connections").get_by_role("row").filter(has_text="collector")
+        expect(row.get_by_role("cell").nth(5)).to_have_text("0")
+        for number in range(20):
+            sensor.chat(f"reading {number}")
+        expect(row.get_by_role("cell").nth(5)).to_have_text(re.compile(r"[1-9]"))
+
+
 @pytest.mark.promise("Console", "a targeted stream is drawn to its target only; inviting and kicking work")
 def test_a_guest_is_invited_and_kicked(server: ServerProcess, visit: Visiting) -> None:
     page = visit(server).sign_in("#/spaces")

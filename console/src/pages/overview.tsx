@@ -100,7 +100,16 @@ function ConditionLine({ condition: { severity, text, hint, path } }: { conditio
     <li>
       <Badge tone={severity === "critical" ? "bad" : "warn"}>{severity}</Badge>
       <div>
-        <p>{path.length > 0 ? <a href={href(path)}>{text}</a> : text}.</p>
+        <p>
+          {path.length > 0 ? (
+            <a href={href(path)}>
+              <Prose text={text} />
+            </a>
+          ) : (
+            <Prose text={text} />
+          )}
+          .
+        </p>
         <p class="note">
           <Prose text={hint} />
         </p>
