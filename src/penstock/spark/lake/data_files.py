@@ -27,9 +27,15 @@ from penstock.spark.errors import HintedError
 
 FILE_ROWS_MAX = 1_000_000
 """A file with this many rows is closed, and the next one begins."""
+MERGE_FILE_ROWS_MAX = 35_000
+"""The same for tables whose rows are replaced: a replaced row costs the rewrite of its file. Their filters fill a power of two."""
 OPEN_FILES_MAX = 64
 """Files that one task has open, one a partition; when full: close the largest."""
 ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_BYTES = 32 * 1024 * 1024
+"""Rows wait in memory until they fill a row group: of this many rows, or bytes."""
+FALSE_HITS = 1e-5
+"""Share of the keys that a filter takes for stored ones; a batch asks it for each of its keys."""
 TEXT_STATISTIC_MAX = 128
 """Characters of a minimum or maximum text; longer ones are rounded outwards."""
 _LAST_CHARACTER = "\U0010ffff"
@@ -51,6 +57,9 @@ class Layout:
     partition_by: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
     """Columns with a minimum and a maximum for each file, as the table's configuration lists them."""
+    filters: tuple[str, ...] = ()
+    """Columns with a Bloom filter."""
+    file_rows: int = FILE_ROWS_MAX
 
 
 @dataclass(frozen=True)
@@ -183,16 +192,21 @@ class _Writer:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._draft = self._path.with_name(f".{self._path.name}.tmp")
         # Partition values are only in the log and the directory's name.
-        inside = pa.schema([field for field in layout.schema if field.name not in layout.partition_by])
-        self._parquet = pq.ParquetWriter(self._draft, inside, compression="zstd")
-        self.rows = 0
+        self._inside = pa.schema([field for field in layout.schema if field.name not in layout.partition_by])
+        self._parquet: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = self._waiting_bytes = self.rows = 0
         self._nulls = dict.fromkeys(layout.statistics, 0)
         self._least: dict[str, Any] = {}
         self._greatest: dict[str, Any] = {}
 
     def write(self, rows: pa.Table) -> None:
-        self._parquet.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+        self._waiting.append(rows)
         self.rows += rows.num_rows
+        self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._flush()
         for name in self._layout.statistics:
             column = rows.column(name)
             self._nulls[name] += column.null_count
@@ -202,8 +216,20 @@ class _Writer:
                 self._least[name] = min(self._least.get(name, least), least)
                 self._greatest[name] = max(self._greatest.get(name, greatest), greatest)
 
+    def _flush(self) -> pq.ParquetWriter:
+        rows = pa.concat_tables(self._waiting) if self._waiting else self._inside.empty_table()
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        if self._parquet is None:  # the first row group is the largest: its rows are the keys of a filter
+            size = {"ndv": max(rows.num_rows, 1), "fpp": FALSE_HITS}
+            filters = dict.fromkeys(self._layout.filters, size) or None
+            self._parquet = pq.ParquetWriter(
+                self._draft, self._inside, compression="zstd", bloom_filter_options=filters
+            )
+        self._parquet.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+        return self._parquet
+
     def close(self) -> StagedFile:
-        self._parquet.close()
+        self._flush().close()
         sync_path(self._draft)
         os.replace(self._draft, self._path)
         sync_path(self._path.parent)
@@ -214,7 +240,8 @@ class _Writer:
         )
 
     def abandon(self) -> None:
-        self._parquet.close()
+        if self._parquet is not None:
+            self._parquet.close()
         self._draft.unlink(missing_ok=True)
 
 
@@ -225,14 +252,15 @@ def write(root: Path, layout: Layout, tables: Iterable[pa.Table]) -> list[Staged
     try:
         for table in tables:
             for partition, rows in _split(table, layout.partition_by):
-                for start in range(0, rows.num_rows, ROW_GROUP_ROWS):
+                step = min(ROW_GROUP_ROWS, layout.file_rows)
+                for start in range(0, rows.num_rows, step):
                     if partition not in writers and len(writers) >= OPEN_FILES_MAX:
                         fullest = max(writers, key=lambda one: writers[one].rows)
                         done.append(writers.pop(fullest).close())
                     writer = writers.get(partition) or _Writer(root, layout, partition)
                     writers[partition] = writer
-                    writer.write(rows.slice(start, ROW_GROUP_ROWS))
-                    if writer.rows >= FILE_ROWS_MAX:
+                    writer.write(rows.slice(start, step))
+                    if writer.rows >= layout.file_rows:
                         done.append(writers.pop(partition).close())
         while writers:
             done.append(writers.pop(next(iter(writers))).close())

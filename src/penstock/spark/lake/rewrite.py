@@ -1,7 +1,7 @@
 """Which files of a table are rewritten: those with rows that a merge replaces, and small ones that are compacted.
 
-Files are immutable, so a file with a replaced row is rewritten without it. Only files whose bounds allow a key are read, first only
-their key columns: the cost is that of the files that are hit. The remaining rows of small files are written together with the new
+Files are immutable, so a file with a replaced row is rewritten without it. Only files whose bounds and Bloom filters allow a key are
+read, first only their key columns, and files are small: the cost is that of the rows that are hit, not that of the table. The remaining rows of small files are written together with the new
 rows, so the rows that change most (the current minutes) end up in a small file of their own, and the next merge rewrites only that.
 
 Files of about the same size (a tier) are compacted when there are enough of them, so a row is rewritten at most once a tier, however
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from penstock.spark.lake import data_files
 from penstock.spark.lake.data_files import LiveFile, SchemaError
 
 if TYPE_CHECKING:
+    from penstock.spark.lake.key_filters import KeyFilters
     from penstock.spark.lake.table import LakeTable
 
 SMALL_ROWS = 4_000
@@ -60,7 +62,7 @@ def one_per_key(rows: pa.Table, key: Sequence[str], newest: str | None, name: st
 def plan(
     root: Path, files: Sequence[LiveFile], rows: pa.Table, schema: pa.Schema, key: Sequence[str], newest: str | None
 ) -> MergePlan:
-    """Plan the merge of rows, each key once, into the files of a table."""
+    """Plan the merge of rows, each key once, into those files of a table that may hold a key."""
     change = MergePlan()
     if rows.num_rows == 0:
         return change
@@ -69,7 +71,7 @@ def plan(
     beaten: set[int] = set()
     looked_at = list(dict.fromkeys([*key, *([newest] if newest is not None else [])]))
     wanted = {name: pc.unique(rows.column(name)) for name in key}
-    for file in _candidates(files, rows, key):
+    for file in files:
         found = data_files.read(root, file, schema, looked_at)
         # A fast prefilter: each key column on its own has a wanted value. Whole keys are compared below, for the few rows left.
         mask = None
@@ -99,14 +101,21 @@ def plan(
     return change
 
 
-def _candidates(files: Sequence[LiveFile], rows: pa.Table, key: Sequence[str]) -> list[LiveFile]:
-    """The files whose bounds allow a key of the rows."""
+def candidates(
+    files: Sequence[LiveFile], rows: pa.Table, key: Sequence[str], filters: KeyFilters, filtered: Sequence[str]
+) -> list[LiveFile]:
+    """The files whose bounds and filters allow a key of the rows."""
+    if rows.num_rows == 0:
+        return []
     bounds = {}
     for name in key:
         if data_files.has_bounds(rows.schema.field(name).type):
-            found = pc.min_max(rows.column(name))
-            bounds[name] = found["min"].as_py(), found["max"].as_py()
-    return [file for file in files if all(file.may_hold(name, *both) for name, both in bounds.items())]
+            both = pc.min_max(rows.column(name))
+            bounds[name] = both["min"].as_py(), both["max"].as_py()
+    found = [file for file in files if all(file.may_hold(name, *both) for name, both in bounds.items())]
+    for name in filtered:
+        found = filters.holding(found, {name: rows.column(name)})
+    return found
 
 
 def _keys(rows: pa.Table, key: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -132,12 +141,12 @@ TIERS_BYTES = (256 * 1024, 4 * 1024 * 1024, 64 * 1024 * 1024)
 """Upper sizes of the tiers; larger files are never merged."""
 
 
-def groups(files: Sequence[LiveFile], files_min: int) -> Iterator[list[LiveFile]]:
-    """The files to merge: groups of one partition and one tier, up to the size of the largest tier."""
+def groups(files: Sequence[LiveFile], files_min: int, file_rows: int) -> Iterator[list[LiveFile]]:
+    """The files to merge: groups of one partition and one tier, up to the size of the largest tier or so many rows."""
     tiers: dict[tuple[tuple[tuple[str, str], ...], int], list[LiveFile]] = {}
     for file in sorted(files, key=_arrival):
         tier = next((number for number, size in enumerate(TIERS_BYTES) if file.size < size), None)
-        if tier is not None:
+        if tier is not None and file.rows < file_rows // 2:
             partition = tuple((name, repr(value)) for name, value in sorted(file.partition.items()))
             tiers.setdefault((partition, tier), []).append(file)
     for tier_files in tiers.values():
@@ -145,7 +154,8 @@ def groups(files: Sequence[LiveFile], files_min: int) -> Iterator[list[LiveFile]
             continue
         group: list[LiveFile] = []
         for file in tier_files:
-            if group and sum(one.size for one in group) + file.size > 2 * TIERS_BYTES[-1]:
+            full = sum(one.size for one in group) + file.size > 2 * TIERS_BYTES[-1]
+            if group and (full or sum(one.rows for one in group) + file.rows > file_rows):
                 yield group
                 group = []
             group.append(file)
@@ -153,10 +163,11 @@ def groups(files: Sequence[LiveFile], files_min: int) -> Iterator[list[LiveFile]
             yield group
 
 
-def _arrival(file: LiveFile) -> tuple[int, str]:
-    """Sort by offset where there is one, so that rows stay in order and the bounds of files do not overlap."""
+def _arrival(file: LiveFile) -> tuple[int, str, str]:
+    """Sort by offset or time where there is one, so that rows stay in order and the bounds of files overlap little."""
     offset = file.least.get("offset")
-    return (offset if isinstance(offset, int) else 0, file.path)
+    moment = next((value for value in file.least.values() if isinstance(value, datetime)), "")
+    return (offset if isinstance(offset, int) else 0, str(moment), file.path)
 
 
 def shorten(table: LakeTable) -> int:

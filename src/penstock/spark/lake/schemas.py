@@ -45,6 +45,13 @@ class TableDefinition:
     newest: str | None = None
     """For `merge`: a row replaces only a row whose value in this column is not greater."""
 
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """Columns with a Bloom filter in each file: the ids of appended rows, and keys that say nothing about the time of a row."""
+        names = ("id", "corr") if self.write == "append" else () if self.partition_by else self.key
+        texts = [field.name for field in self.schema if pa.types.is_string(field.type)]
+        return tuple(name for name in names if name in texts and name != "journal")
+
     def batches(self, rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
         """Rows of the table as Arrow batches."""
         left = iter(rows)

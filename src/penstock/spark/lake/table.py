@@ -40,6 +40,9 @@ from penstock.spark.lake.table_reader import (
     statistics_of,
 )
 
+OUTGROWN_FILES = 4
+"""Files of an earlier layout that one compaction rewrites."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -113,7 +116,7 @@ class LakeTable(TableReader):
                 return False
             schema = arrow_schema(table)
             rows = rewrite.one_per_key(self._fit(rows, schema), definition.key, definition.newest, definition.name)
-            files = live_files(table)
+            files = rewrite.candidates(self.live(table), rows, definition.key, self.filters, definition.filters)
             change = rewrite.plan(self.path, files, rows, schema, definition.key, definition.newest)
             added = self._staged(table, change.together)
             for left in change.apart:
@@ -197,13 +200,23 @@ class LakeTable(TableReader):
             table = self._ready()
             went, came = 0, 0
             schema = arrow_schema(table)
-            for group in rewrite.groups(live_files(table), files_min):
+            form = layout(schema, self.definition, table)
+            for group in [*rewrite.groups(self.live(table), files_min, form.file_rows), *self._outgrown(table)]:
                 parts = (data_files.read(self.path, file, schema) for file in group)
-                merged = data_files.write(self.path, layout(schema, self.definition, table), parts)
+                merged = data_files.write(self.path, form, parts)
                 self._commit(table, "compact", {}, merged, group)
                 table.update_incremental()
                 went, came = went + len(group), came + len(merged)
             return went, came
+
+    def _outgrown(self, table: DeltaTable) -> list[list[LiveFile]]:
+        """Files of an earlier version, larger than files are now or without a filter: a few are rewritten at a time."""
+        if self.definition.write == "append":
+            return []
+        files = self.live(table)
+        found = [file for file in files if file.rows > 2 * data_files.MERGE_FILE_ROWS_MAX]
+        found += [file for file in self.filters.lacking(files, self.definition.filters) if file not in found]
+        return [[file] for file in found[:OUTGROWN_FILES]]
 
     def _ready(self) -> DeltaTable:
         """The table with every column of its definition; creates it if needed."""

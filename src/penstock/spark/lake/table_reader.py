@@ -23,6 +23,7 @@ from penstock.journal.delta_log import DeltaLog
 from penstock.spark.errors import HintedError
 from penstock.spark.lake import data_files
 from penstock.spark.lake.data_files import Layout, LiveFile, has_bounds
+from penstock.spark.lake.key_filters import KeyFilters
 from penstock.spark.lake.schemas import TableDefinition
 
 STATISTICS_MAX = 32
@@ -91,7 +92,8 @@ def layout(schema: pa.Schema, definition: TableDefinition, table: DeltaTable | N
         for name in statistics
         if name in schema.names and name not in definition.partition_by and has_bounds(schema.field(name).type)
     )
-    return Layout(schema, definition.partition_by, usable)
+    file_rows = data_files.MERGE_FILE_ROWS_MAX if definition.write == "merge" else data_files.FILE_ROWS_MAX
+    return Layout(schema, definition.partition_by, usable, definition.filters, file_rows)
 
 
 def statistics_of(definition: TableDefinition) -> tuple[str, ...]:
@@ -139,6 +141,8 @@ class TableReader:
         self.log = DeltaLog(self.path)
         self.clock = clock
         self._delta: DeltaTable | None = None
+        self.filters = KeyFilters(self.path)
+        self._live: tuple[int, list[LiveFile]] = (-1, [])
 
     def delta(self) -> DeltaTable | None:
         """The newest version of the table; None before the first write."""
@@ -166,10 +170,16 @@ class TableReader:
 
     def files(self, bounds: Mapping[str, tuple[Any, Any]] | None = None, version: int | None = None) -> list[LiveFile]:
         """The data files that may contain rows within bounds (column to minimum and maximum, either may be None)."""
-        found = live_files(self._at(version))
+        found = self.live(self._at(version))
         for column, (least, greatest) in (bounds or {}).items():
             found = [file for file in found if _may_hold(file, column, least, greatest)]
         return found
+
+    def live(self, table: DeltaTable) -> list[LiveFile]:
+        """The data files of an opened version, in no order."""
+        if self._live[0] != table.version():
+            self._live = table.version(), live_files(table)
+        return self._live[1]
 
     def rows(
         self,
@@ -192,6 +202,15 @@ class TableReader:
             part = data_files.read(self.path, file, schema, read)
             parts.append(part if filter is None else part.filter(filter).select(names))
         return pa.concat_tables(parts) if parts else wanted.empty_table()
+
+    def rows_with(self, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
+        """The rows with one of these values in a column. Files whose filter has none of them are not read."""
+        schema = arrow_schema(self._at(None))
+        parts = [pa.schema([schema.field(name) for name in columns]).empty_table()]
+        for file in self.filters.holding(self.files(), {column: values}):
+            part = data_files.read(self.path, file, schema, list(dict.fromkeys([*columns, column])))
+            parts.append(part.filter(pc.is_in(part.column(column), value_set=values)).select(columns))
+        return pa.concat_tables(parts)
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """The versions that the log still has, newest first."""

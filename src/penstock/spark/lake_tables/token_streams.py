@@ -123,9 +123,8 @@ def _before(batch: JournalBatch, touched: pa.ChunkedArray) -> dict[tuple[str, st
     table = batch.lake(TOKEN_STREAMS.name)
     if table.version() is None:
         return {}
-    is_touched = pc.field("topic_hash").isin(touched.combine_chunks())
-    known = table.rows(filter=(pc.field("journal") == batch.journal.id) & is_touched)
-    plain = known.cast(_PLAIN).to_pylist()
+    known = table.rows_with("topic_hash", touched.combine_chunks(), TOKEN_STREAMS.schema.names)
+    plain = known.filter(pc.field("journal") == batch.journal.id).cast(_PLAIN).to_pylist()
     since_us = batch.journal.time_of(batch.first) - TRAIL_US
     found: dict[tuple[str, str], TokenStreamRow] = {}
     for row in sorted(plain, key=lambda one: one["started_at"]):

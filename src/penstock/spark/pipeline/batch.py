@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -213,28 +213,31 @@ class JournalBatch:
 
         named = self.events.selectExpr("journal", f"{TOUCHED} as corr").where("corr is not null")
         touched = named.distinct().toArrow()
+        talks = touched.column("corr").combine_chunks()
         since_us = self.journal.time_of(self.first)
         conversations = self.lake("conversations")
         if conversations.version() is not None:
-            is_touched = pc.field("corr").isin(touched.column("corr").combine_chunks())
-            known = conversations.rows(["started_at"], (pc.field("journal") == self.journal.id) & is_touched)
+            known = conversations.rows_with("corr", talks, ["journal", "started_at"])
+            known = known.filter(pc.field("journal") == self.journal.id)
             if known.num_rows:
                 # By time, not by offset: the table still has rows of the conversation that retention removed from the journal.
                 since_us = min(since_us, pc.min(known.column("started_at").cast(pa.int64())).as_py())
         names = self.spark.createDataFrame(touched).hint("broadcast")
-        sent = self._table_rows("envelopes", "recorded_at", since_us).selectExpr(
+        ids = {"corr": talks, "id": talks}  # `BEGUN`: some conversations are named by the id of their first envelope
+        sent = self._table_rows("envelopes", "recorded_at", since_us, ids).selectExpr(
             "*", f"coalesce(corr, {BEGUN}) as talk"
         )
         of_them = (sent["journal"] == names["journal"]) & (sent["talk"] == names["corr"])
-        ended = self._table_rows("deliveries", "settled_at", since_us)
+        ended = self._table_rows("deliveries", "settled_at", since_us, {"corr": talks})
         return sent.join(names, of_them, "left_semi"), ended.join(names, ["journal", "corr"], "left_semi")
 
-    def _table_rows(self, name: str, moment: str, since_us: int) -> DataFrame:
-        """Rows of an append table from a time on, through Spark's own Parquet reader."""
+    def _table_rows(self, name: str, moment: str, since_us: int, any_of: Mapping[str, pa.Array]) -> DataFrame:
+        """Rows of an append table from a time on, of the files that may have one of these values, by Spark's own Parquet reader."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         table = self.lake(name)
-        paths = [str(table.path / file.path) for file in table.files({moment: (from_us(since_us), None)})]
+        files = table.filters.holding(table.files({moment: (from_us(since_us), None)}), any_of)
+        paths = [str(table.path / file.path) for file in files]
         schema = from_arrow_schema(table.definition.schema)
         if not paths:
             return self.spark.createDataFrame([], schema)

@@ -1,0 +1,171 @@
+"""Bloom filters: which files of a table may hold a key.
+
+Keys such as `corr` are random, so the minimum and maximum of a file exclude none of them. Parquet's own Bloom filters do: a batch reads
+only the files that hold one of its keys, however many others the table has. Arrow writes the filters (`data_files`) but has no lookup,
+so this module looks keys up as the Parquet format defines it: a split block filter over the XXH64 of the value. Spark, DuckDB and
+delta-rs use the same filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.spark.lake.data_files import LiveFile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.uint64]
+    Filter = NDArray[np.uint32]
+    """Blocks of eight words."""
+
+HELD_BYTES_MAX = 256 * 1024 * 1024
+"""Filters of a table in memory, about 100 million keys; when full: drop the one that was read first."""
+_PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+_SALTS = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)
+
+
+class KeyFilters:
+    """The filters of a table's files. Files never change, so a filter is read once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._held: dict[str, dict[str, list[Filter]]] = {}
+        self._bytes = 0
+
+    def holding(self, files: Sequence[LiveFile], wanted: Mapping[str, pa.Array]) -> list[LiveFile]:
+        """The files that may have one of the values in one of the columns; a file without a filter may have any."""
+        keys = {column: HashedKeys(values.to_pylist()) for column, values in wanted.items()}
+        return [
+            file
+            for file in files
+            for filters in [self._read(file)]
+            if any(name not in filters or any(map(keys[name].may_be_in, filters[name])) for name in keys)
+        ]
+
+    def lacking(self, files: Sequence[LiveFile], columns: Iterable[str]) -> list[LiveFile]:
+        """The files without a filter for one of the columns: an earlier version wrote them."""
+        return [file for file in files if not all(column in self._read(file) for column in columns)]
+
+    def _read(self, file: LiveFile) -> dict[str, list[Filter]]:
+        held = self._held.get(file.path)
+        if held is None:
+            held = self._held[file.path] = read_filters(self._root / file.path)
+            self._bytes += _size(held)
+            while self._bytes > HELD_BYTES_MAX and len(self._held) > 1:
+                self._bytes -= _size(self._held.pop(next(iter(self._held))))
+        return held
+
+
+def _size(filters: Mapping[str, list[Filter]]) -> int:
+    return sum(one.nbytes for blocks in filters.values() for one in blocks)
+
+
+def read_filters(path: Path) -> dict[str, list[Filter]]:
+    """The filters of a file by column, one for each row group; a column without one in every row group is left out."""
+    import numpy as np
+
+    found: dict[str, list[Filter]] = {}
+    with path.open("rb") as file:
+        about = pq.ParquetFile(file).metadata
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        for number in range(about.num_columns):
+            chunks = [group.column(number) for group in groups]
+            if any(chunk.bloom_filter_length is None for chunk in chunks):
+                continue
+            for chunk in chunks:
+                # A header of a few bytes, then the blocks, whose size is a power of two and at least 32 bytes.
+                size = 1 << (chunk.bloom_filter_length.bit_length() - 1)
+                file.seek(chunk.bloom_filter_offset + chunk.bloom_filter_length - size)
+                blocks = np.frombuffer(file.read(size), "<u4").reshape(-1, 8)
+                found.setdefault(chunk.path_in_schema, []).append(blocks)
+    return found
+
+
+class HashedKeys:
+    """Keys as a filter sees them."""
+
+    def __init__(self, values: Iterable[str | None]) -> None:
+        import numpy as np
+
+        hashes = xxh64(values)
+        self._high = hashes >> np.uint64(32)
+        bits = hashes.astype(np.uint32)[:, None] * np.array(_SALTS, np.uint32) >> np.uint32(27)
+        self._masks = np.uint32(1) << bits
+        self._blocks: dict[int, NDArray[np.intp]] = {}
+        """The block of each key by the number of blocks: most files have filters of one size."""
+
+    def may_be_in(self, blocks: Filter) -> bool:
+        """Whether a filter has one of them."""
+        import numpy as np
+
+        count = len(blocks)
+        if count not in self._blocks:
+            self._blocks[count] = (self._high * np.uint64(count) >> np.uint64(32)).astype(np.intp)
+        found = blocks.take(self._blocks[count], axis=0)
+        return bool((found & self._masks == self._masks).all(axis=1).any())
+
+
+def xxh64(values: Iterable[str | None]) -> Numbers:
+    """The XXH64 of texts, in no order; texts of one length are hashed together."""
+    import numpy as np
+
+    by_length: dict[int, list[bytes]] = {}
+    for value in values:
+        if value is not None:
+            data = value.encode()
+            by_length.setdefault(len(data), []).append(data)
+    made = [
+        _hash(np.frombuffer(b"".join(texts), np.uint8).reshape(len(texts), length))
+        for length, texts in by_length.items()
+    ]
+    return np.concatenate(made) if made else np.empty(0, np.uint64)
+
+
+def _hash(texts: NDArray[np.uint8]) -> Numbers:
+    """The hashes of the rows of an array."""
+    import numpy as np
+
+    p1, p2, p3, p4, p5 = (np.uint64(prime) for prime in _PRIMES)
+
+    def turn(value: Numbers, by: int) -> Numbers:
+        return value << np.uint64(by) | value >> np.uint64(64 - by)
+
+    def words(first: int, count: int, kind: str) -> Numbers:
+        """Little-endian numbers of each row, a column each."""
+        end = first + count * np.dtype(kind).itemsize
+        return np.ascontiguousarray(texts[:, first:end]).view(kind).astype(np.uint64)
+
+    rows, length = texts.shape
+    at = 0
+    with np.errstate(over="ignore"):
+        if length >= 32:
+            lanes = np.tile(np.array([p1 + p2, p2, 0, -p1], np.uint64), (rows, 1))
+            for at in range(0, length - 31, 32):
+                lanes = turn(lanes + words(at, 4, "<u8") * p2, 31) * p1
+            at += 32
+            state = np.zeros(rows, np.uint64)
+            for number, by in enumerate((1, 7, 12, 18)):
+                state += turn(lanes[:, number], by)
+            for number in range(4):
+                state = (state ^ turn(lanes[:, number] * p2, 31) * p1) * p1 + p4
+        else:
+            state = np.full(rows, p5)
+        state += np.uint64(length)
+        while length - at >= 8:
+            state = turn(state ^ turn(words(at, 1, "<u8")[:, 0] * p2, 31) * p1, 27) * p1 + p4
+            at += 8
+        if length - at >= 4:
+            state = turn(state ^ words(at, 1, "<u4")[:, 0] * p1, 23) * p2 + p3
+            at += 4
+        for place in range(at, length):
+            state = turn(state ^ texts[:, place].astype(np.uint64) * p5, 11) * p1
+        for by, prime in ((33, p2), (29, p3)):
+            state = (state ^ state >> np.uint64(by)) * prime
+        return state ^ state >> np.uint64(32)

@@ -1,0 +1,107 @@
+"""Bloom filters: which files a merge or a lookup by key reads."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.spark.lake import data_files
+from penstock.spark.lake.key_filters import HashedKeys, read_filters, xxh64
+from penstock.spark.lake.schemas import TABLES
+from penstock.spark.lake.table import LakeTable, Progress
+from tests.spark.lakes import APP, LATEST
+
+FILES = 6
+
+
+def latest(names, offset=0):
+    rows = [{"journal": "j1", "address": name, "offset": offset, "tags": None} for name in names]
+    return pa.Table.from_pylist(rows, LATEST.schema)
+
+
+def names_of(number):
+    return [f"{each:02}-agent-{number}" for each in range(50)]
+
+
+def filled(tmp_path):
+    """A table of several files whose bounds overlap, so that only filters tell them apart."""
+    table = LakeTable(tmp_path, LATEST)
+    for number in range(FILES):
+        table.append(latest(names_of(number)), {APP: Progress(number, number + 1)})
+    return table
+
+
+def test_hashes_are_xxh64():
+    known = {"": 0xEF46DB3751D8E999, "a": 0xD24EC4F1A98C6E5B, "abc": 0x44BC2CF5AD770999}
+    for text, number in known.items():
+        assert int(xxh64([text])[0]) == number
+    assert xxh64([None, "a"]).tolist() == [known["a"]]
+    assert xxh64([]).tolist() == []
+
+
+def test_every_stored_key_is_found_and_hardly_any_other(tmp_path):
+    """Arrow writes the filters, so this compares our lookup with the format, for keys of every length."""
+    letters = random.Random(1)
+    keys = ["".join(letters.choices("abcäöü01", k=length % 90)) for length in range(5_000)]
+    path = tmp_path / "keys.parquet"
+    pq.write_table(
+        pa.table({"key": keys}), path, row_group_size=2_000, bloom_filter_options={"key": {"ndv": 2_000, "fpp": 1e-5}}
+    )
+    filters = read_filters(path)["key"]
+    assert len(filters) == 3
+    for key in keys:
+        assert any(map(HashedKeys([key]).may_be_in, filters)), key
+    assert sum(any(map(HashedKeys([f"other {number}"]).may_be_in, filters)) for number in range(5_000)) < 5
+
+
+@pytest.mark.promise("Spark: pipeline", "a batch reads only the files that hold its keys, however large the table is")
+def test_a_merge_reads_only_the_files_with_its_keys(tmp_path):
+    table = filled(tmp_path)
+    assert table.filters.lacking(table.files(), ["address"]) == []  # reads every filter
+    untouched = [file for file in table.files() if file.least["address"] in ("00-agent-1", "00-agent-4")]
+    for file in untouched:
+        (table.path / file.path).unlink()
+    table.merge(latest(["07-agent-2", "08-new"], 2), {"app": Progress(0, 1)})
+    found = table.rows_with("address", pa.array(["07-agent-2", "08-new", "09-agent-5", "10-no"]), ["address", "offset"])
+    assert sorted(tuple(row.values()) for row in found.to_pylist()) == [
+        ("07-agent-2", 2),
+        ("08-new", 2),
+        ("09-agent-5", 0),
+    ]
+    with pytest.raises(FileNotFoundError):
+        table.merge(latest(["07-agent-4"], 3), {"app": Progress(1, 2)})
+    assert len(untouched) == 2
+
+
+def test_a_table_of_an_earlier_version_is_read_and_rewritten_by_compaction(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_files, "MERGE_FILE_ROWS_MAX", 20)
+    table = LakeTable(tmp_path, LATEST)
+    plain = replace(LATEST, write="append")  # writes large files without filters, as version 0.1.0 did
+    LakeTable(tmp_path, plain).append(latest(names_of(1)), {APP: Progress(0, 1)})
+    assert table.filters.lacking(table.files(), ["address"]) == table.files()
+    table.merge(latest(["07-agent-1"], 1), {"warm": Progress(0, 1)})
+    before = table.rows().sort_by("address")
+    assert before.num_rows == 50
+    table.compact(is_forced=True)
+    assert table.rows().sort_by("address").equals(before)
+    assert table.filters.lacking(table.files(), ["address"]) == []
+    assert max(file.rows for file in table.files()) <= 20
+    assert table.compact_files() == (0, 0)
+
+
+def test_which_columns_have_filters():
+    found = {name: table.filters for name, table in TABLES.items() if table.filters}
+    assert found == {
+        "events": ("id", "corr"),
+        "envelopes": ("id", "corr"),
+        "deliveries": ("id", "corr"),
+        "latest_per_agent": ("address",),
+        "token_streams": ("topic_hash",),
+        "conversations": ("corr",),
+        "alerts": ("id",),
+        "agents": ("agent",),
+    }
