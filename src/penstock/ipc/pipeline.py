@@ -104,6 +104,8 @@ class PipelineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Python files with your own tables."""
     queries: tuple[Text, ...] = ()
     """Python files with your own streaming queries, run in the session of the pipeline; each defines `start(spark, place, checkpoint)`."""
+    retention: dict[str, Text] = {}
+    """Tables whose old rows are removed, with their age in days, e.g. `{envelopes: 90d}`; by default rows stay."""
     alerts: AlertsSection = AlertsSection()
     """Alert rules, and the recipient of alerts."""
     token_keys: Text | None = None

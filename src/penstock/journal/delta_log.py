@@ -68,10 +68,14 @@ class DeltaLog:
         newest = max(self.entries(), default=0)
         return newest - max(self.checkpoints(), default=0) >= CHECKPOINT_EVERY
 
-    def shorten(self, kept_versions: int = KEPT_VERSIONS) -> int:
-        """Remove what no kept version needs; returns how many files went. Readers of kept versions notice nothing."""
+    def shorten(self, kept_versions: int = KEPT_VERSIONS, before: float = 0.0) -> int:
+        """Remove what no kept version needs; returns how many files went. Readers of kept versions notice nothing.
+
+        Versions that were written before a time are not kept, except the newest.
+        """
         entries, checkpoints = self.entries(), self.checkpoints()
         limit = max(entries, default=0) - kept_versions
+        limit = max([limit, *(version for version, path in entries.items() if path.stat().st_mtime < before)])
         start = max((version for version in checkpoints if version <= limit), default=None)
         if start is None:
             return 0

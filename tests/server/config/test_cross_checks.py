@@ -47,3 +47,15 @@ def test_one_party_may_have_two_tokens(read: Read) -> None:
 def test_leases_are_not_compared_with_limits_that_could_not_be_read(problems: Problems) -> None:
     (found,) = problems("streams: {defaultLeaseMs: 10}\nlimits: {lease_min_ms: 5, lease_mx_ms: 6}")
     assert found.startswith("limits.lease_mx_ms")
+
+
+def test_a_retention_names_a_table_of_the_pipeline(problems: Problems, read: Read) -> None:
+    (found,) = problems("pipeline: {retention: {envelope: 90d}}")
+    assert found.startswith(
+        "pipeline.retention.envelope: `envelope` is not a table of the pipeline; tables: queue_minutes,"
+    )
+    (found,) = problems("pipeline: {retention: {events: 90d}, tables: [own.py]}")
+    assert "`journal.retention`" in found
+    assert problems("pipeline: {retention: {envelopes: 0d}}") and problems("pipeline: {retention: {envelopes: 90}}")
+    assert read("pipeline: {retention: {envelopes: 90d, agents: 7d}}").pipeline.retention["agents"] == "7d"
+    assert read("pipeline: {retention: {own: 90d}, tables: [own.py]}")  # the pipeline checks it

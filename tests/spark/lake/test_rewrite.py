@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Event, Semaphore
 
 import pyarrow as pa
@@ -15,8 +15,9 @@ from deltalake import DeltaTable
 
 from penstock.journal.delta_log import CHECKPOINT_EVERY, KEPT_VERSIONS, SWEEP_AGE_S, DeltaLog
 from penstock.spark.lake import rewrite
+from penstock.spark.lake.catalog import summary
 from penstock.spark.lake.rewrite import SMALL_ROWS
-from penstock.spark.lake.schemas import TableDefinition
+from penstock.spark.lake.schemas import AGENTS, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake.table_reader import LakeError
 from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, START, counted, counts, notes, offsets
@@ -266,3 +267,57 @@ def test_a_log_without_a_checkpoint_far_enough_back_is_left_alone(tmp_path):
     assert log.kept() == range(1, 2)
     assert offsets(LakeTable(tmp_path, NOTES).rows()) == [0]
     assert DeltaLog(tmp_path / "nothing").kept() == range(0)
+
+
+def latest_at(days: dict[str, float], now: float, *, offset: int = 0):
+    """Rows of the table `agents`, each with the days since its time."""
+    rows = [
+        {"journal": "j1", "agent": name, "offset": offset, "last_at": datetime.fromtimestamp(now - age * DAY_S, UTC)}
+        for name, age in days.items()
+    ]
+    return pa.Table.from_pylist(rows, AGENTS.schema)
+
+
+@pytest.mark.promise("Spark: pipeline", "rows older than a table's retention are removed, and their files with them")
+def test_old_rows_expire_by_partition(tmp_path):
+    clock = Clock()
+    clock.now = (START + timedelta(days=5, hours=1)).timestamp()
+    table = LakeTable(tmp_path, NOTES, clock)
+    table.append(notes(0, 6, step_s=DAY_S), {APP: Progress(0, 6)})
+    files = {file.partition["date"]: file for file in table.files()}
+    assert table.expire() == 0
+    assert table.expire("2d") == 3
+    assert offsets(table.rows()) == [3, 4, 5]
+    assert all(file in files.values() for file in table.files())  # what stays is not rewritten
+    assert table.progress(APP) == 6 and summary(tmp_path, NOTES.name).retention == "2d"
+    assert table.expire() == 0
+    # The versions that still hold the rows go after a day, and their files with them.
+    for entry in table.log.path.iterdir():
+        os.utime(entry, (clock.now, clock.now))
+    clock.now += 2 * DAY_S
+    table.compact(is_forced=True)
+    assert not any(
+        (table.path / file.path).exists() for day, file in files.items() if day < START.date() + timedelta(3)
+    )
+    assert offsets(LakeTable(tmp_path, NOTES).rows()) == [5]
+    assert table.expire("") == 0 and table.retention() is None
+    clock.now += 30 * DAY_S
+    assert table.compact(is_forced=True) == 0 and offsets(table.rows()) == [5]
+
+
+def test_old_rows_of_a_table_without_dates_expire_by_their_newest_time(tmp_path):
+    clock = Clock()
+    table = LakeTable(tmp_path, AGENTS, clock)
+    for number, days in enumerate(({"old": 50, "older": 60}, {"kept": 1, "new": 0}, {"gone": 12, "stays": 2})):
+        table.append(latest_at(days, clock.now), {APP: Progress(number, number + 1)})
+    untouched = next(file for file in table.files() if file.least["agent"] == "kept")
+    assert table.expire("10d") == 3
+    assert sorted(table.rows().column("agent").to_pylist()) == ["kept", "new", "stays"]
+    assert untouched in table.files()
+    # A file is rewritten at most once a day: a row that has just expired waits for the others.
+    table.merge(latest_at({"edge": 10.5, "new": 0}, clock.now), {APP: Progress(3, 4)})
+    assert table.expire() == 0
+    clock.now += DAY_S
+    assert table.expire() == 1
+    assert table.merge(latest_at({"old": 0}, clock.now, offset=9), {APP: Progress(4, 5)})
+    assert sorted(table.rows().column("agent").to_pylist()) == ["kept", "new", "old", "stays"]

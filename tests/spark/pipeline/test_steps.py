@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from penstock.ipc.pipeline import FILLED_TABLES
@@ -112,3 +114,14 @@ def test_a_mark_keeps_the_function_and_says_how_rows_are_written(tmp_path: Path)
 
 def test_the_progress_of_a_pipeline_that_is_down_counts_every_built_in_table() -> None:
     assert set(FILLED_TABLES) == {step.table.name for step in steps.built_in()} | {"agents", "alerts"}
+
+
+def test_a_retention_needs_a_table_whose_rows_have_a_time() -> None:
+    timeless = replace(ENVELOPES, name="own", schema=pa.schema({"journal": pa.string()}), partition_by=())
+    every = [*steps.built_in(), steps.Step(timeless, lambda batch: batch.events)]
+    steps.check_retention(every, list(FILLED_TABLES))
+    with pytest.raises(steps.StepError, match="has no table `mine`") as caught:
+        steps.check_retention(every, ["mine"])
+    assert "queue_minutes" in (caught.value.hint or "")
+    with pytest.raises(steps.StepError, match="`own` have no time"):
+        steps.check_retention(every, ["own"])

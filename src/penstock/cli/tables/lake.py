@@ -28,7 +28,7 @@ lake = App(name="lake", help="Manage the tables: sizes, versions, small files, o
 
 @lake.command
 def ls(*, place: DataOption = DATA_DEFAULT) -> None:
-    """List the tables with rows, files, position and age of the last change.
+    """List the tables with rows, files, position, age of the last change and retention.
 
     For example:
 
@@ -47,12 +47,9 @@ def ls(*, place: DataOption = DATA_DEFAULT) -> None:
     elif not found:
         print_note(f"there are no tables in `{place.data}` yet; {NO_TABLES_HINT}")
     else:
-        columns = ("table", "rows", "files", "bytes", "version", "offset", "changed")
+        columns = ("table", "rows", "files", "bytes", "version", "offset", "changed", "retention")
         now_s = time.time()
-        cells = [
-            (one.table, one.rows, one.files, one.bytes, one.version, one.offset, ago(now_s - one.at_ms / 1000))
-            for one in found
-        ]
+        cells = [(*list(vars(one).values())[:6], ago(now_s - one.at_ms / 1000), one.retention or "") for one in found]
         print_table(columns, cells)
 
 
@@ -117,7 +114,7 @@ def compact(*, table: OneTable = None, place: DataOption = DATA_DEFAULT) -> None
 
 @lake.command
 def vacuum(*, table: OneTable = None, place: DataOption = DATA_DEFAULT) -> None:
-    """Remove files that no version refers to and that are at least an hour old.
+    """Remove rows that are older than the table's retention, and files without a version after an hour.
 
     The pipeline also does so. Versions that `history` shows as readable stay readable.
 
@@ -128,8 +125,9 @@ def vacuum(*, table: OneTable = None, place: DataOption = DATA_DEFAULT) -> None:
     """
 
     def work(one: LakeTable) -> dict[str, int]:
+        expired = one.expire()
         count, size = one.log.sweep(time.time())
-        return {"removed": count, "bytes": size}
+        return {"removed": count, "bytes": size, "expired_rows": expired}
 
     _maintain(place, table, work)
 

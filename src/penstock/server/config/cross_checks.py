@@ -13,7 +13,7 @@ from penstock.core import scopes
 from penstock.core.limits import Limits
 from penstock.core.names import AGENT_FORM, address_problem, is_agent, is_stream, stream_form
 from penstock.dialects.courier.triggers.config import Trigger, problems
-from penstock.ipc.pipeline import AnyAlertRule
+from penstock.ipc.pipeline import FILLED_TABLES, AnyAlertRule
 from penstock.server.config import sections
 from penstock.server.config.validation import FieldError, shorten
 from penstock.server.files.addresses import parse_alias, parse_control, parse_host_port, parse_network
@@ -60,6 +60,13 @@ def cross_check(config: sections.Sections, unread: Container[str] = ()) -> Itera
     to = config.pipeline.alerts.to
     if to is not None and (problem := address_problem(to)) is not None:
         yield ("pipeline", "alerts", "to"), problem.message
+    for name, age in config.pipeline.retention.items():
+        if re.fullmatch("[1-9][0-9]{0,4}d", age) is None:
+            yield ("pipeline", "retention", name), f"got `{age}`, expected a number of days, such as `90d`"
+        # The pipeline reads the files of `pipeline.tables`, and checks the names of their tables.
+        if name == "events" or (name not in FILLED_TABLES and not config.pipeline.tables):
+            hint = "its setting is `journal.retention`" if name == "events" else f"tables: {', '.join(FILLED_TABLES)}"
+            yield ("pipeline", "retention", name), f"`{name}` is not a table of the pipeline; {hint}"
     yield from _skill_errors(config.skills.git)
     yield from relay_errors(config.relay)
     limits = config.limits

@@ -38,6 +38,8 @@ class Summary:
     """The end of the journal rows that it covers; None if no commit says so."""
     at_ms: int
     """Time of the last commit."""
+    retention: str | None = None
+    """How long rows stay, if not for ever."""
 
 
 def open_table(lake: Path, name: str) -> LakeTable:
@@ -74,6 +76,7 @@ def summary(lake: Path, name: str) -> Summary:
         delta.version(),
         next((end for commit in history if (end := _offset(name, commit)) is not None), None),
         history[0].at_ms if history else 0,
+        table.retention(),
     )
 
 

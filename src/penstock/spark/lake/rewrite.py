@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +132,36 @@ def _without(rows: pa.Table, indices: Sequence[int]) -> pa.Table:
     return rows.filter(stays)
 
 
+_MICROSECONDS = pa.timestamp("us", tz="UTC")
+EXPIRY_SLACK = timedelta(days=1)
+"""Rows may stay this long after they expire, so that a file with other rows is rewritten at most once in this time."""
+
+
+def expired(root: Path, files: Sequence[LiveFile], schema: pa.Schema, before: datetime) -> MergePlan:
+    """Plan the removal of rows older than a time: by partition, else by the newest time of a row."""
+    change = MergePlan()
+    times = [field.name for field in schema if pa.types.is_timestamp(field.type)]
+    for file in files:
+        day = file.partition.get("date")
+        if isinstance(day, date):
+            if day < before.date():
+                change.removed.append(file)
+            continue
+        sure = [file.least.get(name) for name in times if file.nulls.get(name) == 0]
+        if not times or any(least is not None and least >= before for least in sure):
+            continue
+        found = data_files.read(root, file, schema, times)
+        newest = pc.max_element_wise(*(column.cast(_MICROSECONDS).cast(pa.int64()) for column in found.columns))
+        stays = pc.fill_null(pc.greater_equal(newest, int(before.timestamp() * 1e6)), True)
+        oldest = pc.min(newest).cast(_MICROSECONDS).as_py()
+        if not pc.any(stays).as_py():
+            change.removed.append(file)
+        elif oldest is not None and oldest < before - EXPIRY_SLACK:
+            change.removed.append(file)
+            change.apart.append(data_files.read(root, file, schema).filter(stays))
+    return change
+
+
 EVERY_S = 300
 EVERY_COMMITS = 50
 """Compaction is due after this time, or this many commits."""
@@ -171,8 +201,11 @@ def _arrival(file: LiveFile) -> tuple[int, str, str]:
 
 
 def shorten(table: LakeTable) -> int:
-    """Write a checkpoint if one is due, and remove log entries that no kept version needs."""
+    """Write a checkpoint if one is due, and remove log entries that no kept version needs.
+
+    A table with a retention keeps no version that is older than a day: such versions hold rows that expired.
+    """
     delta = table.delta()
     if delta is not None and table.log.needs_checkpoint():
         delta.create_checkpoint()
-    return table.log.shorten()
+    return table.log.shorten(before=table.clock() - EXPIRY_SLACK.total_seconds() if table.retention() else 0.0)

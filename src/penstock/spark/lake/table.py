@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from penstock.spark.lake.locks import TableLock
 from penstock.spark.lake.rewrite import TIER_FILES
 from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.lake.table_reader import (
+    RETENTION_SETTING,
     STATISTICS_SETTING,
     LakeError,
     TableReader,
@@ -175,8 +177,11 @@ class LakeTable(TableReader):
         progress = {app: Progress(0, end) for app, end in ends.items() if end is not None}
         self.overwrite([file.staged(int(now * 1000)) for file in files], progress, may_go_back=True)
 
-    def compact(self, *, is_forced: bool = False) -> int:
-        """Merge small files, shorten the log and remove old files, if that is due; returns how many were merged."""
+    def compact(self, *, is_forced: bool = False, retention: str | None = None) -> int:
+        """Remove rows that expired, merge small files, shorten the log and remove old files, if that is due.
+
+        `retention` changes the setting of the table; empty means that rows stay. Returns how many files were merged.
+        """
         now = self.clock()
         is_due = (
             self._compacted_at is None
@@ -189,10 +194,30 @@ class LakeTable(TableReader):
             if not mine or self.delta() is None:
                 return 0
             self._compacted_at, self._commits = now, 0
+            self.expire(retention)
             merged, _ = self.compact_files()
             rewrite.shorten(self)
             self.log.sweep(now)
             return merged
+
+    def expire(self, retention: str | None = None) -> int:
+        """Remove rows that are older than the table's retention, which may be set first; returns how many went."""
+        with self.writing():
+            table = self._ready()
+            if retention is not None and retention != (self.retention() or ""):
+                table.alter.set_table_properties({RETENTION_SETTING: retention}, raise_if_not_exists=False)
+            age = self.retention()
+            if age is None:
+                return 0
+            before = datetime.fromtimestamp(self.clock(), UTC) - timedelta(days=int(age.removesuffix("d")))
+            change = rewrite.expired(self.path, self.live(table), arrow_schema(table), before)
+            if not change.removed:
+                return 0
+            self._commit(table, "expire", {}, self._staged(table, change.apart), change.removed)
+            table.update_incremental()
+            table.create_checkpoint()  # so that the log can drop the versions before it
+            stayed: int = sum(rows.num_rows for rows in change.apart)
+            return sum(file.rows for file in change.removed) - stayed
 
     def compact_files(self, *, files_min: int = TIER_FILES) -> tuple[int, int]:
         """Merge small files of a partition into larger ones; returns how many were removed and added."""

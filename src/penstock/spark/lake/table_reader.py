@@ -29,6 +29,8 @@ from penstock.spark.lake.schemas import TableDefinition
 STATISTICS_MAX = 32
 """Columns with statistics if the table does not list them: Delta's own default."""
 STATISTICS_SETTING = "delta.dataSkippingStatsColumns"
+RETENTION_SETTING = "penstock.retention"
+"""The retention of a table is stored in it, so that every program that maintains the table follows it."""
 _UNREADABLE = ("deletionVectors", "columnMapping", "variantType", "variantType-preview")
 
 
@@ -163,6 +165,11 @@ class TableReader:
         """The progress of an application; None if it never wrote here, which differs from 0."""
         table = self.delta()
         return None if table is None else table.transaction_version(app)
+
+    def retention(self) -> str | None:
+        """How long rows stay, such as `90d`; None if they stay for ever."""
+        table = self.delta()
+        return None if table is None else table.metadata().configuration.get(RETENTION_SETTING) or None
 
     def schema(self, version: int | None = None) -> pa.Schema:
         """The stored columns, which may be more than this program knows."""

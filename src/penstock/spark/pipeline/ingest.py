@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,6 +133,8 @@ class Ingest:
         self._recent = RecentRows(journal)
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="tables")
         self._turn = threading.Lock()
+        self.retention: Mapping[str, str] | None = None
+        """How long rows stay, by table; None leaves the settings of the tables."""
         self.behind: dict[str, int] = {}
         """Tables that another writer had locked during the last batch, and their progress."""
         self.end = self.start_offset()
@@ -288,7 +290,7 @@ class Ingest:
         for table in [*self._tables.values(), self._gaps]:
             with table.try_writing() as is_ours:
                 if is_ours:
-                    table.compact()
+                    table.compact(retention=None if self.retention is None else self.retention.get(table.name, ""))
 
 
 def _may_close(table: LakeTable, batch: JournalBatch) -> bool:

@@ -111,7 +111,10 @@ class Runner:
         every = steps.built_in(settings.token_keys) + steps.load(spark, settings.tables)
         ingest = Ingest(spark, journal, self._lake, every)
         ingest.check()
-        return spark, journal, ingest, AlertWatch(spark, journal, self._lake, settings.alerts, self._stage())
+        steps.check_retention(every, settings.retention)
+        watch = AlertWatch(spark, journal, self._lake, settings.alerts, self._stage())
+        ingest.retention = watch.retention = settings.retention
+        return spark, journal, ingest, watch
 
     def _stage(self) -> Stage | None:
         """Where alerts are enqueued; None without a server."""

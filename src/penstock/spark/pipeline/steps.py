@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
+import pyarrow as pa
+
 from penstock.journal.delta_log import TABLE_NAME
 from penstock.spark.errors import HintedError, line_in
 from penstock.spark.lake import schemas
@@ -217,3 +219,13 @@ def only(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
         if name not in known:
             raise StepError(f"there is no table `{name}`", f"tables: {', '.join(known)}")
     return [replace(known[name], after=()) for name in names]
+
+
+def check_retention(steps: Sequence[Step], names: Iterable[str]) -> None:
+    """Refuse a retention for a table that does not exist, or whose rows have no time."""
+    known = {table.name: table for table in (*(step.table for step in steps), schemas.ALERTS, schemas.AGENTS)}
+    for name in names:
+        if name not in known:
+            raise StepError(f"`pipeline.retention` has no table `{name}`", f"tables: {', '.join(known)}")
+        if "date" not in known[name].partition_by and not any(map(pa.types.is_timestamp, known[name].schema.types)):
+            raise StepError(f"rows of the table `{name}` have no time, so they cannot expire", "add a timestamp")

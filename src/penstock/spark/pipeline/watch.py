@@ -8,7 +8,7 @@ deduplicates. A crash between the two sends nothing twice and loses nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,8 @@ class AlertWatch:
         self._app = f"{journal.id}/{SHARD}"
         self._alerts = LakeTable(lake, ALERTS)
         self._agents = LakeTable(lake, AGENTS)
+        self.retention: Mapping[str, str] | None = None
+        """How long rows stay, by table; None leaves the settings of the tables."""
         self._lock = threading.Lock()
         self._recent = RecentRows(journal)
         self._watches_minutes = any(not isinstance(rule, SilenceRule | TriggerFailureRule) for rule in settings.rules)
@@ -202,5 +204,5 @@ class AlertWatch:
 
     def compact_tables(self) -> None:
         """Compact the tables if they are due."""
-        self._alerts.compact()
-        self._agents.compact()
+        for table in (self._alerts, self._agents):
+            table.compact(retention=None if self.retention is None else self.retention.get(table.name, ""))
