@@ -81,8 +81,7 @@ def encode_facts(
         pa.nulls(count, short),
         _common([settle.reason if settle else None for settle in settles], text),
         pa.array(references, whole),
-        # A record without a time begins in this very batch.
-        pa.array([(settle.record.recorded_us or recorded_us) if settle else None for settle in settles], _TIME),
+        pa.array(_reference_times(settles, references, recorded_us), _TIME),
         pa.array([(settle.first_wall_us or None) if settle else None for settle in settles], _TIME),
         _common([fact.meta for fact in facts], text),
         pa.array(
@@ -102,6 +101,16 @@ def _references(facts: Sequence[Fact], known: list[int | None], begun: dict[int,
     return [
         begun.get(id(fact.record)) if offset == -1 and isinstance(fact, Settle) else offset
         for fact, offset in zip(facts, known, strict=True)
+    ]
+
+
+def _reference_times(
+    settles: Sequence[Settle | None], references: Sequence[int | None], recorded_us: int
+) -> list[int | None]:
+    """When the records of settles were recorded. One that has an offset and no time begins in this very batch."""
+    return [
+        (settle.record.recorded_us or recorded_us) if settle is not None and offset is not None else None
+        for settle, offset in zip(settles, references, strict=True)
     ]
 
 

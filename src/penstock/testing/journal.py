@@ -96,13 +96,14 @@ class SimJournal(msgspec.Struct, eq=False):
         """Make rows durable, and return their `recorded_at`. It never decreases, whatever the wall clock does."""
         at = max(self._clock.now().wall_us, self.rows[-1].recorded_at if self.rows else 0)
         first = len(self.rows)
+        begun = {(row.channel, row.seq) for row, _ in rows if row.event == "enqueue"}
         kept = [
             msgspec.structs.replace(
                 row,
                 journal=self.id,
                 offset=first + index,
                 recorded_at=at,
-                ref_at=at if row.ref_offset == -1 else row.ref_at,
+                ref_at=at if row.ref_offset == -1 and (row.channel, row.seq) in begun else row.ref_at,
             )
             for index, (row, _) in enumerate(rows)
         ]

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.cli import main
 from penstock.journal import named_readers
+from penstock.journal.audit import audit
 from penstock.journal.disk import RealDisk
 from tests.integration.serving import Http
 from tests.server_process import environment
@@ -22,6 +24,8 @@ WAIT_S = 20
 
 def copied(busy, tmp_path):
     """The directory of a server that is gone, whatever the running one writes meanwhile."""
+    while audit(busy.data).notes:  # a commit is on its way to the disk
+        time.sleep(0.05)
     target = tmp_path / "copy"
     target.mkdir()
     for part in ("journal", "lake"):
@@ -67,7 +71,7 @@ def test_files_are_listed_with_their_offsets_and_cover_the_journal(cli):
 
 
 def test_a_sound_journal_passes_beside_its_server_and_after_it(busy, cli, tmp_path):
-    assert cli("log", "check").startswith("sound: ")
+    assert "sound: " in cli("log", "check")
     (report,) = cli("log", "check", "--json", data=copied(busy, tmp_path))
     (bounds,) = cli("log", "ls", "--json")
     assert report["ok"] and report["findings"] == report["notes"] == []

@@ -61,6 +61,7 @@ class _Follower:
         return connection
 
 
+@dataclass
 class LiveUpgrade(_Follower, Upgrade):
     """Opens a follower, or a socket that only says why it is refused."""
 
