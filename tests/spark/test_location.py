@@ -56,12 +56,11 @@ def test_places_that_hold_no_journal_say_what_to_name(tmp_path: Path, written: W
     for path, message in (
         (tmp_path / "none", "there is no directory"),
         (tmp_path, "name the directory that contains `journal` and `lake`"),
-        (written.data / "lake", f"did you mean `{written.data}`?"),
     ):
         with pytest.raises(SourceError) as caught:
             stream(path).initialOffset()
         assert message in str(caught.value)
-    twice = stream(written.data, Path(f"{written.data}/../data"), startingOffsets="earliest")
+    twice = stream(written.data, written.data / "journal", Path(f"{written.data}/../data"), startingOffsets="earliest")
     assert table(twice, twice.partitions(twice.initialOffset(), at(written, 30))).num_rows == 30
     (tmp_path / "empty" / "journal").mkdir(parents=True)
     with pytest.raises(SourceError, match="holds no journal yet; start a server"):

@@ -9,6 +9,15 @@ import msgspec
 
 from penstock.core.records import Applied, Entry, Fact, Note, Record, Ruled
 
+EVENTS = {
+    "courier": "enqueue ack nack dead drop purge move leased read expired receipt_owed agent wake parcel arrived applied "
+    "deliver release extend timeout trigger gauge",
+    "mew": "envelope stream_open stream_close grant revoke invite kick join leave frame frame_counts",
+    "streamservice": "register expire nonce chunk chunk_counts subscribe unsubscribe resume",
+    "server": "start stop tick epoch repair erased",
+}
+"""The events of each door, separated by spaces. The list is closed: a new event is added here first."""
+
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of history. The journal fills the first five columns when it appends."""

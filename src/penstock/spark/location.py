@@ -7,6 +7,7 @@ reader knows the positions of rows and reads only new ones. A token never appear
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from bisect import bisect_left
@@ -29,6 +30,8 @@ OPENED_MAX = 16
 """Journals that a process keeps open; when full: evict the least recently opened."""
 RETRY_S = 60.0
 """How long a server may be unreachable before a query fails; the default of `retryTimeout`."""
+
+_HADOOP_S3 = re.compile("^s3[an]://")
 
 AnyBounds: TypeAlias = Bounds | RemoteBounds
 
@@ -205,9 +208,35 @@ def _several(text: str) -> list[str]:
 def _absolute(path: str) -> str:
     if path.startswith(("http://", "https://")):
         raise SourceError(f"`{path}` is a URL", "give it with the option `url` instead of as a path")
+    if is_object_store(path):
+        raise SourceError(
+            f"`{storage_url(path)}` is an object store, and a journal is on the disk of its server",
+            "read it with the option `url`, or its sealed rows as the table `events` with `penstock_delta`",
+        )
     if path.startswith("file:"):
         path = urlsplit(path).path
-    return os.path.abspath(os.path.expanduser(path))
+    full = Path(absolute(os.path.expanduser(path)))
+    is_inside = full.name in {"journal", "lake"} and not (full / "journal").is_dir()
+    return str(full.parent if is_inside and (full.parent / "journal").is_dir() else full)
+
+
+def absolute(path: str) -> str:
+    """An absolute path; a relative one is of the directory where Spark was started.
+
+    The planner of a Connect session runs in a directory of that session, and only the variable PWD has the other.
+    """
+    is_session = os.environ.get("SPARK_JOB_ARTIFACT_UUID", "default") != "default"
+    return os.path.abspath(os.path.join(os.environ.get("PWD", "") if is_session else "", path))
+
+
+def storage_url(path: str) -> str:
+    """A path with the scheme that storage clients know: Hadoop's `s3a:` and `s3n:` are `s3:`."""
+    return _HADOOP_S3.sub("s3://", path)
+
+
+def is_object_store(path: str) -> bool:
+    """Whether a path is the URL of an object store."""
+    return "://" in path and not path.startswith("file:")
 
 
 def _checked(url: str) -> str:
@@ -246,7 +275,5 @@ def _directory(data: Path) -> JournalReader:
             " or read through the server with the options `url` and `token`",
         )
     if not (data / "journal").is_dir():
-        inside = data.parent if data.name in {"journal", "lake"} and (data.parent / "journal").is_dir() else None
-        hint = f"did you mean `{inside}`?" if inside else "name the directory that contains `journal` and `lake`"
-        raise SourceError(f"there is no journal in `{data}`", hint)
+        raise SourceError(f"there is no journal in `{data}`", "name the directory that contains `journal` and `lake`")
     return JournalReader(data)

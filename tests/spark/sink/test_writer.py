@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 import shutil
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, Struc
 
 from penstock.core.errors import PenstockError
 from penstock.spark.errors import SourceError
-from penstock.spark.sink.writer import StreamSink, make_stream_writer, make_writer, parse_target
+from penstock.spark.sink.rows import encoder_for
+from penstock.spark.sink.writer import BatchSink, StreamSink, make_stream_writer, make_writer, parse_target
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess
 
@@ -171,7 +173,7 @@ def test_a_batch_of_another_history_fails_instead_of_vanishing(server, app):
         writer.commit([writer.stage(rows(payload=[str(batch)]), batch, "0.1")], batch)
     new = make(server, app)
     staged = new.stage(rows(payload=["2"]), 0, "0.1")
-    with pytest.raises(PenstockError, match="give the query a new `app`"):
+    with pytest.raises(PenstockError, match="give it a new `app`"):
         new.commit([staged], 0)
     make(server, app, onOldBatch="skip").commit([staged], 0)
     assert payloads(server, app) == [0, 1]
@@ -242,9 +244,35 @@ def test_a_streaming_query_that_is_run_again_sends_each_row_once(spark, server, 
     assert Http(server.http).get(f"/v1/stage/{app}").json["last"] == 1
 
     shutil.rmtree(checkpoint)
-    with pytest.raises(StreamingQueryException, match="give the query a new `app`"):
+    with pytest.raises(StreamingQueryException, match="give it a new `app`"):
         run(frame, checkpoint, **options)
     assert len(waiting(server, stream)) == 4
+
+
+def test_a_numbered_write_below_the_newest_is_an_error(server, app):
+    options = {"url": server.http, "app": app, "to": f"stream:{app}", "type": "t"}
+
+    def write(batch: int, **more: str) -> None:
+        writer = make_writer({**options, "batch": str(batch), **more}, ENOUGH, overwrite=False)
+        assert isinstance(writer, BatchSink)
+        writer.commit([writer.stage(rows(payload=[str(batch)]), batch, f"0.{batch}")])
+
+    for batch in (4, 5, 5):
+        write(batch)
+    with pytest.raises(PenstockError, match=f"batch 4 of `{app}` is older than 5.*increases with each write"):
+        write(4)
+    write(4, onOldBatch="skip")
+    assert payloads(server, app) == [4, 5]
+
+
+def test_rows_that_name_a_space_need_no_type_and_those_for_a_queue_do():
+    columns = schema_of(payload=TEXT, to=TEXT)
+    writer = make_stream_writer({"url": GOOD["url"], "app": "x"}, columns, overwrite=False)
+    assert isinstance(writer, StreamSink)
+    [line] = encoder_for(None, None, is_text=False)(next(rows(payload=["1"], to=["space:demo/x"])))
+    assert json.loads(line) == {"payload": 1, "to": "space:demo/x"}
+    with pytest.raises(PenstockError, match="a row has no `type`"):
+        list(encoder_for(None, None, is_text=False)(next(rows(payload=["1"], to=["sam"]))))
 
 
 def test_a_frame_is_written_whole_and_a_numbered_write_once(spark, server, app):

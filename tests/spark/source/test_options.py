@@ -31,6 +31,13 @@ from tests.spark.journals import (
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         ({"maxOffsetsPerTrigger": "0"}, "a whole number of 1 or more"),
         ({"maxTriggerDelay": "soon"}, "write a duration like"),
+        ({"event": "enqueue,enqueued"}, "there is no event `enqueued`; `event` is one of ack, agent,"),
+        ({"event": "stream.*"}, "there is no event `stream.*`"),
+        ({"door": "http"}, "there is no door `http`; `door` is one of courier, mew, streamservice, server"),
+        (
+            {"path": "s3a://lakes/one"},
+            "`s3://lakes/one` is an object store, and a journal is on the disk of its server",
+        ),
         ({"columns": "ofset"}, "did you mean `offset`?"),
         ({"columns": "offset,offset"}, "once"),
         ({"bodyAs": "xml"}, "one of binary, string, json"),
@@ -57,6 +64,25 @@ def test_options_are_read_in_any_case_and_paths_become_absolute(
     assert [location.path for location in options.locations] == [str(tmp_path / "one"), "/two/three"]
     assert (options.starting, options.delay_s, options.fails_on_loss) == (-1, 120.0, True)
     assert {"startingOffsets", "maxTriggerDelay", "path"} == options.given <= set(NAMES)
+
+
+def test_over_connect_a_relative_path_is_of_the_directory_where_spark_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", "/started/here")
+    for session, path in (("default", tmp_path / "data"), ("5f1c", Path("/started/here/data"))):
+        monkeypatch.setenv("SPARK_JOB_ARTIFACT_UUID", session)
+        assert PenstockSource({"path": "data"}).options["path"] == str(path)
+
+
+def test_the_directory_of_the_journal_stands_for_its_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "journal" / "journal").mkdir(parents=True)
+    inner = tmp_path / "journal"
+    for given in (inner, inner / "journal", f"file://{inner}/lake"):
+        (location,) = parse_options({"path": str(given)}).locations
+        assert location.path == str(inner)
+    assert parse_options({"path": "x", "event": "stream_*, ack"}).selection.events == ("stream_*", "ack")
 
 
 def test_options_that_would_mean_nothing_are_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Reading, `spark.read.format("penstock_delta").load(path)`:
 
 - `versionAsOf`: a version by number; `timestampAsOf`: the version at a time, such as `2026-01-31T12:00:00Z`.
 - `columns`: names separated by commas; other columns are not read.
+- `pushdown`: whether files that the filters of the query exclude are skipped; see `pushdown.py`.
 
 Writing, `df.write.format("penstock_delta").mode("append" or "overwrite").save(path)`, and likewise `writeStream`:
 
@@ -20,10 +21,9 @@ A missing table is created. New columns are added, null in the existing rows; no
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,18 +35,20 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    Filter,
     InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.journal.delta_log import SWEEP_AGE_S
-from penstock.spark.lake import data_files, rewrite
+from penstock.spark.lake import data_files, pushdown, rewrite
 from penstock.spark.lake.catalog import stored_table
 from penstock.spark.lake.data_files import Layout, LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake.table_reader import LakeError, parse_moment
+from penstock.spark.location import absolute, is_object_store, storage_url
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -67,7 +69,8 @@ class PenstockDelta(DataSource):
         return from_arrow_schema(_columns(self.options, _existing(self.options), _version(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return DeltaReader(_existing(self.options), _version(self.options), schema)
+        kind = FilteredDeltaReader if pushdown.is_asked(self.options) else DeltaReader
+        return kind(_existing(self.options), _version(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return DeltaBatchWriter(self.options, schema, overwrite=overwrite)
@@ -92,6 +95,7 @@ class DeltaReader(DataSourceReader):
     """Reads one version of a table."""
 
     def __init__(self, table: LakeTable, version: int | None, schema: StructType) -> None:
+        self._bounds: pushdown.Bounds = {}
         self._table = table
         self._version = version
         self._schema = to_arrow_schema(schema, timezone="UTC")
@@ -99,7 +103,8 @@ class DeltaReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         parts: list[FilesPartition] = []
         size = PARTITION_BYTES
-        for file in sorted(self._table.files(version=self._version), key=lambda file: file.path):
+        files = self._table.files(self._bounds, self._version)
+        for file in sorted(files, key=lambda file: file.path):
             if size + file.size > PARTITION_BYTES:
                 parts.append(FilesPartition([]))
                 size = 0
@@ -117,8 +122,17 @@ class DeltaReader(DataSourceReader):
                 raise LakeError(
                     f"`{file.path}` of table `{self._table.name}` is gone: this query is older than "
                     f"{SWEEP_AGE_S // 60} minutes and the table has changed since",
-                    "run it again",
+                    "run it again; create a view of `USING` again",
                 ) from error
+
+
+class FilteredDeltaReader(DeltaReader):
+    """Skips files that the filters of the query exclude. A class of its own: Spark refuses `pushFilters` where its setting is false."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take the bounds of the filters; Spark evaluates all of them."""
+        self._bounds = pushdown.bounds_of(filters, self._schema)
+        return filters
 
 
 @dataclass
@@ -234,11 +248,15 @@ def _path(options: Mapping[str, str]) -> Path:
     """The absolute directory of the table: executors have another working directory."""
     given = options.get("path")
     if not given:
-        raise LakeError("`penstock_delta` needs the table's directory: `.load(path)`, `.save(path)` or `.start(path)`")
-    text = given.removeprefix("file://").removeprefix("file:")
-    if "://" in text:
-        raise LakeError(f"`{given}` is not a directory", "`penstock_delta` needs a path that exists on every node")
-    return Path(os.path.abspath(text))
+        raise LakeError(
+            "`penstock_delta` needs the table's directory: `.load(path)`, `.save(path)` or `.start(path)`",
+            "Spark does not pass the LOCATION or the OPTIONS of a CREATE TABLE to a source in Python: use"
+            " CREATE TEMPORARY VIEW … USING penstock_delta OPTIONS (path '…'), or SELECT … FROM table WITH (path = '…')",
+        )
+    text = storage_url(given).removeprefix("file://").removeprefix("file:")
+    if is_object_store(text):
+        raise LakeError(f"`{text}` is not a directory", "`penstock_delta` needs a path that exists on every node")
+    return Path(absolute(text))
 
 
 def _existing(options: Mapping[str, str]) -> LakeTable:

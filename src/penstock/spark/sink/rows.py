@@ -53,7 +53,7 @@ def address(to: str) -> str:
 def check_columns(schema: StructType, *, to: str | None, has_type: bool) -> None:
     """Refuse columns that an envelope does not have, missing ones, and wrong types.
 
-    `to` is the default destination. What goes to a space has no type.
+    `to` is the default destination. What goes to a space has no type; if each row names its own destination, its task checks that.
     """
     unknown = [name for name in schema.names if name not in COLUMNS]
     if unknown:
@@ -62,7 +62,7 @@ def check_columns(schema: StructType, *, to: str | None, has_type: bool) -> None
         raise sink_error(f"an envelope has no column {names}", hint + ", ".join(COLUMNS))
     if "payload" not in schema.names:
         raise sink_error("the column `payload` is missing", 'name one: `select(to_json(struct("*")).alias("payload"))`')
-    needs_no_type = has_type or (to is not None and to.startswith(SPACE_FORM))
+    needs_no_type = has_type or "to" in schema.names or (to is not None and to.startswith(SPACE_FORM))
     for name, is_given in (("to", to is not None), ("type", needs_no_type)):
         if name not in schema.names and not is_given:
             raise sink_error(

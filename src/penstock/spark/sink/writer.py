@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.client.address import operator_token, read_endpoints
 from penstock.client.staging import PATIENCE_S, Stage, StageCommitted
 from penstock.core.errors import PenstockError
-from penstock.spark.location import parse_locations
+from penstock.spark.location import absolute_paths, parse_locations
 from penstock.spark.sink.rows import address, check_columns, encoder_for, sink_error
 
 if TYPE_CHECKING:
@@ -157,6 +157,16 @@ class _Sink:
         with self.target.stage() as stage:
             return stage.commit(self.target.app, batch, parts)
 
+    def refuse_old(self, done: StageCommitted | None, batch: int, cause: str) -> None:
+        """Refuse a number below the newest: a repeated batch is the newest, so these rows are new and were not enqueued."""
+        if done is None or not done.duplicate or self.target.accepts_old or done.last is None or batch >= done.last:
+            return
+        app = self.target.app
+        message = f"batch {batch} of `{app}` is older than {done.last}, the newest that the server has: {cause}"
+        raise sink_error(
+            message, 'give it a new `app`, or `option("onOldBatch", "skip")` if the server already has those rows'
+        )
+
     def give_up(self, batch: int) -> None:
         """Drop the staged parts. If that fails, the server drops them later by itself."""
         try:
@@ -179,16 +189,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark names it
         done = self.publish(messages, batchId)
-        if done is None or not done.duplicate or self.target.accepts_old:
-            return
-        if done.last is not None and batchId < done.last:
-            # Spark repeats only its newest batch. An older number means another history, whose rows are new and would be dropped.
-            message = (
-                f"batch {batchId} of `{self.target.app}` is older than {done.last}, the newest that the server has: "
-                "this query's checkpoint is new or was reset"
-            )
-            hint = 'give the query a new `app`, or `option("onOldBatch", "skip")` if the server already has those rows'
-            raise sink_error(message, hint)
+        self.refuse_old(done, batchId, "the checkpoint of this query is new or was reset")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark names it
         self.give_up(batchId)
@@ -209,7 +210,9 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         done = self.publish(messages, self.batch)
-        if done is not None and done.duplicate and self.is_chosen and done.tries == 1:
+        if not self.is_chosen:
+            self.refuse_old(done, self.batch, "the option `batch` increases with each write")
+        elif done is not None and done.duplicate and done.tries == 1:
             message = f"another write of `{self.target.app}` was faster, and this one was not enqueued"
             raise sink_error(message, "write again; give each of several concurrent writers its own `app`")
 
@@ -265,7 +268,7 @@ def _address(given: Mapping[str, str], patience_s: float) -> tuple[str, str | No
         if others or location.url is None:
             raise sink_error(f"`{url}` names several servers", "rows go to one server; start a query for each")
         return location.url, location.token
-    file = Path(path or ".").absolute() / "run" / "endpoints.json"
+    file = Path(absolute_paths(path or ".")) / "run" / "endpoints.json"
     endpoints = read_endpoints(file)
     if endpoints is None or endpoints.http is None:
         raise sink_error(f"no server runs on `{path}`", f"start it with `penstock up --data {path}`")

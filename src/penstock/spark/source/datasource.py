@@ -8,7 +8,7 @@ A row is a journal row: the columns of the table `events` without `date`. `optio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,14 +18,16 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.spark.errors import SourceError
-from penstock.spark.location import absolute_paths, open_journals
+from penstock.spark.lake.pushdown import Bounds, bounds_of, names_of
+from penstock.spark.location import SourceJournal, absolute_paths, open_journals
 from penstock.spark.source.offsets import EARLIEST
-from penstock.spark.source.options import STREAM_ONLY, SourceOptions, parse_options
+from penstock.spark.source.options import STREAM_ONLY, SourceOptions, parse_options, to_us
 from penstock.spark.source.partitions import JournalPartition, ending, plan, read_partition, starting
 from penstock.spark.source.stream_reader import JournalStreamReader
 
@@ -61,7 +63,8 @@ class PenstockSource(DataSource):
         return from_arrow_schema(parse_options(self.options).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return JournalBatchReader(self._checked(schema))
+        options = self._checked(schema)
+        return (FilteredJournalReader if options.pushes_filters else JournalBatchReader)(options)
 
     def streamReader(self, schema: StructType) -> JournalStreamReader:  # noqa: N802 (Spark's name)
         return JournalStreamReader(self._checked(schema))
@@ -96,6 +99,7 @@ class JournalBatchReader(DataSourceReader):
         options.refuse(STREAM_ONLY, "a batch read")
         self._options = options
         self._selection = replace(options.selection, with_pipeline=options.includes_pipeline is not False)
+        self._bounds: Bounds = {}
 
     def partitions(self) -> list[InputPartition]:
         """The partitions of everything that the options select."""
@@ -109,10 +113,34 @@ class JournalBatchReader(DataSourceReader):
                     f"the read of {journals[one].location} begins at row {first} and ends before it, at {stop}",
                     "swap them",
                 )
-        return [*plan(self._options, journals, ranges)]
+        return [*plan(self._options, journals, {one: self._within(journals[one], *ranges[one]) for one in journals})]
+
+    def _within(self, journal: SourceJournal, first: int, end: int) -> tuple[int, int]:
+        """The part of a range that filters on the offset and the time leave. Times never decrease with offsets."""
+        least, greatest = self._bounds.get("offset", (None, None))
+        since, until = (None if one is None else to_us(one) for one in self._bounds.get("recorded_at", (None, None)))
+        first = max(first, least or 0, 0 if since is None else journal.offset_at(since))
+        last = [end, *([] if greatest is None else [greatest + 1])]
+        return first, max(first, min(last if until is None else [*last, journal.offset_at(until + 1)]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition; runs in executors. Without partitions Spark passes an empty one of its own."""
         if not isinstance(partition, JournalPartition):
             return iter(())
         return read_partition(self._options, self._selection, partition)
+
+
+class FilteredJournalReader(JournalBatchReader):
+    """Reads only what the filters of the query leave. A class of its own: Spark refuses `pushFilters` where its setting is false."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        """Take bounds and names from the filters; Spark evaluates all of them."""
+        self._bounds = bounds_of(filters, self._options.schema)
+        given = self._selection
+        self._selection = replace(
+            given,
+            doors=given.doors or names_of(filters, "door"),
+            channels=given.channels or names_of(filters, "channel"),
+            events=given.events or names_of(filters, "event"),
+        )
+        return filters

@@ -3,7 +3,7 @@
 `where`     path (from `load`), url, token, tokenFile, retryTimeout
 `from, to`  startingOffsets, startingTimestamp, endingOffsets, endingTimestamp
 `how much`  maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay, minPartitions
-`which`     door, channel, event, includePipeline, columns, bodyAs
+`which`     door, channel, event, includePipeline, columns, bodyAs, pushdown
 `care`      failOnDataLoss, reader
 """
 
@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 
 import pyarrow as pa
 
+from penstock.core.rows import EVENTS
 from penstock.journal.named_readers import name_problem
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.selection import Selection
@@ -28,10 +30,10 @@ NAMES = (
     "path", "url", "token", "tokenFile", "retryTimeout",
     "startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
-    "door", "channel", "event", "includePipeline", "columns", "bodyAs",
+    "door", "channel", "event", "includePipeline", "columns", "bodyAs", "pushdown",
     "failOnDataLoss", "reader",
 )  # fmt: skip
-BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "pushdown")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "reader")
 TRIGGER_DELAY_S = 15 * 60.0
 """How long rows wait for `minOffsetsPerTrigger`; the default of `maxTriggerDelay`."""
@@ -62,6 +64,8 @@ class SourceOptions:
     delay_s: float
     partitions_min: int | None
     fails_on_loss: bool
+    pushes_filters: bool
+    """Whether the filters of a batch query limit what is read."""
     reader: str | None
 
     @property
@@ -102,7 +106,11 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         given=frozenset(values),
         columns=read.columns(),
         body_as=read.choice("bodyAs", "binary", tuple(BODY_TYPES)),
-        selection=Selection(read.several("door"), read.several("channel"), read.several("event")),
+        selection=Selection(
+            read.names("door", list(EVENTS)),
+            read.several("channel"),
+            read.names("event", sorted({one for row in EVENTS.values() for one in row.split()})),
+        ),
         includes_pipeline=read.truth("includePipeline", None),
         starting=None if starting is None else parse("startingOffsets", starting),
         starting_us=read.moment_us("startingTimestamp"),
@@ -113,8 +121,14 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         delay_s=read.duration("maxTriggerDelay", TRIGGER_DELAY_S),
         partitions_min=read.count("minPartitions"),
         fails_on_loss=read.truth("failOnDataLoss", True) is not False,
+        pushes_filters=read.truth("pushdown", False) is True,
         reader=read.reader(),
     )
+
+
+def to_us(moment: datetime) -> int:
+    """A time in microseconds since 1970, exactly."""
+    return int(moment.replace(microsecond=0).timestamp()) * 1_000_000 + moment.microsecond
 
 
 class _Values:
@@ -125,6 +139,14 @@ class _Values:
 
     def several(self, name: str) -> tuple[str, ...]:
         return tuple(part.strip() for part in self._values.get(name, "").split(",") if part.strip())
+
+    def names(self, name: str, known: list[str]) -> tuple[str, ...]:
+        """Names from a closed list; a pattern must match one of them."""
+        given = self.several(name)
+        unknown = [one for one in given if not any(fnmatchcase(value, one) for value in known)]
+        if unknown:
+            raise SourceError(f"there is no {name} `{unknown[0]}`", f"`{name}` is one of {', '.join(known)}")
+        return given
 
     def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
         value = self._values.get(name, default).strip().lower()
@@ -166,9 +188,7 @@ class _Values:
             raise SourceError(
                 f"`{name}` is `{text}`", "write `2026-01-31T12:00:00Z`, or milliseconds since 1970"
             ) from None
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        whole = moment.replace(microsecond=0)
-        return int(whole.timestamp()) * 1_000_000 + moment.microsecond
+        return to_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
     def columns(self) -> tuple[str, ...]:
         if "columns" not in self._values:
