@@ -43,6 +43,7 @@ QUICK = {
 }
 """Examples that end by themselves with a server, and a part of what they print."""
 SERVERLESS = {
+    "declarative/transformations/settled.py",
     "kernel.py",
     "mew/room.py",
     "mkolbol/readable.py",

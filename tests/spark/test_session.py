@@ -55,6 +55,29 @@ def test_of_several_masters_one_is_enough_and_a_wrong_address_is_explained() -> 
     assert [is_local(master) for master in asked] == [True, True, True, False, False]
 
 
+@pytest.mark.parametrize("chosen", [None, "/opt/python"])
+@pytest.mark.promise("Spark: source and sinks", "workers run the Python that imported `penstock.spark`")
+def test_workers_run_this_python_unless_the_user_chose_one(chosen: str | None) -> None:
+    env = environment() | ({} if chosen is None else {"PYSPARK_PYTHON": chosen})
+    if chosen is None:
+        env.pop("PYSPARK_PYTHON", None)
+        env.pop("PYSPARK_DRIVER_PYTHON", None)
+    show = "import os, penstock.spark; print(os.environ['PYSPARK_PYTHON'])"
+    done = subprocess.run([sys.executable, "-c", show], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == (chosen or sys.executable)
+
+
+def test_a_session_that_started_before_the_import_is_named() -> None:
+    show = (
+        "import sys, types; context = types.ModuleType('pyspark.core.context'); "
+        "context.SparkContext = types.SimpleNamespace(_active_spark_context=types.SimpleNamespace(pythonExec='python-x')); "
+        "sys.modules['pyspark.core.context'] = context; import penstock.spark"
+    )
+    env = {name: value for name, value in environment().items() if not name.startswith("PYSPARK_")}
+    done = subprocess.run([sys.executable, "-c", show], env=env, capture_output=True, text=True, check=True)
+    assert "its workers run `python-x`" in done.stderr and f"PYSPARK_PYTHON={sys.executable}" in done.stderr
+
+
 def test_public_names_stay_functions_when_every_module_is_loaded() -> None:
     """A module of the same name would take the place of the function once it is imported."""
     for found in pkgutil.walk_packages(penstock.spark.__path__, "penstock.spark."):

@@ -7,6 +7,10 @@ package knows the broker only through its journal, its HTTP door and `penstock.i
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +30,27 @@ _MODULES = {
     "tables": "lake.catalog",
     "token_audit": "lake_tables.token_streams",
 }
+
+
+def _use_this_python() -> None:
+    """Make Spark start its Python workers with this Python, which has Penstock, unless the user has chosen one.
+
+    Otherwise Spark starts the first `python3` on the PATH, and finds the formats only if that one has Penstock too.
+    """
+    if "PYSPARK_PYTHON" in os.environ or "PYSPARK_DRIVER_PYTHON" in os.environ:
+        return
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    context = getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
+    running = None if context is None else context._active_spark_context
+    if running is not None and shutil.which(running.pythonExec) != sys.executable:
+        warnings.warn(
+            f"Spark was started before `import penstock.spark`, so its workers run `{running.pythonExec}`, which may lack"
+            f" Penstock; import it before the session starts, or set PYSPARK_PYTHON={sys.executable}",
+            stacklevel=3,
+        )
+
+
+_use_this_python()
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ANSWER_S = 5.0
 """How long a master may take to accept a connection."""
 _SCHEME = "spark://"
+_CONNECT = "sc://"
 _PORT = 7077
 """The default port of a standalone master."""
 
@@ -82,6 +83,7 @@ DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # The time to pass lists and maps to Python grows with the square of this.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.streaming.metricsEnabled": "true",
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.ui.showConsoleProgress": "false",
@@ -104,7 +106,8 @@ def make_session(
     name
         The name of the application.
     master
-        `local[N]`, or the address of a cluster; by default that of Spark's own configuration.
+        `local[N]`, or the address of a cluster; by default that of Spark's own configuration. `sc://host:port` is a Spark Connect
+        server: the session then has the SQL settings, and the server's Python needs Penstock.
     memory
         The heap of the driver, which in local mode is all of Spark. For executors set `spark.executor.memory`.
     conf
@@ -116,6 +119,8 @@ def make_session(
     SparkSession
         The session, or the one that this process already has.
     """
+    if master is not None and master.startswith(_CONNECT):
+        return _remote_session(name, master, {**DEFAULTS, **(conf or {})})
     java.use()
     python = (conf or {}).get(PYTHON_SETTING)
     # Spark runs functions with the first and reads sources with the second, on executors too.
@@ -144,6 +149,17 @@ def make_session(
         if master is None or "stopped SparkContext" not in str(error):
             raise
         raise master_refused(master) from error
+
+
+def _remote_session(name: str, url: str, settings: Mapping[str, str]) -> SparkSession:
+    """A session of a Connect server, which refuses settings of the JVM."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name).remote(url)
+    for key, value in settings.items():
+        if key.startswith("spark.sql."):
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def pipeline_conf(scratch: str) -> dict[str, str]:

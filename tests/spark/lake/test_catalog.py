@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -93,6 +94,66 @@ def test_views_follow_their_tables_and_history_reads_what_is_asked(spark, tmp_pa
 
 
 # Without a JVM
+
+
+class RecordedSession:
+    """What `tables` asks of a session: settings and statements."""
+
+    def __init__(self, settings, error=None):
+        self.settings, self.error, self.statements = settings, error, []
+        self.conf = self
+
+    def get(self, name, default=None):
+        return self.settings.get(name, default)
+
+    def sql(self, text):
+        if self.error is not None:
+            raise self.error
+        self.statements.append(text)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"spark.sql.catalogImplementation": "hive"},
+        {"spark.sql.catalogImplementation": "in-memory", "spark.sql.catalog.spark_catalog": "org.example.Catalog"},
+    ],
+)
+@pytest.mark.promise("Spark: source and sinks", "`penstock.spark.tables` leaves nothing in a persistent catalog")
+def test_a_persistent_catalog_gets_no_entries(settings, tmp_path):
+    LakeTable(tmp_path / "lake", NOTES).append(notes(0, 3), {APP: Progress(0, 3)})
+    session = RecordedSession(settings)
+    assert penstock.spark.tables(session, tmp_path) == ["notes"]
+    [statement] = session.statements
+    assert statement.startswith("CREATE OR REPLACE TEMPORARY VIEW `notes` USING penstock_delta OPTIONS (path '")
+
+
+def test_an_entry_has_the_columns_of_its_table(tmp_path):
+    """Its name is that of the path and the columns, so an entry is never outdated and two lakes of one server stay apart."""
+    path, session = tmp_path / "it's", RecordedSession({"spark.sql.catalogImplementation": "in-memory"})
+    LakeTable(path / "lake", NOTES).append(notes(0, 3), {APP: Progress(0, 3)})
+    penstock.spark.tables(session, path)
+    penstock.spark.tables(session, path)
+    LakeTable(path / "lake", replace(NOTES, schema=NOTES.schema.append(pa.field("more", pa.string())))).append(
+        notes(3, 4).append_column("more", pa.array(["x"])), {APP: Progress(3, 4)}
+    )
+    penstock.spark.tables(session, path)
+    made = [text for text in session.statements if text.startswith("CREATE TABLE IF NOT EXISTS")]
+    assert len(made) == 3 and made[0] == made[1] != made[2]
+    assert all("it\\'s/lake/notes'" in text for text in session.statements)
+
+
+def test_a_spark_without_the_format_is_explained(tmp_path):
+    class NotFoundError(Exception):
+        def getCondition(self):
+            return "DATA_SOURCE_NOT_FOUND"
+
+    LakeTable(tmp_path / "lake", NOTES).append(notes(0, 3), {APP: Progress(0, 3)})
+    settings = {"spark.sql.catalogImplementation": "in-memory"}
+    with pytest.raises(LakeError, match=r"does not find the format `penstock_delta`; .* PYSPARK_PYTHON"):
+        penstock.spark.tables(RecordedSession(settings, NotFoundError("no such format")), tmp_path)
+    with pytest.raises(ValueError, match="another"):
+        penstock.spark.tables(RecordedSession(settings, ValueError("another")), tmp_path)
 
 
 def test_a_directory_that_does_not_exist_is_refused(tmp_path):

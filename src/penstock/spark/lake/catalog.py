@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from penstock.journal.delta_log import TABLE_NAME, table_names
@@ -91,6 +95,8 @@ def _offset(name: str, commit: Commit) -> int | None:
 DATA = "penstock-data"
 _ENTRY = "penstock_lake_"
 """Prefix of the names in Spark's catalog."""
+_OWN_CATALOG = "spark.sql.catalog.spark_catalog"
+"""Replaces Spark's own catalog of tables, which `builtin` is."""
 
 
 def tables(spark: SparkSession, data: str | Path = DATA) -> list[str]:
@@ -99,9 +105,9 @@ def tables(spark: SparkSession, data: str | Path = DATA) -> list[str]:
     Parameters
     ----------
     spark
-        The session to create the views in.
+        The session to create the views in, classic or Spark Connect.
     data
-        The data directory of the server.
+        The data directory of the server. Over Connect, an absolute path that does not exist here is one of the server's machine.
 
     Returns
     -------
@@ -110,28 +116,72 @@ def tables(spark: SparkSession, data: str | Path = DATA) -> list[str]:
 
     Notes
     -----
-    A view shows the rows that the table has when a query starts. Call it again for new tables.
+    A view shows the rows that the table has when a query starts. Call it again for new tables. In a session with a persistent catalog,
+    such as Hive's, a view shows the rows of its first query until you call it again.
     """
-    lake = _lake(data)
-    names = table_names(lake)
-    for name in names:
-        _register(spark, lake, name)
-    return names
+    found = _ask(spark, data, _listing)
+    is_kept = bool(found) and (
+        spark.conf.get("spark.sql.catalogImplementation") != "in-memory"
+        or spark.conf.get(_OWN_CATALOG, "builtin") not in ("", "builtin")
+    )
+    try:
+        for name, path, digest in found:
+            _register(spark, name, path, None if is_kept else f"{_ENTRY}{name}_{digest}")
+    except Exception as error:
+        condition = getattr(error, "getCondition", None)
+        if condition is None or condition() != "DATA_SOURCE_NOT_FOUND":
+            raise
+        raise LakeError("Spark does not find the format `penstock_delta`", NO_FORMAT) from error
+    return [name for name, *_ in found]
 
 
-def _register(spark: SparkSession, lake: Path, name: str) -> None:
+NO_FORMAT = (
+    "the Python of its workers has no Penstock: `import penstock.spark` before the session starts, or set the variable"
+    " PYSPARK_PYTHON to a Python that has it; a Connect server needs it in its own environment"
+)
+
+
+def _register(spark: SparkSession, name: str, path: str, entry: str | None) -> None:
     """Create a view that reads the table's log at each query.
 
-    Spark lists the files of a Python source once for each DataFrame, so a view of a DataFrame would never change. A view of SQL text is
-    planned at each query, and the text can name a catalog table with options. That catalog entry only provides the columns: its
-    path does not exist, so dropping it removes no data.
+    Spark lists the files of a Python source once for each DataFrame, so a view of a DataFrame or of `USING` would never change. A view of
+    SQL text is planned at each query, and the text can name a catalog table with options. That entry only provides the columns. It
+    exists as long as Spark's in-memory catalog; a persistent catalog would keep it, so there the view is one of `USING`.
     """
-    entry = f"`{_ENTRY}{name}`"
-    schema = spark.read.format("penstock_delta").load(str(lake / name)).schema
-    spark.sql(f"DROP TABLE IF EXISTS {entry}")
-    spark.catalog.createTable(entry, path=str(lake / "_views" / name), source="penstock_delta", schema=schema)
-    path = str(lake / name).replace("\\", "\\\\").replace("'", "\\'")
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS SELECT * FROM {entry} WITH (path = '{path}')")
+    text = path.replace("\\", "\\\\").replace("'", "\\'")
+    if entry is None:
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` USING penstock_delta OPTIONS (path '{text}')")
+        return
+    full = f"spark_catalog.default.`{entry}`"
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {full} USING penstock_delta LOCATION '{text}'")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS SELECT * FROM {full} WITH (path = '{text}')")
+
+
+def _listing(lake: Path) -> list[tuple[str, ...]]:
+    """Name, path and a digest of path and columns of each table: an entry in the catalog never has outdated columns."""
+    found: list[tuple[str, ...]] = []
+    for name in table_names(lake):
+        path = str(lake / name)
+        columns = f"{path} {arrow_schema(DeltaTable(path))}"
+        found.append((name, path, hashlib.blake2b(columns.encode(), digest_size=8).hexdigest()))
+    return found
+
+
+def _ask(
+    spark: SparkSession, data: str | Path, function: Callable[[Path], list[tuple[str, ...]]]
+) -> list[tuple[str, ...]]:
+    """The result of a function of the lake's directory: called here if the data directory exists here, else in a task over Connect."""
+    is_remote = type(spark).__module__.startswith("pyspark.sql.connect")
+    if os.path.isdir(data) or not is_remote or not os.path.isabs(data):
+        return function(_lake(data))
+    place = str(data)
+
+    def answer(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"row": function(_lake(place))}, pa.schema({"row": pa.list_(pa.string())}))
+
+    rows = spark.range(0, 1, 1, 1).mapInArrow(answer, "row array<string>").collect()
+    return [tuple(row.row) for row in rows]
 
 
 def history(
@@ -160,20 +210,14 @@ def history(
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    lake = _lake(data)
     start = None if since is None else parse_moment(since, "since")
     stop = None if until is None else parse_moment(until, "until")
     schema = from_arrow_schema(TABLES[EVENTS].schema)
-    if EVENTS not in table_names(lake):
-        raise LakeError(
-            f"nothing is sealed in `{data}` yet", "run `penstock log seal`, or wait a minute for the server to do it"
-        )
-    table = open_table(lake, EVENTS)
     bounds = {"recorded_at": (start, stop), "offset": (first, None if end is None else end - 1)}
-    paths = sorted(str(table.path / file.path) for file in table.files(bounds))
-    if not paths:
+    [(base,), *files] = _ask(spark, data, partial(_sealed_files, bounds))
+    if not files:
         return spark.createDataFrame([], schema)
-    rows = spark.read.schema(schema).option("basePath", str(table.path)).parquet(*paths)
+    rows = spark.read.schema(schema).option("basePath", base).parquet(*(path for (path,) in files))
     if start is not None:
         rows = rows.where(f.col("recorded_at") >= f.lit(start))
     if stop is not None:
@@ -181,6 +225,17 @@ def history(
     if first is not None:
         rows = rows.where(f.col("offset") >= first)
     return rows if end is None else rows.where(f.col("offset") < end)
+
+
+def _sealed_files(bounds: Mapping[str, tuple[Any, Any]], lake: Path) -> list[tuple[str, ...]]:
+    """The directory of the table `events`, and its files that may contain rows within bounds."""
+    if EVENTS not in table_names(lake):
+        raise LakeError(
+            f"nothing is sealed in `{lake.parent}` yet",
+            "run `penstock log seal`, or wait a minute for the server to do it",
+        )
+    table = open_table(lake, EVENTS)
+    return [(str(table.path),), *sorted((str(table.path / file.path),) for file in table.files(bounds))]
 
 
 def _lake(data: str | Path) -> Path:
