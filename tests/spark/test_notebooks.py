@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,9 +12,11 @@ import pytest
 from tests.docs.documents import blocks, penstock
 from tests.paths import ROOT
 from tests.server_process import ServerProcess
+from tests.spark.connect_server import connect_server, plain_environment
 from tests.spark.shared_pipeline import START_S, stop
 
-WITH_CODE_FOR_SPARK = ["docs/tutorial/first-pipeline.md", "docs/how-to/spark.md"]
+SPARK_PAGE = "docs/how-to/spark.md"
+WITH_CODE_FOR_SPARK = ["docs/tutorial/first-pipeline.md", SPARK_PAGE]
 NOTEBOOK = "examples/pipeline.ipynb"
 
 
@@ -50,6 +54,29 @@ def test_the_notebook_and_the_code_for_notebooks_run(
     for name, code in pieces:
         capsys.readouterr()
         # Spark was started elsewhere, so what is relative for a reader cannot be so here.
-        here = code.replace('"penstock-data', f'"{quiet.data}')
+        here = code.replace('"penstock-data', f'"{quiet.data}').replace("'penstock-data", f"'{quiet.data}")
         exec(compile(here, name, "exec"), {"__name__": "__main__"})
     assert "|enqueue" in capsys.readouterr().out
+
+
+@pytest.mark.more
+@pytest.mark.promise("Documentation", "every block of the Spark page runs in a classic session and over Connect")
+def test_the_page_runs_over_connect(quiet: ServerProcess) -> None:
+    """As a program of its own: a process has either a classic session or one of Connect."""
+    penstock(quiet, "log", "seal")
+    code = "\n".join(code for _, code in blocks(SPARK_PAGE, "spark"))
+    local = 'master="local[2]"'
+    assert code.count(local) == 1
+    with connect_server(quiet.folder) as url:
+        program = code.replace(local, f'master="{url}"')
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=quiet.folder,
+            env=plain_environment(),
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "|enqueue" in done.stdout

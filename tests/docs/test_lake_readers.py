@@ -1,0 +1,31 @@
+"""The page about other programs that read the lake: each block in a directory with sealed history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.documents import blocks
+from tests.spark.journals import Written
+from tests.tiers import first_of
+
+PAGE = "docs/how-to/lake.md"
+PROGRAMS = ["pandas", "duckdb", "polars", "datafusion"]
+"""The first two are quick to load."""
+
+
+@pytest.mark.promise("Spark: pipeline", "pandas, DuckDB, polars and DataFusion read the tables as documented")
+@pytest.mark.parametrize("program", first_of(PROGRAMS, 2))
+def test_other_programs_read_the_tables(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Written(tmp_path / "penstock-data")
+    journal.add(5)
+    journal.add(3, channel="other")
+    journal.seal()
+    monkeypatch.chdir(tmp_path)
+    [(language, code)] = blocks(PAGE, program)
+    assert language == "python"
+    names: dict[str, object] = {}
+    exec(compile(code, PAGE, "exec"), names)
+    shown = str(names["sent"])
+    assert all(text in shown for text in ("jobs", "5", "other", "3"))
