@@ -113,6 +113,8 @@ _ROWS = (
     ("ConnectionClosed", 503, 1001, True, "the operator closed the connection", "reconnect in a moment"),
     ("JournalUnavailable", 503, None, True, "the journal cannot take new records",
      "free disk space or repair the disk; Penstock continues by itself"),
+    ("LakeUnavailable", 503, None, True, "the object store of the lake does not answer, or refuses",
+     "`penstock doctor` says why; history stays in the journal and is sealed when the store answers"),
     ("Timeout", 504, None, True, "no answer in time", "retry, or wait longer"),
     ("Unreachable", 503, None, True, "the server does not answer",
      "is it running? start it with `penstock up`"),

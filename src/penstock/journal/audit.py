@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from penstock.journal.delta_log import DeltaLog
 from penstock.journal.disk import RealDisk
+from penstock.journal.lake_location import lake_of, open_parquet, size_and_time
 from penstock.journal.named_readers import Reader, reader_files
 from penstock.journal.open_and_repair import (
     LIVE_PREFIX,
@@ -103,7 +103,7 @@ def audit(data: Path, progress: Progress | None = None) -> Audit:
     """Audit a data directory."""
     report = Audit()
     disk = RealDisk(data / "journal")
-    bronze = EventsTable(data / "lake")
+    bronze = EventsTable(lake_of(data))
     try:
         identity = read_identity(disk)
     except DamageError as error:
@@ -181,10 +181,10 @@ def _sealed(bronze: EventsTable, file: DataFile, walk: _Walk, report: Audit) -> 
     place = f"lake/events/{file.path}"
     rows = 0
     try:
-        size = path.stat().st_size
+        size, _ = size_and_time(path)
         if size != file.size:
             report.find(place, f"has {size} bytes where {file.size} were written")
-        with pq.ParquetFile(path) as data:
+        with open_parquet(path) as data:
             missing = [name for name in FILE_SCHEMA.names if name not in data.schema_arrow.names]
             if missing:
                 report.find(place, f"lacks the column `{missing[0]}`")

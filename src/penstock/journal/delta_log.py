@@ -17,6 +17,7 @@ import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from penstock.journal.lake_location import LakePath, ObjectPath, find_delta, open_delta, size_and_time
 from penstock.journal.segments import crc32c
 
 KEPT_VERSIONS = 200
@@ -38,15 +39,15 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*parquet")
 class DeltaLog:
     """The log of the table in a directory."""
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: LakePath) -> None:
         self.table = table
         self.path = table / "_delta_log"
 
-    def entries(self) -> dict[int, Path]:
+    def entries(self) -> dict[int, LakePath]:
         """The commits that have an entry, by version."""
         return {version: files[0] for version, files in self._named(_ENTRY).items()}
 
-    def checkpoints(self) -> dict[int, list[Path]]:
+    def checkpoints(self) -> dict[int, list[LakePath]]:
         """The files of each checkpoint, by version."""
         return self._named(_CHECKPOINT)
 
@@ -75,7 +76,9 @@ class DeltaLog:
         """
         entries, checkpoints = self.entries(), self.checkpoints()
         limit = max(entries, default=0) - kept_versions
-        limit = max([limit, *(version for version, path in entries.items() if path.stat().st_mtime < before)])
+        if before:
+            old = (version for version, path in entries.items() if size_and_time(path)[1] < before * 1000)
+            limit = max([limit, *old])
         start = max((version for version in checkpoints if version <= limit), default=None)
         if start is None:
             return 0
@@ -103,7 +106,9 @@ class DeltaLog:
         return int(infos[0]["timestamp"]) if infos else None
 
     def record(self) -> None:
-        """Note the checksums of new files of the log. For the only writer."""
+        """Note the checksums of new files of the log. For the only writer. An object store keeps its own."""
+        if isinstance(self.table, ObjectPath):
+            return
         known = self._sums()
         sums = {name: known.get(name) or crc32c(path.read_bytes()) for name, path in self._files().items()}
         if sums != known:
@@ -126,7 +131,7 @@ class DeltaLog:
             except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
                 yield name, f"cannot be read: {error}"
 
-    def _files(self) -> dict[str, Path]:
+    def _files(self) -> dict[str, LakePath]:
         paths = [*self.entries().values(), *(path for files in self.checkpoints().values() for path in files)]
         return {path.name: path for path in paths}
 
@@ -141,21 +146,32 @@ class DeltaLog:
         kept = self.kept()
         if not kept:
             return 0, 0
-        oldest = DeltaTable(str(self.table), version=kept.start)
+        oldest = open_delta(self.table, kept.start)
         referenced = set(oldest.get_add_actions(flatten=True).column("path").to_pylist())
         referenced |= self.added_since(kept.start)
         referenced = {unquote(path) for path in referenced}
         count = size = 0
-        for path, status in self._data_files():
+        if isinstance(self.table, ObjectPath):
+            # A store cannot reset the age of a file, so the time counts at which the log removed it.
+            old = open_delta(self.table).vacuum(max(1, int(age_s) // 3600), enforce_retention_duration=False, full=True)
+            for name in sorted({unquote(path) for path in old} - referenced):
+                try:
+                    count, size = count + 1, size + size_and_time(self.table / name)[0]
+                    (self.table / name).unlink()
+                except FileNotFoundError:
+                    continue
+            return count, size
+        for path, status in self._data_files(self.table):
             if now - status.st_mtime < age_s or path.relative_to(self.table).as_posix() in referenced:
                 continue
             path.unlink(missing_ok=True)
             count, size = count + 1, size + status.st_size
         return count, size
 
-    def _data_files(self) -> Iterator[tuple[Path, os.stat_result]]:
+    @staticmethod
+    def _data_files(table: Path) -> Iterator[tuple[Path, os.stat_result]]:
         """Data files, drafts and staged files; no other files."""
-        for folder, folders, names in os.walk(self.table):
+        for folder, folders, names in os.walk(table):
             folders[:] = [name for name in folders if not name.startswith("_")]
             for name in names:
                 if not name.endswith((".parquet", ".parquet.tmp")):
@@ -167,11 +183,11 @@ class DeltaLog:
                     continue
 
     @staticmethod
-    def _read(path: Path) -> list[dict[str, Any]]:
+    def _read(path: LakePath) -> list[dict[str, Any]]:
         return msgspec.json.Decoder(dict[str, Any]).decode_lines(path.read_bytes())
 
-    def _named(self, pattern: re.Pattern[str]) -> dict[int, list[Path]]:
-        found: dict[int, list[Path]] = {}
+    def _named(self, pattern: re.Pattern[str]) -> dict[int, list[LakePath]]:
+        found: dict[int, list[LakePath]] = {}
         if self.path.is_dir():
             for path in self.path.iterdir():
                 match = pattern.fullmatch(path.name)
@@ -180,20 +196,22 @@ class DeltaLog:
         return found
 
 
-def table_names(lake: Path) -> list[str]:
-    """The tables of a lake directory."""
+def table_names(lake: LakePath) -> list[str]:
+    """The tables of a lake."""
+    if isinstance(lake, ObjectPath):
+        return sorted(path.name for path in lake.iterdir() if TABLE_NAME.fullmatch(path.name) and newest_entry(path))
     if not lake.is_dir():
         return []
     names = [path.name for path in lake.iterdir() if TABLE_NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(name for name in names if DeltaTable.is_deltatable(str(lake / name)))
 
 
-def stored_offset(lake: Path, app: str, names: Iterable[str]) -> int:
+def stored_offset(lake: LakePath, app: str, names: Iterable[str]) -> int:
     """The least progress of these tables under the application `app`; 0 before the first. Tables that are missing do not count."""
     found = []
     for name in names:
         try:
-            table = DeltaTable(str(lake / name)) if newest_entry(lake / name) else None
+            table = find_delta(lake / name)
         except (DeltaError, OSError):
             continue  # the health of the lake says so
         version = None if table is None else table.transaction_version(app)
@@ -202,19 +220,20 @@ def stored_offset(lake: Path, app: str, names: Iterable[str]) -> int:
     return min(found, default=0)
 
 
-def damaged_tables(lake: Path) -> Iterator[str]:
+def damaged_tables(lake: LakePath) -> Iterator[str]:
     """The tables that cannot be opened, and why."""
     for name in table_names(lake):
         try:
-            DeltaTable(str(lake / name))
+            open_delta(lake / name)
         except (DeltaError, OSError) as error:
             yield f"table `{name}` cannot be opened: {' '.join(str(error).split())}"
 
 
-def newest_entry(table: Path) -> str:
+def newest_entry(table: LakePath) -> str:
     """The name of a log's newest entry, without reading it: while it stays the same, so does the table. Empty without a log."""
     try:
-        entries = os.listdir(table / "_delta_log")
+        log = table / "_delta_log"
+        entries = os.listdir(log) if isinstance(log, Path) else [path.name for path in log.iterdir()]
     except OSError:
         return ""
     return max((name for name in entries if name.endswith(".json") and name[0].isdecimal()), default="")

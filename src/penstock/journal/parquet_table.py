@@ -10,12 +10,10 @@ refers to them.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -27,11 +25,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.columns import SCHEMA, fitted
 from penstock.journal.delta_log import DeltaLog
-from penstock.journal.disk import sync_path
+from penstock.journal.lake_location import LakePath, NewFile, create_delta, find_delta, open_delta, open_parquet, touch
 from penstock.journal.segments import DamageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILES_MIN = 30
 """Adjacent small files of one date that are worth merging."""
@@ -58,12 +53,12 @@ def runs(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
         yield run
 
 
-def groups(root: Path, run: Sequence[DataFile], schema: pa.Schema, rows_max: int) -> Iterator[pa.Table]:
+def groups(root: LakePath, run: Sequence[DataFile], schema: pa.Schema, rows_max: int) -> Iterator[pa.Table]:
     """The rows of a run, as large row groups; columns that an older file lacks are null."""
     held: list[pa.Table] = []
     for file in run:
         try:
-            with pq.ParquetFile(root / file.path) as data:
+            with open_parquet(root / file.path) as data:
                 rows = data.read()
         except (OSError, pa.ArrowException) as error:
             raise DamageError(f"lake/{root.name}/{file.path}", None, str(error)) from error
@@ -74,13 +69,6 @@ def groups(root: Path, run: Sequence[DataFile], schema: pa.Schema, rows_max: int
             held = []
     if held:
         yield pa.concat_tables(held)
-
-
-def touch(root: Path, files: Sequence[DataFile]) -> None:
-    """Reset their age, because readers may have them open."""
-    now = time.time()
-    for file in files:
-        os.utime(root / file.path, (now, now))
 
 
 TABLE = "events"
@@ -123,21 +111,21 @@ class DataFile(msgspec.Struct, frozen=True, array_like=True):
 class EventsTable:
     """The table of sealed history under a lake directory."""
 
-    def __init__(self, lake: Path) -> None:
+    def __init__(self, lake: LakePath) -> None:
         self.path = lake / TABLE
         self._journals: dict[str, str] = {}
         """The journals of files whose names do not include it."""
 
-    def table(self) -> DeltaTable | None:
-        """The table as it is now, or None before the first seal. Raises DamageError."""
+    def table(self, bounds: dict[str, str] | None = None) -> DeltaTable | None:
+        """The table as it is now, or None before the first seal. Raises DamageError, and StoreError."""
         try:
-            return DeltaTable(str(self.path)) if DeltaTable.is_deltatable(str(self.path)) else None
+            return find_delta(self.path, bounds)
         except DeltaError as error:
             raise DamageError(f"lake/{TABLE}", None, f"the table cannot be opened: {error}") from error
 
-    def sealed_end(self, journal: str, shard: int) -> int:
+    def sealed_end(self, journal: str, shard: int, bounds: dict[str, str] | None = None) -> int:
         """The offset behind the last sealed row."""
-        table = self.table()
+        table = self.table(bounds)
         version = table.transaction_version(f"{journal}/{shard}") if table is not None else None
         return 0 if version is None else version
 
@@ -145,13 +133,10 @@ class EventsTable:
         """Make rows part of the table, unless they are already. The last of them is before `end`."""
         if rows.num_rows == 0 or self.sealed_end(journal, shard) >= end:
             return False
-        # The libraries write files that others can read, so the directory around them is private.
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path.mkdir(exist_ok=True)
         table = self.table()
         if table is None:
-            table = DeltaTable.create(
-                str(self.path),
+            table = create_delta(
+                self.path,
                 TABLE_SCHEMA,
                 partition_by=["date"],
                 name=TABLE,
@@ -166,7 +151,11 @@ class EventsTable:
         added: list[AddAction | RemoveAction] = [self._write([part], date, journal) for date, part in _by_date(rows)]
         first = rows.column("offset")[0].as_py()
         about = {"penstock.from": str(first), "penstock.to": str(end)}
-        _commit(table, added, CommitProperties(about, app_transactions=[Transaction(f"{journal}/{shard}", end)]))
+        try:
+            _commit(table, added, CommitProperties(about, app_transactions=[Transaction(f"{journal}/{shard}", end)]))
+        except (DeltaError, OSError):
+            if self.sealed_end(journal, shard) < end:  # else only the answer of the store was lost
+                raise
         return True
 
     def _write(self, parts: Iterable[pa.Table], date: str, journal: str, *, last: int | None = None) -> AddAction:
@@ -176,12 +165,10 @@ class EventsTable:
         first = begin.column("offset")[0].as_py()
         end = begin.column("offset")[-1].as_py() if last is None else last
         name = f"date={date}/part-{first:020d}-{end:020d}-{journal}.parquet"
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.tmp")
+        file = NewFile(self.path / name)
         count = 0
         with pq.ParquetWriter(
-            draft,
+            file.sink,
             FILE_SCHEMA,
             compression="zstd",
             write_statistics=[field.name for field in FILE_SCHEMA if field.name not in _NO_STATISTICS],
@@ -194,10 +181,7 @@ class EventsTable:
                 if following is None:
                     break
                 rows = following
-        sync_path(draft)
-        os.replace(draft, path)
-        sync_path(path.parent)
-        status = path.stat()
+        size, modified_ms = file.finish()
         stats = {
             "numRecords": count,
             "minValues": {"offset": first, "recorded_at": _iso(begin, 0)},
@@ -205,8 +189,7 @@ class EventsTable:
             "nullCount": {"offset": 0, "recorded_at": 0},
         }
         text = msgspec.json.encode(stats).decode()
-        modified_ms = status.st_mtime_ns // 1_000_000
-        return AddAction(name, status.st_size, {"date": date}, modified_ms, last is None, text)
+        return AddAction(name, size, {"date": date}, modified_ms, last is None, text)
 
     def files(self, table: DeltaTable | None = None) -> list[DataFile]:
         """The data files in order of their offsets."""
@@ -232,7 +215,7 @@ class EventsTable:
             return named[1]
         if path not in self._journals:
             try:
-                with pq.ParquetFile(self.path / path) as data:
+                with open_parquet(self.path / path) as data:
                     first = next(data.iter_batches(1, columns=["journal"]))
             except FileNotFoundError:
                 return ""  # removed meanwhile
@@ -260,7 +243,7 @@ class EventsTable:
             self._merge(run)
         log = DeltaLog(self.path)
         if log.needs_checkpoint():
-            DeltaTable(str(self.path)).create_checkpoint()
+            open_delta(self.path).create_checkpoint()
         if log.shorten():
             log.sweep(time.time())
 
@@ -272,8 +255,9 @@ class EventsTable:
         date = run[0].path[5:15]
         parts = groups(self.path, run, FILE_SCHEMA, ROW_GROUP_ROWS)
         added = self._write(parts, date, run[0].journal, last=run[-1].last)
-        touch(self.path, run)
         now_ms = added.modification_time
+        for file in run:
+            touch(self.path / file.path, now_ms / 1000)
         actions: list[AddAction | RemoveAction] = [added]
         actions += [RemoveAction(file.path, False, now_ms, file.size, {"date": date}) for file in run]
         _commit(table, actions, CommitProperties({"penstock.operation": "compact"}))

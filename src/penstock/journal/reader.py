@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.journal.columns import fitted
 from penstock.journal.disk import RealDisk
+from penstock.journal.lake_location import lake_of
 from penstock.journal.open_and_repair import Identity, read_identity, segments, settled_watermark
 from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, EventsTable
 from penstock.journal.sealed_reader import Part, SealedRows, SealedView
@@ -60,14 +61,14 @@ class Bounds(msgspec.Struct):
 
 
 class JournalReader:
-    """A read-only view of `DIR/journal` and `DIR/lake`. For one thread."""
+    """A read-only view of `DIR/journal` and the lake. For one thread."""
 
     def __init__(self, data: Path) -> None:
         self._journal = data / "journal"
         if not self._journal.is_dir():
             raise JournalError(f"there is no journal in `{data}`; is this the data directory of a server?")
         self._disk = RealDisk(self._journal)
-        self._sealed = SealedRows(EventsTable(data / "lake"))
+        self._sealed = SealedRows(EventsTable(lake_of(data)))
         self._segments: dict[str, IndexedSegment] = {}
 
     def identity(self) -> Identity:

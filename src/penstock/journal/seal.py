@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -20,6 +19,7 @@ from penstock.journal import named_readers
 from penstock.journal.columns import SCHEMA, decode_rows, encode_rows, fitted
 from penstock.journal.delta_log import DeltaLog, damaged_tables
 from penstock.journal.disk import Disk
+from penstock.journal.lake_location import LakePath
 from penstock.journal.open_and_repair import (
     LIVE_PREFIX,
     Segment,
@@ -72,7 +72,7 @@ class Sealer:
     """Seals the closed segments of one journal directory."""
 
     def __init__(
-        self, disk: Disk, lake: Path, make_machine: Callable[[], Recoverable], *, retention: Retention
+        self, disk: Disk, lake: LakePath, make_machine: Callable[[], Recoverable], *, retention: Retention
     ) -> None:
         self._disk = disk
         self._bronze = EventsTable(lake)

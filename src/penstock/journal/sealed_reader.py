@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from penstock.journal.columns import fitted
 from penstock.journal.delta_log import newest_entry
+from penstock.journal.lake_location import open_parquet
 from penstock.journal.parquet_table import BATCH_BYTES, BATCH_ROWS, FILE_SCHEMA, DataFile, EventsTable
 from penstock.journal.segments import SHARD
 from penstock.journal.selection import ColumnRange, Selection
@@ -73,7 +74,7 @@ class SealedRows:
             if file.rows != file.last + 1 - file.first:
                 raise ValueError(f"`{file.path}` has {file.rows} rows for {file.first} to {file.last}")
             expected = file.last + 1
-            with pq.ParquetFile(self._bronze.path / file.path, memory_map=True) as data:
+            with open_parquet(self._bronze.path / file.path) as data:
                 yield from _of_file(data, file, first, min(end, expected), columns, selection)
 
     def around(self, view: SealedView, time_us: int) -> tuple[int | None, int | None]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import QueryBuilder
 
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.delta_log import table_names
+from penstock.journal.lake_location import LakePath, open_delta
 
 NO_TABLES_HINT = "the pipeline fills them from the journal: `penstock pipeline run --once` does so now"
 HINT = "this only reads: begin with SELECT, WITH, EXPLAIN, SHOW or DESCRIBE"
@@ -41,7 +41,7 @@ class QueryResult(msgspec.Struct):
     rows: Iterator[list[Any]]
 
 
-def ask(lake: Path, query: str) -> QueryResult:
+def ask(lake: LakePath, query: str) -> QueryResult:
     """Run a query on the tables of a lake; raises `PenstockError` with the reason if it is invalid."""
     if not query.strip():
         raise _refused("the query is empty")
@@ -56,7 +56,7 @@ def ask(lake: Path, query: str) -> QueryResult:
     try:
         for name in known:
             if wants_all or name.lower() in text:  # opening one takes a few milliseconds
-                engine.register(name, DeltaTable(str(lake / name)))
+                engine.register(name, open_delta(lake / name))
         _check_reading(engine, query, known)
         reader = engine.execute(query)
         fields = list(pa.schema(reader.schema))

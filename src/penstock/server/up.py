@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from penstock.journal.lake_location import lake_of
 from penstock.journal.segments import DamageError
 from penstock.server.assembly import Endpoints, Service
 from penstock.server.config.cross_checks import relay_errors
@@ -40,6 +41,7 @@ class Options(msgspec.Struct):
     data: str | None = None
     http: str | None = None
     control: str | None = None
+    lake: str | None = None
     advertise: str | None = None
     log_level: str | None = None
     no_pipeline: bool = False
@@ -71,6 +73,7 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
     problems = [f"{'.'.join(map(str, path))}: {text}" for path, text in relay_errors(relay)]
     if problems:
         raise ConfigError(problems)
+    config = _given(config, lake=options.lake)
     config = msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline, relay=relay)
     if options.demo:
         from penstock.server.ops.demo_supervisor import with_demo
@@ -169,7 +172,7 @@ def _pipeline_line(config: Config, data: Path | None) -> str:
         return "off"
     if not is_installed():
         return "off: `pip install penstock[spark]` brings it"
-    return f"{config.pipeline.master}, joins when Spark is up; tables in {data / 'lake'}"
+    return f"{config.pipeline.master}, joins when Spark is up; tables in {lake_of(data)}"
 
 
 def _banner(service: Service, config: Config, data: Path | None, endpoints: Endpoints, *, has_demo: bool) -> str:

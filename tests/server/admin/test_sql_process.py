@@ -24,7 +24,7 @@ def data(tmp_path_factory):
 
 
 def run(data, query, rows_max=1_000):
-    return msgspec.json.decode(sql_process.run(SqlTask(str(data / "lake"), query, rows_max, 1_000)))
+    return msgspec.json.decode(sql_process.run(SqlTask(str(data), query, rows_max, 1_000)))
 
 
 @pytest.mark.promise(

@@ -32,6 +32,7 @@ def ls(*, place: journal.DataOption = journal.DATA_DEFAULT) -> None:
       penstock log ls
       penstock log ls --data /var/lib/penstock --json
     """
+    from penstock.journal.lake_location import lake_of
     from penstock.journal.open_and_repair import LIVE_PREFIX, SUFFIX, named, segments
     from penstock.journal.parquet_table import EventsTable
     from penstock.journal.reader import JournalReader
@@ -41,7 +42,7 @@ def ls(*, place: journal.DataOption = journal.DATA_DEFAULT) -> None:
         disk = _disk(place.data)
         files: list[tuple[object, ...]] = [
             ("sealed", f"lake/events/{one.path}", one.first, one.last + 1, one.rows, one.size, iso(one.last_at_us))
-            for one in EventsTable(place.data / "lake").files()
+            for one in EventsTable(lake_of(place.data)).files()
         ]
         for segment in segments(disk):
             end = bounds.end if segment.limit is None else segment.limit

@@ -257,11 +257,17 @@ def _journal(data: Path) -> Iterator[CheckResult]:
 def _lake(data: Path) -> Iterator[CheckResult]:
     """Whether every table opens, and whether every file of its log is as it was written."""
     from penstock.journal.delta_log import DeltaLog, damaged_tables, table_names
+    from penstock.journal.lake_location import StoreError, lake_of
 
-    names = table_names(data / "lake")
-    found = list(damaged_tables(data / "lake"))
+    lake = lake_of(data)
+    try:
+        names = table_names(lake)
+    except StoreError as error:
+        yield CheckResult("lake", "failed", f"{error.message}; {error.hint}")
+        return
+    found = list(damaged_tables(lake))
     for name in names:
-        found += [f"`{name}/_delta_log/{file}`: {what}" for file, what in DeltaLog(data / "lake" / name).damage()]
+        found += [f"`{name}/_delta_log/{file}`: {what}" for file, what in DeltaLog(lake / name).damage()]
     if found:
         hint = "restore a backup; the pipeline can rebuild every table but `events`"
         yield CheckResult("lake", "failed", f"{'; '.join(found[:FINDINGS_SHOWN])}; {hint}")

@@ -19,6 +19,7 @@ def up(
     control: Annotated[str | None, Parameter(help="HOST:PORT, unix:PATH, or `off`.")] = None,
     pub: Annotated[str | None, Parameter(help="Endpoint where clients subscribe to token streams.")] = None,
     pull: Annotated[str | None, Parameter(help="Endpoint where publishers push token streams.")] = None,
+    lake: Annotated[str | None, Parameter(help="Path or URL of the tables, such as s3://bucket/lake.")] = None,
     advertise: Annotated[
         str | None, Parameter(help="A kernel's router-endpoints.json to register this server in.")
     ] = None,
@@ -35,6 +36,7 @@ def up(
       penstock up --demo
       penstock up --data none --http 127.0.0.1:0 --control 127.0.0.1:0
       penstock up --config penstock.yaml --log-level debug
+      penstock up --lake s3://my-bucket/lake
     """
     gc.disable()  # imported code is never garbage, and collecting during the imports slows the start
     from penstock.server.up import Options, main
@@ -46,6 +48,7 @@ def up(
         data=data,
         http=http,
         control=control,
+        lake=lake,
         advertise=advertise,
         log_level=log_level,
         no_pipeline=no_pipeline,

@@ -36,10 +36,11 @@ def ls(*, place: DataOption = DATA_DEFAULT) -> None:
       penstock lake ls --data /var/lib/penstock --json
     """
     from penstock.journal.delta_log import table_names
+    from penstock.journal.lake_location import lake_of
     from penstock.spark.lake.catalog import summary
 
     with speaking():
-        folder = place.data / "lake"
+        folder = lake_of(place.data)
         found = [summary(folder, name) for name in table_names(folder)]
     if place.as_json:
         rows = [{**vars(one), "at": iso(one.at_ms * 1000)} for one in found]
@@ -69,10 +70,11 @@ def history(
       penstock lake history envelopes
       penstock lake history queue_minutes --limit 100 --json
     """
+    from penstock.journal.lake_location import lake_of
     from penstock.spark.lake.catalog import open_table
 
     with speaking():
-        opened = open_table(place.data / "lake", table)
+        opened = open_table(lake_of(place.data), table)
         kept = opened.log.kept()
         rows: list[dict[str, Any]] = [
             {
@@ -134,12 +136,13 @@ def vacuum(*, table: OneTable = None, place: DataOption = DATA_DEFAULT) -> None:
 
 def _tables(data: Path, name: str | None) -> list[LakeTable]:
     from penstock.journal.delta_log import table_names
+    from penstock.journal.lake_location import lake_of
     from penstock.spark.lake.catalog import EVENTS, open_table
 
     if name == EVENTS:
         hint = "sealing maintains it; run `penstock log seal` to seal now"
         raise PenstockError(Refusal("InvalidRequest", f"`{EVENTS}` is not the pipeline's table", hint=hint))
-    folder = data / "lake"
+    folder = lake_of(data)
     names = [name] if name is not None else [one for one in table_names(folder) if one != EVENTS]
     return [open_table(folder, one) for one in names]
 
@@ -173,6 +176,8 @@ def speaking() -> Iterator[None]:
 
     try:
         yield
+    except PenstockError:
+        raise
     except DeltaError as error:
         text = f"a table cannot be read: {' '.join(str(error).split())}"
         raise PenstockError(Refusal("JournalDamaged", text, hint=DAMAGED_HINT)) from None

@@ -206,6 +206,7 @@ def reset(
     """
     import shutil
 
+    from penstock.journal.lake_location import lake_of, side_of
     from penstock.spark.pipeline.queries import CHECKPOINTS, OWN, QUERIES
 
     if not place.data.is_dir():
@@ -214,7 +215,7 @@ def reset(
         )
     pipeline_session.refuse_running(place.data)
     names = QUERIES if query is None else (query,)
-    checkpoints = place.data / "lake" / CHECKPOINTS
+    checkpoints = side_of(lake_of(place.data)) / CHECKPOINTS
     own = sorted(one.name for one in checkpoints.glob(f"{OWN}*"))
     if query is not None and query not in (*QUERIES, *own):
         raise pipeline_session.pipeline_error(f"there is no query `{query}`", f"queries: {', '.join((*QUERIES, *own))}")

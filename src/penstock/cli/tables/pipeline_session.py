@@ -72,6 +72,7 @@ def read_status(data: Path) -> PipelineStatus | None:
 def current_status(data: Path) -> PipelineStatus:
     """What the pipeline wrote last, or that it does not run, with the present ends of the journal and of the tables."""
     from penstock.journal.delta_log import stored_offset
+    from penstock.journal.lake_location import lake_of
     from penstock.journal.reader import JournalReader
 
     found = read_status(data) or PipelineStatus("off")
@@ -82,12 +83,13 @@ def current_status(data: Path) -> PipelineStatus:
         reader = JournalReader(data)
         found.journal, found.end = reader.identity().id, reader.bounds().end
     if found.state != "running" or not found.queries:
-        found.stored = stored_offset(data / "lake", f"{found.journal}/0", FILLED_TABLES)
+        found.stored = stored_offset(lake_of(data), f"{found.journal}/0", FILLED_TABLES)
     return found
 
 
 def find_running(data: Path) -> PipelineStatus | None:
     """The status of a pipeline that runs now."""
+    from penstock.journal.lake_location import lake_of
     from penstock.spark.lake.locks import TableLock
     from penstock.spark.pipeline.process import LOCK
 
@@ -96,7 +98,7 @@ def find_running(data: Path) -> PipelineStatus | None:
         return None
     # By its lock, not by its pid: after a crash another process may have that pid, in a container even this one.
     try:
-        with TableLock(data / "lake", LOCK).held(waits=False) as is_free:
+        with TableLock(lake_of(data), LOCK).held(waits=False) as is_free:
             return None if is_free else found
     except PermissionError:
         return found  # the lock belongs to another user

@@ -44,11 +44,12 @@ def sql(
       penstock sql "select * from deliveries" --wide | less -S
       penstock sql "describe deliveries"
     """
+    from penstock.journal.lake_location import lake_of
     from penstock.journal.sql import ask
 
     with speaking():
         try:
-            answer = ask(place.data / "lake", query)
+            answer = ask(lake_of(place.data), query)
         except PenstockError as error:
             _point_at(query, error.refusal.ref)
             raise

@@ -16,13 +16,12 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from penstock.core.errors import Refusal
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.journal.delta_log import newest_entry, table_names
+from penstock.journal.lake_location import LakePath, StoreError, lake_of, open_delta, open_parquet
 from penstock.journal.plain_values import iso, plain
 from penstock.server.admin.journal import ColumnType, Count, Time
 
@@ -111,7 +110,7 @@ class Lake:
     """The tables of one data directory."""
 
     def __init__(self, data: Path | None) -> None:
-        self._folder = None if data is None else data / "lake"
+        self._data = data
         # One thread: a table is read once, however many requests there are.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lake")
         self._tables: dict[str, tuple[str, TableSummary]] = {}
@@ -123,24 +122,29 @@ class Lake:
     async def alerts(self) -> AlertsReply | Refusal:
         return await self._read(lambda folder: AlertsReply(self._newest_alerts(folder)))
 
-    async def _read(self, work: Callable[[Path], T]) -> T | Refusal:
-        if self._folder is None:
+    async def _read(self, work: Callable[[LakePath], T]) -> T | Refusal:
+        if self._data is None:
             return NO_LAKE
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._folder)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, lake_of(self._data))
+        except StoreError as error:
+            return error.refusal
 
-    def _summaries(self, folder: Path) -> list[TableSummary]:
+    def _summaries(self, folder: LakePath) -> list[TableSummary]:
         known, self._tables = self._tables, {}
         for name in table_names(folder):
             entry = newest_entry(folder / name)
             kept = known.get(name)
             try:
                 found = kept[1] if kept is not None and kept[0] == entry else summary(folder, name)
+            except StoreError:
+                raise
             except (DeltaError, OSError):
                 continue  # another process is creating or removing it
             self._tables[name] = (entry, found)
         return [found for _, found in self._tables.values()]
 
-    def _newest_alerts(self, folder: Path) -> list[AlertRow]:
+    def _newest_alerts(self, folder: LakePath) -> list[AlertRow]:
         entry = newest_entry(folder / _ALERTS)
         if entry != self._alerts[0]:
             try:
@@ -150,9 +154,9 @@ class Lake:
         return self._alerts[1]
 
 
-def summary(folder: Path, name: str) -> TableSummary:
+def summary(folder: LakePath, name: str) -> TableSummary:
     """The size and the columns of a table, from its log alone."""
-    table = DeltaTable(str(folder / name))
+    table = open_delta(folder / name)
     actions = pa.table(table.get_add_actions(flatten=True))
     history = table.history(1)
     at_ms = history[0].get("timestamp") if history else None
@@ -168,14 +172,14 @@ def summary(folder: Path, name: str) -> TableSummary:
     )
 
 
-def alerts(folder: Path) -> list[AlertRow]:
+def alerts(folder: LakePath) -> list[AlertRow]:
     """The alerts to answer with; memory holds the newest of one file at a time."""
     if not newest_entry(folder / _ALERTS):
         return []
     newest: pa.Table | None = None
-    actions = pa.table(DeltaTable(str(folder / _ALERTS)).get_add_actions())
+    actions = pa.table(open_delta(folder / _ALERTS).get_add_actions())
     for path in actions.column("path").to_pylist():
-        with pq.ParquetFile(folder / _ALERTS / unquote(path)) as file:
+        with open_parquet(folder / _ALERTS / unquote(path)) as file:
             columns = file.read([name for name in _ALERT if name in file.schema_arrow.names])
         rows = columns if newest is None else pa.concat_tables([newest, columns], promote_options="default")
         newest = _first(rows)

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.journal.lake_location import lake_of
 from penstock.server.admin.lake import NO_LAKE
 from penstock.server.admin.sql import SqlEndpoint, SqlRequest
 from penstock.server.admin.sql_process import SqlAnswer
@@ -43,7 +44,7 @@ class LakeHistory:
 
     def __init__(self, rings: MetricsHistory, sql: SqlEndpoint, data: Path | None) -> None:
         self._rings, self._sql = rings, sql
-        self._table = None if data is None else data / "lake" / TABLE
+        self._data = data
         self._kept: dict[tuple[str, int], tuple[int, list[Row] | Refusal]] = {}
         self._turn = asyncio.Lock()
 
@@ -70,8 +71,11 @@ class LakeHistory:
         until_us, rows = self._kept.get(key, (0, NO_LAKE))
         if until_us > now.us:
             return rows
-        if self._table is None or not (self._table / "_delta_log").exists():
-            return NO_LAKE if self._table is None else NO_TABLE
+        if self._data is None:
+            return NO_LAKE
+        table = lake_of(self._data) / TABLE
+        if isinstance(table, Path) and not (table / "_delta_log").exists():
+            return NO_TABLE
         step_s = MINUTE_S * math.ceil(query.seconds / ROWS_MAX / MINUTE_S)
         reply = await self._sql.sql(SqlRequest(_select(query, now, step_s), ROWS_MAX))
         rows = reply if isinstance(reply, Refusal) else _filled(msgspec.json.decode(reply.body, type=SqlAnswer), step_s)

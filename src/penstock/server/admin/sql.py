@@ -54,7 +54,7 @@ class SqlEndpoint:
             return Refusal("RateLimited", f"{self._running} queries are running")
         settings = self._settings()
         rows = min(request.limit, settings.sql_rows)
-        task = SqlTask(str(self._data / "lake"), request.query, rows, settings.sql_ms + ALARM_SLACK_MS)
+        task = SqlTask(str(self._data), request.query, rows, settings.sql_ms + ALARM_SLACK_MS)
         self._running += 1
         try:
             async with asyncio.timeout(settings.sql_ms / 1000):

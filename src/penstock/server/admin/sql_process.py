@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.core.errors import PenstockError
 from penstock.hide_pandas import hide_pandas
+from penstock.journal.lake_location import lake_of
 from penstock.journal.plain_values import plain
 from penstock.journal.sql import QueryResult, ask
 
@@ -32,7 +33,7 @@ EXIT_OUT_OF_MEMORY = 3
 class SqlTask(msgspec.Struct):
     """A query, its tables and its bounds."""
 
-    lake: str
+    data: str
     query: str
     rows_max: int
     alarm_ms: int
@@ -61,7 +62,7 @@ def run(task: SqlTask) -> bytes:
     """The answer, or the refusal, as JSON."""
     begun = time.monotonic()
     try:
-        answer = ask(Path(task.lake), task.query)
+        answer = ask(lake_of(Path(task.data)), task.query)
         rows, is_truncated = _gathered(answer, task.rows_max)
     except PenstockError as error:
         if is_out_of_memory(error):

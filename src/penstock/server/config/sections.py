@@ -331,6 +331,12 @@ class RelaySection(RelayLimits, frozen=True, forbid_unknown_fields=True):
 class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
+    lake: Text | None = None
+    """Where the tables are: a path, or a URL of an object store (`s3://`, `abfss://`, `gs://`). By default `lake` in the data directory,
+    or where the last start placed it."""
+    lake_credentials: Text | None = None
+    """A file of `NAME=value` lines with the storage options and credentials of that store, such as `AWS_ACCESS_KEY_ID`; by default the
+    environment. Every process that uses the tables reads it."""
     streams: StreamsSection = StreamsSection()
     triggers: tuple[Trigger, ...] = ()
     auth: AuthSection = AuthSection()

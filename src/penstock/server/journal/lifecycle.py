@@ -20,6 +20,7 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.core.records import Entry
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
+from penstock.journal.lake_location import LAKE, QUICK, StoreError, lake_of, parse_lake, record_lake
 from penstock.journal.open_and_repair import Opened, Progress, read_identity
 from penstock.journal.parquet_table import EventsTable
 from penstock.journal.port import Refused
@@ -57,6 +58,8 @@ class JournalLifecycle:
         self._sealed_at = time.monotonic()
         self._sealed_offset = 0
         self.seals_failed = 0
+        self._is_checked = False
+        """Whether the table was compared with the journal."""
         self.lake_trouble: str | None = None
         """Why history cannot be moved to the table, while it cannot."""
 
@@ -91,12 +94,13 @@ class JournalLifecycle:
                 "hint: stop it, or choose another directory; if it is a server, `penstock top` and `penstock console` show it"
             )
         # The lake holds message bodies too, so only its owner may read it by default.
-        (self.data / "lake").mkdir(mode=0o700, exist_ok=True)
+        (self.data / LAKE).mkdir(mode=0o700, exist_ok=True)
+        self._place_lake()
         # The sealer of a killed server may still run and delete the segments that are read below.
         sealing = RealDisk(self.data / "journal")
         sealing.lock("sealing", waits=True)
         try:
-            floor = EventsTable(self.data / "lake").sealed_end(_id_of(self._disk), 0) if accepts_loss else None
+            floor = EventsTable(lake_of(self.data)).sealed_end(_id_of(self._disk), 0) if accepts_loss else None
             sync = self._config.journal.sync
             opened = Opened(self._disk, fresh_id=os.urandom(16).hex(), sync=sync, loss_floor=floor)
             rows = 0
@@ -106,7 +110,7 @@ class JournalLifecycle:
             for row in opened.tail_rows(progress):
                 machine.restore(now, row)
                 rows += 1
-            self._check_table(opened)
+            self._check_table(opened, QUICK)
         except BaseException:
             self._disk.unlock()
             raise
@@ -116,13 +120,30 @@ class JournalLifecycle:
         self._opened = opened
         return rows
 
-    def _check_table(self, opened: Opened) -> None:
+    def _place_lake(self) -> None:
+        """Record where the config places the lake. What was sealed before must be there: it may be nowhere else."""
+        given, now = self._config.lake, lake_of(self.data)
+        if given is None:
+            return
+        lake = parse_lake(given, self._config.lake_credentials, self.data / LAKE)
+        if str(lake) != str(now):
+            journal = _id_of(self._disk)
+            held, found = (EventsTable(one).sealed_end(journal, SHARD) for one in (now, lake))
+            if found < held:
+                hint = f"copy the tables from `{now}` to `{lake}` first, or start with `--lake {now}`"
+                raise PenstockError(Refusal("InvalidRequest", f"rows 0 to {held - 1} are not in `{lake}`", hint=hint))
+        if lake != now:
+            record_lake(self.data, lake)
+
+    def _check_table(self, opened: Opened, bounds: dict[str, str] | None = None) -> None:
         """Rows of the table were committed. A table that cannot be read is announced and does not stop the start."""
         try:
-            end = EventsTable(self.data / "lake").sealed_end(opened.identity.id, SHARD)
-        except DamageError as error:
-            self._note_lake(str(error))
+            end = EventsTable(lake_of(self.data)).sealed_end(opened.identity.id, SHARD, bounds)
+        except (DamageError, StoreError) as error:
+            self._note_lake(_said(error))
+            self._is_checked = isinstance(error, DamageError)
             return
+        self._is_checked = True
         if end > opened.position.offset:
             what = f"rows {opened.position.offset} to {end - 1} are in the table, and their segment is missing"
             raise DamageError("lake/events", None, what)
@@ -179,6 +200,9 @@ class JournalLifecycle:
             try:
                 if isinstance(outcome, Refused):
                     raise OSError(f"cannot begin a segment: {outcome.reason}")
+                if not self._is_checked:  # the store did not answer at the start
+                    assert self._opened is not None
+                    await asyncio.to_thread(self._check_table, self._opened)
                 config = self._config
                 task = SealTask(str(self.data), config.streams, config.limits, config.journal.retention, wants_live)
                 output = await run_child("penstock.server.journal.seal_process", task)
@@ -206,6 +230,10 @@ class JournalLifecycle:
                 await self._task
         self.journal.close()
         self._disk.unlock()
+
+
+def _said(error: Exception) -> str:
+    return f"{error.message}; {error.hint}" if isinstance(error, PenstockError) else str(error)
 
 
 def _id_of(disk: RealDisk) -> str:

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.core.errors import PenstockError
 from penstock.core.limits import Limits
 from penstock.hide_pandas import hide_pandas
 from penstock.journal.disk import RealDisk
+from penstock.journal.lake_location import lake_of, store_errors
 from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer
 from penstock.server.config.load import Config, policy_for
@@ -45,8 +47,10 @@ def run(task: SealTask) -> bytes:
     # The sealer of a killed server may still run; two sealers would overwrite each other's drafts.
     disk.lock("sealing", waits=True)
     try:
-        sealer = Sealer(disk, data / "lake", machine, retention=task.retention)
-        return msgspec.json.encode(sealer.seal(time.time_ns() // 1000, wants_live=task.wants_live))
+        lake = lake_of(data)
+        sealer = Sealer(disk, lake, machine, retention=task.retention)
+        with store_errors(lake):
+            return msgspec.json.encode(sealer.seal(time.time_ns() // 1000, wants_live=task.wants_live))
     finally:
         disk.unlock()
 
@@ -58,7 +62,8 @@ def main() -> int:
         sys.stdout.buffer.write(run(msgspec.json.decode(sys.stdin.buffer.read(), type=SealTask)))
     except Exception as error:
         traceback.print_exc()
-        print(" ".join(str(error).split()) or type(error).__name__, file=sys.stderr)  # `ChildError.cause`
+        said = f"{error.message}; {error.hint}" if isinstance(error, PenstockError) else str(error)
+        print(" ".join(said.split()) or type(error).__name__, file=sys.stderr)  # `ChildError.cause`
         return 1
     return 0
 

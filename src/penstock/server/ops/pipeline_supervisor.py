@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.ipc import pipeline
 from penstock.journal.delta_log import stored_offset
+from penstock.journal.lake_location import lake_of
 from penstock.server.engine.child_supervisor import AfterExit, Backoff, ChildSupervisor
 from penstock.server.logging import logs
 
@@ -99,7 +100,7 @@ class PipelineSupervisor:
         return code
 
     async def _read_tables(self) -> None:
-        self._stored = await asyncio.to_thread(stored_offset, self._data / "lake", self._app, pipeline.FILLED_TABLES)
+        self._stored = await asyncio.to_thread(stored_offset, lake_of(self._data), self._app, pipeline.FILLED_TABLES)
 
     async def _exited(self, code: int, pause_s: float) -> AfterExit:
         if code == 0:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from penstock.journal.delta_log import TABLE_NAME, table_names
+from penstock.journal.lake_location import LakePath, ObjectPath, find_delta, lake_of, open_delta
 from penstock.spark.lake.schemas import TABLES, TableDefinition
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.lake.table_reader import Commit, LakeError, arrow_schema, check_readable, live_files, parse_moment
@@ -46,25 +46,25 @@ class Summary:
     """How long rows stay, if not for ever."""
 
 
-def open_table(lake: Path, name: str) -> LakeTable:
+def open_table(lake: LakePath, name: str) -> LakeTable:
     """Open an existing table, built in or a user's."""
     path = lake / name
-    if not TABLE_NAME.fullmatch(name) or not DeltaTable.is_deltatable(str(path)):
+    if not TABLE_NAME.fullmatch(name) or find_delta(path) is None:
         there = ", ".join(f"`{one}`" for one in table_names(lake)) or "none yet"
         raise LakeError(f"there is no table `{name}` in `{lake}`", f"there are: {there}")
     stored = stored_table(path)
     return LakeTable(lake, TABLES[name]) if name in TABLES else stored
 
 
-def stored_table(path: Path) -> LakeTable:
+def stored_table(path: LakePath) -> LakeTable:
     """The Delta table in a directory, with the columns that it has."""
-    table = DeltaTable(str(path))
+    table = open_delta(path)
     check_readable(table, path.name)
     partition_by = tuple(table.metadata().partition_columns)
     return LakeTable(path.parent, TableDefinition(path.name, arrow_schema(table), (), "append", partition_by))
 
 
-def summary(lake: Path, name: str) -> Summary:
+def summary(lake: LakePath, name: str) -> Summary:
     """The summary of a table, from its log alone."""
     table = open_table(lake, name)
     delta = table.delta()
@@ -125,8 +125,13 @@ def tables(spark: SparkSession, data: str | Path = DATA) -> list[str]:
         or spark.conf.get(_OWN_CATALOG, "builtin") not in ("", "builtin")
     )
     try:
-        for name, path, digest in found:
-            _register(spark, name, path, None if is_kept else f"{_ENTRY}{name}_{digest}")
+        for name, path, digest, credentials in found:
+            _register(
+                spark,
+                name,
+                {"path": path} | _credentials_option(credentials),
+                None if is_kept or "://" in path else f"{_ENTRY}{name}_{digest}",
+            )
     except Exception as error:
         condition = getattr(error, "getCondition", None)
         if condition is None or condition() != "DATA_SOURCE_NOT_FOUND":
@@ -141,34 +146,36 @@ NO_FORMAT = (
 )
 
 
-def _register(spark: SparkSession, name: str, path: str, entry: str | None) -> None:
+def _register(spark: SparkSession, name: str, options: Mapping[str, str], entry: str | None) -> None:
     """Create a view that reads the table's log at each query.
 
     Spark lists the files of a Python source once for each DataFrame, so a view of a DataFrame or of `USING` would never change. A view of
     SQL text is planned at each query, and the text can name a catalog table with options. That entry only provides the columns. It
     exists as long as Spark's in-memory catalog; a persistent catalog would keep it, so there the view is one of `USING`.
     """
-    text = path.replace("\\", "\\\\").replace("'", "\\'")
+    given = {key: value.replace("\\", "\\\\").replace("'", "\\'") for key, value in options.items()}
+    text = ", ".join(f"{key} = '{value}'" for key, value in given.items())
     if entry is None:
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` USING penstock_delta OPTIONS (path '{text}')")
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` USING penstock_delta OPTIONS ({text})")
         return
-    full = f"spark_catalog.default.`{entry}`"
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {full} USING penstock_delta LOCATION '{text}'")
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS SELECT * FROM {full} WITH (path = '{text}')")
+    full, path = f"spark_catalog.default.`{entry}`", given["path"]
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {full} USING penstock_delta LOCATION '{path}'")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW `{name}` AS SELECT * FROM {full} WITH ({text})")
 
 
-def _listing(lake: Path) -> list[tuple[str, ...]]:
-    """Name, path and a digest of path and columns of each table: an entry in the catalog never has outdated columns."""
+def _listing(lake: LakePath) -> list[tuple[str, ...]]:
+    """Name, path, a digest of path and columns, and the file of credentials of each table: an entry in the catalog never has outdated columns."""
     found: list[tuple[str, ...]] = []
     for name in table_names(lake):
         path = str(lake / name)
-        columns = f"{path} {arrow_schema(DeltaTable(path))}"
-        found.append((name, path, hashlib.blake2b(columns.encode(), digest_size=8).hexdigest()))
+        columns = f"{path} {arrow_schema(open_delta(lake / name))}"
+        digest = hashlib.blake2b(columns.encode(), digest_size=8).hexdigest()
+        found.append((name, path, digest, _credentials(lake)))
     return found
 
 
 def _ask(
-    spark: SparkSession, data: str | Path, function: Callable[[Path], list[tuple[str, ...]]]
+    spark: SparkSession, data: str | Path, function: Callable[[LakePath], list[tuple[str, ...]]]
 ) -> list[tuple[str, ...]]:
     """The result of a function of the lake's directory: called here if the data directory exists here, else in a task over Connect."""
     is_remote = type(spark).__module__.startswith("pyspark.sql.connect")
@@ -214,10 +221,13 @@ def history(
     stop = None if until is None else parse_moment(until, "until")
     schema = from_arrow_schema(TABLES[EVENTS].schema)
     bounds = {"recorded_at": (start, stop), "offset": (first, None if end is None else end - 1)}
-    [(base,), *files] = _ask(spark, data, partial(_sealed_files, bounds))
-    if not files:
+    [(base, credentials), *files] = _ask(spark, data, partial(_sealed_files, bounds))
+    if "://" in base:  # Spark's own reader has no client for object stores without further jars
+        rows = spark.read.format("penstock_delta").options(**_credentials_option(credentials)).load(base)
+    elif not files:
         return spark.createDataFrame([], schema)
-    rows = spark.read.schema(schema).option("basePath", base).parquet(*(path for (path,) in files))
+    else:
+        rows = spark.read.schema(schema).option("basePath", base).parquet(*(path for (path,) in files))
     if start is not None:
         rows = rows.where(f.col("recorded_at") >= f.lit(start))
     if stop is not None:
@@ -227,7 +237,7 @@ def history(
     return rows if end is None else rows.where(f.col("offset") < end)
 
 
-def _sealed_files(bounds: Mapping[str, tuple[Any, Any]], lake: Path) -> list[tuple[str, ...]]:
+def _sealed_files(bounds: Mapping[str, tuple[Any, Any]], lake: LakePath) -> list[tuple[str, ...]]:
     """The directory of the table `events`, and its files that may contain rows within bounds."""
     if EVENTS not in table_names(lake):
         raise LakeError(
@@ -235,13 +245,25 @@ def _sealed_files(bounds: Mapping[str, tuple[Any, Any]], lake: Path) -> list[tup
             "run `penstock log seal`, or wait a minute for the server to do it",
         )
     table = open_table(lake, EVENTS)
-    return [(str(table.path),), *sorted((str(table.path / file.path),) for file in table.files(bounds))]
+    return [
+        (str(table.path), _credentials(lake)),
+        *sorted((str(table.path / file.path),) for file in table.files(bounds)),
+    ]
 
 
-def _lake(data: str | Path) -> Path:
+def _credentials(lake: LakePath) -> str:
+    """The file of credentials of a lake; empty without one."""
+    return (lake.credentials or "") if isinstance(lake, ObjectPath) else ""
+
+
+def _credentials_option(file: str) -> dict[str, str]:
+    return {"credentials": file} if file else {}
+
+
+def _lake(data: str | Path) -> LakePath:
     path = Path(os.path.abspath(data))
     if not path.is_dir():
         raise LakeError(
             f"there is no data directory `{path}`", 'pass it, as in `tables(spark, "path/to/penstock-data")`'
         )
-    return path / "lake"
+    return lake_of(path)

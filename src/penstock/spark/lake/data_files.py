@@ -6,13 +6,11 @@ removed later. This code runs in tasks: it knows no Spark and commits nothing.
 
 from __future__ import annotations
 
-import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +20,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.columns import fitted
-from penstock.journal.disk import sync_path
+from penstock.journal.lake_location import LakePath, NewFile, open_parquet
 from penstock.spark.errors import HintedError
 
 FILE_ROWS_MAX = 1_000_000
@@ -184,13 +182,11 @@ def _is_list(kind: pa.DataType) -> bool:
 class _Writer:
     """One file while it is written."""
 
-    def __init__(self, root: Path, layout: Layout, partition: tuple[tuple[str, str | None], ...]) -> None:
+    def __init__(self, root: LakePath, layout: Layout, partition: tuple[tuple[str, str | None], ...]) -> None:
         self._layout, self._partition = layout, partition
         folder = "/".join(f"{name}={_folder(value)}" for name, value in partition)
         self._name = f"{folder}/part-{uuid.uuid4().hex}.parquet".lstrip("/")
-        self._path = root / self._name
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._draft = self._path.with_name(f".{self._path.name}.tmp")
+        self._file = NewFile(root / self._name)
         # Partition values are only in the log and the directory's name.
         self._inside = pa.schema([field for field in layout.schema if field.name not in layout.partition_by])
         self._parquet: pq.ParquetWriter | None = None
@@ -223,29 +219,24 @@ class _Writer:
             size = {"ndv": max(rows.num_rows, 1), "fpp": FALSE_HITS}
             filters = dict.fromkeys(self._layout.filters, size) or None
             self._parquet = pq.ParquetWriter(
-                self._draft, self._inside, compression="zstd", bloom_filter_options=filters
+                self._file.sink, self._inside, compression="zstd", bloom_filter_options=filters
             )
         self._parquet.write_table(rows, row_group_size=ROW_GROUP_ROWS)
         return self._parquet
 
     def close(self) -> StagedFile:
         self._flush().close()
-        sync_path(self._draft)
-        os.replace(self._draft, self._path)
-        sync_path(self._path.parent)
-        status = self._path.stat()
+        size, modified_ms = self._file.finish()
         statistics = _statistics(self.rows, self._least, self._greatest, self._nulls)
-        return StagedFile(
-            self._name, status.st_size, self.rows, self._partition, statistics, status.st_mtime_ns // 1_000_000
-        )
+        return StagedFile(self._name, size, self.rows, self._partition, statistics, modified_ms)
 
     def abandon(self) -> None:
         if self._parquet is not None:
             self._parquet.close()
-        self._draft.unlink(missing_ok=True)
+        self._file.abandon()
 
 
-def write(root: Path, layout: Layout, tables: Iterable[pa.Table]) -> list[StagedFile]:
+def write(root: LakePath, layout: Layout, tables: Iterable[pa.Table]) -> list[StagedFile]:
     """Write rows as files, at least one for each partition. The rows must have the layout's schema."""
     writers: dict[tuple[tuple[str, str | None], ...], _Writer] = {}
     done: list[StagedFile] = []
@@ -294,15 +285,15 @@ def _split(table: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[tuple[tuple[s
         yield tuple((name, partition_text(group[name])) for name in by), rows
 
 
-def read(root: Path, file: LiveFile, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
+def read(root: LakePath, file: LiveFile, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of a file with the table's columns: those added later are null, partition values are repeated."""
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     return pa.Table.from_batches(batches(root, file, wanted), wanted)
 
 
-def batches(root: Path, file: LiveFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def batches(root: LakePath, file: LiveFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The same as a stream of batches."""
-    with pq.ParquetFile(root / file.path, memory_map=True) as parquet:
+    with open_parquet(root / file.path) as parquet:
         inside = [name for name in schema.names if name in parquet.schema_arrow.names and name not in file.partition]
         for batch in parquet.iter_batches(ROW_GROUP_ROWS, columns=inside):
             yield fitted(batch, schema, file.partition)

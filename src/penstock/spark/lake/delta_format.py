@@ -21,15 +21,12 @@ A missing table is created. New columns are added, null in the existing rows; no
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -42,6 +39,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.journal.delta_log import SWEEP_AGE_S
+from penstock.journal.lake_location import LakePath, find_delta, parse_lake, remove_tree
 from penstock.spark.lake import data_files, pushdown, rewrite
 from penstock.spark.lake.catalog import stored_table
 from penstock.spark.lake.data_files import Layout, LiveFile, SchemaError, StagedFile
@@ -172,7 +170,7 @@ class DeltaTarget:
         progress = {} if self.app is None or version is None else {self.app: Progress(version, version)}
         if self.keys:
             is_new = self.table.merge(self._staged_rows(files), progress)
-            shutil.rmtree(self.table.path / self.folder, ignore_errors=True)
+            remove_tree(self.table.path / self.folder)
         elif self.overwrites:
             is_new = self.table.overwrite(files, progress)
         else:
@@ -191,7 +189,7 @@ class DeltaTarget:
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove the staged files."""
-        shutil.rmtree(self.table.path / self.folder, ignore_errors=True)
+        remove_tree(self.table.path / self.folder)
         for message in messages:
             if isinstance(message, StagedWrite) and message.folder is None:
                 self.table.discard(message.files)
@@ -244,8 +242,8 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         self._target.abort(messages)
 
 
-def _path(options: Mapping[str, str]) -> Path:
-    """The absolute directory of the table: executors have another working directory."""
+def _path(options: Mapping[str, str]) -> LakePath:
+    """The location of the table, absolute: executors have another working directory."""
     given = options.get("path")
     if not given:
         raise LakeError(
@@ -253,15 +251,16 @@ def _path(options: Mapping[str, str]) -> Path:
             "Spark does not pass the LOCATION or the OPTIONS of a CREATE TABLE to a source in Python: use"
             " CREATE TEMPORARY VIEW … USING penstock_delta OPTIONS (path '…'), or SELECT … FROM table WITH (path = '…')",
         )
-    text = storage_url(given).removeprefix("file://").removeprefix("file:")
-    if is_object_store(text):
-        raise LakeError(f"`{text}` is not a directory", "`penstock_delta` needs a path that exists on every node")
-    return Path(absolute(text))
+    text = storage_url(given)
+    is_url = is_object_store(text)
+    return parse_lake(
+        text if is_url else absolute(text.removeprefix("file://").removeprefix("file:")), options.get("credentials")
+    )
 
 
 def _existing(options: Mapping[str, str]) -> LakeTable:
     path = _path(options)
-    if not DeltaTable.is_deltatable(str(path)):
+    if find_delta(path) is None:
         raise LakeError(
             f"there is no Delta table in `{path}`",
             "`penstock lake ls` lists those of a data directory, and writing with `penstock_delta` creates one",
@@ -293,7 +292,7 @@ def _target(options: Mapping[str, str], schema: StructType) -> DeltaTarget:
     path = _path(options)
     keys, by = _names(options, "mergeKeys"), _names(options, "partitionBy")
     fields = {one.name: one.with_nullable(True) for one in to_arrow_schema(schema, timezone="UTC")}
-    if DeltaTable.is_deltatable(str(path)):
+    if find_delta(path) is not None:
         stored = _existing(options)
         if by and by != stored.definition.partition_by:
             raise LakeError(

@@ -9,12 +9,12 @@ delta-rs use the same filters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.journal.lake_location import LakePath
 from penstock.spark.lake.data_files import LiveFile
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _SALTS = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B
 class KeyFilters:
     """The filters of a table's files. Files never change, so a filter is read once."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: LakePath) -> None:
         self._root = root
         self._held: dict[str, dict[str, list[Filter]]] = {}
         self._bytes = 0
@@ -67,7 +67,7 @@ def _size(filters: Mapping[str, list[Filter]]) -> int:
     return sum(one.nbytes for blocks in filters.values() for one in blocks)
 
 
-def read_filters(path: Path) -> dict[str, list[Filter]]:
+def read_filters(path: LakePath) -> dict[str, list[Filter]]:
     """The filters of a file by column, one for each row group; a column without one in every row group is left out."""
     import numpy as np
 

@@ -12,7 +12,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+
+from penstock.journal.lake_location import LakePath, side_of
 
 FOLDER = "_locks"
 
@@ -20,8 +21,8 @@ FOLDER = "_locks"
 class TableLock:
     """The writer's lock of one table; reentrant within a thread."""
 
-    def __init__(self, lake: Path, name: str) -> None:
-        self._path = lake / FOLDER / name
+    def __init__(self, lake: LakePath, name: str) -> None:
+        self._path = side_of(lake) / FOLDER / name
         self._threads = threading.RLock()
         self._fd: int | None = None
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.journal.lake_location import LakePath
 from penstock.spark.lake import data_files
 from penstock.spark.lake.data_files import LiveFile, SchemaError
 
@@ -60,7 +60,7 @@ def one_per_key(rows: pa.Table, key: Sequence[str], newest: str | None, name: st
 
 
 def plan(
-    root: Path, files: Sequence[LiveFile], rows: pa.Table, schema: pa.Schema, key: Sequence[str], newest: str | None
+    root: LakePath, files: Sequence[LiveFile], rows: pa.Table, schema: pa.Schema, key: Sequence[str], newest: str | None
 ) -> MergePlan:
     """Plan the merge of rows, each key once, into those files of a table that may hold a key."""
     change = MergePlan()
@@ -137,7 +137,7 @@ EXPIRY_SLACK = timedelta(days=1)
 """Rows may stay this long after they expire, so that a file with other rows is rewritten at most once in this time."""
 
 
-def expired(root: Path, files: Sequence[LiveFile], schema: pa.Schema, before: datetime) -> MergePlan:
+def expired(root: LakePath, files: Sequence[LiveFile], schema: pa.Schema, before: datetime) -> MergePlan:
     """Plan the removal of rows older than a time: by partition, else by the newest time of a row."""
     change = MergePlan()
     times = [field.name for field in schema if pa.types.is_timestamp(field.type)]

@@ -10,8 +10,8 @@ missing files after retention removed the journal rows; see `docs/explain/pipeli
 
 from __future__ import annotations
 
-import os
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,6 +26,15 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, TABLE_NAME
 from penstock.journal.disk import sync_path
+from penstock.journal.lake_location import (
+    LakePath,
+    StoreError,
+    copy_file,
+    create_delta,
+    open_delta,
+    store_errors,
+    touch,
+)
 from penstock.spark.lake import data_files, rewrite
 from penstock.spark.lake.data_files import LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.locks import TableLock
@@ -45,6 +54,9 @@ from penstock.spark.lake.table_reader import (
 OUTGROWN_FILES = 4
 """Files of an earlier layout that one compaction rewrites."""
 
+RIVALS_MAX = 20
+"""Commits of others that may follow a commit before its writer looks whether it is there."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -57,7 +69,7 @@ class Progress:
 class LakeTable(TableReader):
     """One table of a lake that can be written. Can be sent to executors, which may only stage."""
 
-    def __init__(self, lake: Path, table: TableDefinition, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, lake: LakePath, table: TableDefinition, clock: Callable[[], float] = time.time) -> None:
         super().__init__(lake, table, clock)
         self._lock = TableLock(lake, table.name)
         self._is_ready = False
@@ -169,10 +181,7 @@ class LakeTable(TableReader):
         now = self.clock()
         files = live_files(source)
         for file in files:
-            to = self.path / file.path
-            to.parent.mkdir(parents=True, exist_ok=True)
-            os.link(other.path / file.path, to)
-            sync_path(to.parent)
+            copy_file(other.path / file.path, self.path / file.path)
         ends = {app: source.transaction_version(app) for app in apps}
         progress = {app: Progress(0, end) for app, end in ends.items() if end is not None}
         self.overwrite([file.staged(int(now * 1000)) for file in files], progress, may_go_back=True)
@@ -256,12 +265,9 @@ class LakeTable(TableReader):
     def _create(self) -> DeltaTable:
         self.check_definition()
         definition = self.definition
-        # The libraries that write the files use the default mode, so the directory around them is private.
-        self.lake.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path.mkdir(exist_ok=True)
         statistics = statistics_of(definition)
-        self._delta = DeltaTable.create(
-            str(self.path),
+        self._delta = create_delta(
+            self.path,
             pa.schema([field.with_nullable(True) for field in definition.schema]),
             partition_by=list(definition.partition_by),
             name=definition.name,
@@ -334,27 +340,36 @@ class LakeTable(TableReader):
         actions: list[AddAction | RemoveAction] = [file.action(is_change=is_change) for file in added]
         for file in removed:
             # The age for `sweep` counts from now: a reader of the version before may still have it open.
-            os.utime(self.path / file.path, (now, now))
+            touch(self.path / file.path, now)
             actions.append(file.removal(int(now * 1000), is_change=is_change))
-        about = {"penstock.operation": operation}
+        write = uuid.uuid4().hex
+        about = {"penstock.operation": operation, "penstock.write": write}
         if len(progress) == 1:
             [(app, step)] = progress.items()
             about |= {"penstock.app": app, "penstock.from": str(step.first), "penstock.to": str(step.end)}
         elif progress:
             about["penstock.from"] = _json({app: step.first for app, step in progress.items()})
             about["penstock.to"] = _json({app: step.end for app, step in progress.items()})
-        table.create_write_transaction(
-            actions,
-            "append",
-            table.schema(),
-            partition_by=list(self.definition.partition_by),
-            commit_properties=CommitProperties(
-                custom_metadata=about, app_transactions=[Transaction(app, step.end) for app, step in progress.items()]
-            ),
-        )
-        # The handle still shows the version before; `delta` updates it. The log is synced last: a commit that is lost is repeated.
-        sync_path(self.log.path / f"{table.version() + 1:020d}.json")
-        sync_path(self.log.path)
+        try:
+            with store_errors(self.path):
+                table.create_write_transaction(
+                    actions,
+                    "append",
+                    table.schema(),
+                    partition_by=list(self.definition.partition_by),
+                    commit_properties=CommitProperties(
+                        custom_metadata=about,
+                        app_transactions=[Transaction(app, step.end) for app, step in progress.items()],
+                    ),
+                )
+        except StoreError:
+            self._delta = None
+            if not any(one.get("penstock.write") == write for one in open_delta(self.path).history(RIVALS_MAX)):
+                raise  # else only the answer of the store was lost
+        if isinstance(self.log.path, Path):
+            # The handle still shows the version before; `delta` updates it. The log is synced last: a commit that is lost is repeated.
+            sync_path(self.log.path / f"{table.version() + 1:020d}.json")
+            sync_path(self.log.path)
         self._commits += 1
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,6 +19,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from penstock.journal.delta_log import DeltaLog
+from penstock.journal.lake_location import LakePath, find_delta, open_delta
 from penstock.spark.errors import HintedError
 from penstock.spark.lake import data_files
 from penstock.spark.lake.data_files import Layout, LiveFile, has_bounds
@@ -135,7 +135,7 @@ class Commit:
 class TableReader:
     """One table in a directory of a lake, as stored."""
 
-    def __init__(self, lake: Path, table: TableDefinition, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, lake: LakePath, table: TableDefinition, clock: Callable[[], float] = time.time) -> None:
         self.lake = lake
         self.definition = table
         self.name = table.name
@@ -149,9 +149,9 @@ class TableReader:
     def delta(self) -> DeltaTable | None:
         """The newest version of the table; None before the first write."""
         if self._delta is None:
-            if not DeltaTable.is_deltatable(str(self.path)):
+            self._delta = find_delta(self.path)
+            if self._delta is None:
                 return None
-            self._delta = DeltaTable(str(self.path))
             check_readable(self._delta, self.name)
         else:
             self._delta.update_incremental()
@@ -247,12 +247,12 @@ class TableReader:
             table = self.delta()
         elif self.path.is_dir():
             try:
-                table = DeltaTable(str(self.path), version=version)
+                table = open_delta(self.path, version)
             except TableNotFoundError:
                 table = None
             except DeltaError as error:
                 raise self._gone(version) from error
-            if table is None and DeltaTable.is_deltatable(str(self.path)):
+            if table is None and find_delta(self.path) is not None:
                 raise self._gone(version)
         else:
             table = None

@@ -10,7 +10,6 @@ A table is rebuilt from the whole journal next to the old one, which one commit 
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.journal.delta_log import table_names
+from penstock.journal.lake_location import LakePath, lake_of, remove_tree
 from penstock.journal.segments import SHARD
 from penstock.spark import location
 from penstock.spark.errors import HintedError, TableFailedError, line_in
@@ -52,7 +52,7 @@ class TablesAheadError(LostRowsError):
     code = "JournalRewound"
 
 
-def check_kept(journal: SourceJournal, lake: Path, tables: Sequence[TableDefinition]) -> None:
+def check_kept(journal: SourceJournal, lake: LakePath, tables: Sequence[TableDefinition]) -> None:
     """Refuse to begin if a table needs rows that are gone. Needs no Spark, which is slow to start."""
     oldest = journal.bounds().first
     for table in tables:
@@ -75,7 +75,7 @@ def accept(data: Path) -> dict[str, tuple[int, int]]:
     journal = location.open_one(data)
     oldest = journal.bounds().first
     app = f"{journal.id}/{SHARD}"
-    lake = data / "lake"
+    lake = lake_of(data)
     skipped: dict[str, tuple[int, int]] = {}
     for name in table_names(lake):  # user tables too
         if name in (EVENTS.name, GAPS.name):
@@ -115,9 +115,9 @@ class Ingest:
         self,
         spark: SparkSession,
         journal: SourceJournal,
-        lake: Path,
+        lake: LakePath,
         steps: Sequence[Step],
-        read_lake: Path | None = None,
+        read_lake: LakePath | None = None,
     ) -> None:
         self._spark = spark
         self.journal = journal
@@ -143,7 +143,7 @@ class Ingest:
     def close(self) -> None:
         self._pool.shutdown()
 
-    def for_table(self, lake: Path, name: str) -> Ingest:
+    def for_table(self, lake: LakePath, name: str) -> Ingest:
         """An `Ingest` that writes one table to another directory and reads the others from this lake."""
         return Ingest(self._spark, self.journal, lake, only(self._steps, [name]), self.lake)
 
@@ -327,7 +327,7 @@ def tables_only(data: Path, settings: PipelineSection) -> Iterator[Ingest]:
         spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=pipeline_conf(scratch))
         try:
             every = steps.built_in(settings.token_keys) + steps.load(spark, settings.tables)
-            ingest = Ingest(spark, journal, data / "lake", every)
+            ingest = Ingest(spark, journal, lake_of(data), every)
             try:
                 yield ingest
             finally:
@@ -351,7 +351,7 @@ def rebuild_table(
             "keep the old table, or pass `--accept-loss`",
         )
     workshop = ingest.lake / WORKSHOP
-    shutil.rmtree(workshop / name, ignore_errors=True)
+    remove_tree(workshop / name)
     copy = ingest.for_table(workshop, name)
     try:
         copy.backfill(on_progress=on_progress)
@@ -362,5 +362,5 @@ def rebuild_table(
             table.replace_with(fresh, [ingest.app])
     finally:
         copy.close()
-        shutil.rmtree(workshop / name, ignore_errors=True)
+        remove_tree(workshop / name)
     return end

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.ipc.pipeline import PipelineTask, QueryStatus
+from penstock.journal.lake_location import lake_of, side_of
 from penstock.spark.lake.locks import TableLock
 from penstock.spark.pipeline.queries import (
     CHECKPOINTS,
@@ -54,7 +55,7 @@ class Runner:
         self._task = task
         self._reporter = reporter
         self._data = Path(task.data)
-        self._lake = self._data / "lake"
+        self._lake = lake_of(self._data)
         self._stop = threading.Event()
         self._scratch = ""
         self._own: list[UserQuery] = []
@@ -158,13 +159,13 @@ class Runner:
                 raise
 
         pause_ms = settings.trigger_ms if name == "ingest" else settings.watch_ms
-        repair_checkpoint(self._lake / CHECKPOINTS / name)
+        repair_checkpoint(side_of(self._lake) / CHECKPOINTS / name)
         return start_query(
             spark,
             journal,
             name,
             on_batch,
-            self._lake / CHECKPOINTS / name,
+            side_of(self._lake) / CHECKPOINTS / name,
             start=work.end,
             rows_max=settings.batch_rows_max,
             pause_ms=None if self._task.once else pause_ms,
@@ -231,7 +232,7 @@ class Runner:
     def _check_own(self, spark: SparkSession, journal: SourceJournal) -> None:
         """Start the user queries that are due, and report the state of each."""
         for own in self._own:
-            own.check(time.monotonic(), spark, journal.location.options, self._lake / CHECKPOINTS, describe)
+            own.check(time.monotonic(), spark, journal.location.options, side_of(self._lake) / CHECKPOINTS, describe)
         self._reporter.status.own = {own.name: own.state for own in self._own}
 
 

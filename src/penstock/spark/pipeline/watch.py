@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from penstock.ipc.pipeline import AlertsSection, SilenceRule, TriggerFailureRule
+from penstock.journal.lake_location import LakePath
 from penstock.journal.segments import SHARD
 from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
@@ -44,7 +44,7 @@ class AlertWatch:
     """Evaluates the rules for new rows and, for silence, by the clock."""
 
     def __init__(
-        self, spark: SparkSession, journal: SourceJournal, lake: Path, settings: AlertsSection, stage: Stage | None
+        self, spark: SparkSession, journal: SourceJournal, lake: LakePath, settings: AlertsSection, stage: Stage | None
     ) -> None:
         self._spark = spark
         self._journal = journal
