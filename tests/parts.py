@@ -149,7 +149,10 @@ _count = {"done": 0, "total": 0, "failed": 0}
 
 def _say() -> None:
     if PROGRESS in os.environ:
-        Path(os.environ[PROGRESS]).write_text("{done}/{total}/{failed}".format_map(_count))
+        file = Path(os.environ[PROGRESS])
+        whole = file.with_suffix(".new")
+        whole.write_text("{done}/{total}/{failed}".format_map(_count))
+        whole.replace(file)
 
 
 def pytest_collection_modifyitems(config: "pytest.Config", items: "list[pytest.Item]") -> None:

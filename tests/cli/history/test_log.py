@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from penstock.cli import main
 from penstock.journal import named_readers
 from penstock.journal.audit import audit
 from penstock.journal.disk import RealDisk
-from tests.integration.serving import Http
+from tests.integration.serving import Http, until
 from tests.server_process import environment
 
 WAIT_S = 20
@@ -24,8 +23,7 @@ WAIT_S = 20
 
 def copied(busy, tmp_path):
     """The directory of a server that is gone, whatever the running one writes meanwhile."""
-    while audit(busy.data).notes:  # a commit is on its way to the disk
-        time.sleep(0.05)
+    until(lambda: not audit(busy.data).notes, "the end of a commit that is on its way to the disk")
     target = tmp_path / "copy"
     target.mkdir()
     for part in ("journal", "lake"):
