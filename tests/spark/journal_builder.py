@@ -181,6 +181,8 @@ def content(lake: Path, names: list[str] = INGESTED) -> dict[str, list[dict[str,
         table = LakeTable(lake, definition)
         rows = table.rows() if table.version() is not None else definition.schema.empty_table()
         plain = rows.set_column(0, "journal", rows.column("journal").cast(pa.string())).to_pylist()
+        if "cluster" in definition.key:
+            plain = [{"cluster": row["journal"]} | row for row in plain]  # a lake of an earlier version has no cluster
         found[name] = sorted(plain, key=lambda row: tuple(str(row[part]) for part in definition.key))
         keys = [tuple(row[part] for part in definition.key) for row in found[name]]
         assert len(set(keys)) == len(keys), f"a key of `{name}` is there twice"

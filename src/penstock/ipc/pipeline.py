@@ -5,6 +5,7 @@ The text under a field of the settings becomes its line in `docs/reference/confi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias, assert_never
 
 import msgspec
@@ -112,6 +113,37 @@ class PipelineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file with keys of token streams, one JSON object a line, for `tokens` and `chain_ok` in `token_streams`. Default: none."""
 
 
+class BatchStatus(msgspec.Struct):
+    """One batch of a query, and where its time went."""
+
+    at_us: int
+    """When it ended."""
+    rows: int
+    ms: int
+    steps: dict[str, int]
+    """Milliseconds by step: `read` and, for each table, `<table>.rows` and `<table>.commit`. Tables are written side by side."""
+
+
+BATCHES_MAX = 20
+"""Batches of a query that the status keeps."""
+
+
+class TableStatus(msgspec.Struct):
+    """The size and the progress of one table."""
+
+    rows: int
+    files: int
+    bytes: int
+    version: int
+    at_us: int
+    """When its last version was committed."""
+    ends: dict[str, int]
+    """It holds the rows before these offsets, by journal."""
+    lag_rows: int = 0
+    lag_s: float = 0.0
+    """The age of the oldest row that it lacks."""
+
+
 class QueryStatus(msgspec.Struct):
     """Progress of one query."""
 
@@ -125,6 +157,20 @@ class QueryStatus(msgspec.Struct):
     """How long its latest batch took."""
     at_us: int = 0
     """When the latest batch ended."""
+    recent: list[BatchStatus] = []
+    """The latest batches, newest last."""
+    input_rate: float = 0.0
+    """Rows a second that arrived, by Spark's last progress report."""
+    trigger: dict[str, int] = {}
+    """Milliseconds of the phases of Spark's last trigger; `addBatch` is the batch itself."""
+    reported: int = 0
+    """The batch that these are of, by its `at_us`."""
+
+    def ended(self, batch: BatchStatus) -> None:
+        """Note a batch."""
+        self.batches += 1
+        self.rows, self.batch_ms, self.at_us = batch.rows, batch.ms, batch.at_us
+        self.recent = [*self.recent[1 - BATCHES_MAX :], batch]
 
 
 PipelineState: TypeAlias = Literal["off", "starting", "running", "stopped", "failed", "halted"]
@@ -139,7 +185,9 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
     at_us: int = 0
     journal: str = ""
     end: int = 0
-    """The offset behind the last row of the journal, at the time of writing."""
+    """The offset behind the last row of the journal, at the time of writing; of several journals the sum."""
+    ends: dict[str, int] = {}
+    """The same by journal."""
     queries: dict[str, QueryStatus] = {}
     behind: dict[str, int] = {}
     """Tables that lag behind their query, with their offsets."""
@@ -158,20 +206,39 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
     failed_us: int = 0
     failure: str = ""
     """The last failure and its time; they stay when it runs again."""
+    tables: dict[str, TableStatus] = {}
+    """The tables as they are."""
     stored: int = 0
-    """What the tables themselves say of their progress; counts while the pipeline is down."""
+    """The least progress of the tables, by their own transactions; counts while the pipeline is down."""
 
     @property
     def offset(self) -> int:
         """Every table holds all rows before this offset."""
         offsets = [query.offset for query in self.queries.values()] + list(self.behind.values())
         reported = min(offsets, default=0)
-        return reported if self.state == "running" and offsets else max(reported, self.stored)
+        return self.stored if self.tables and (self.state != "running" or not offsets) else reported
+
+    @property
+    def table_ms(self) -> dict[str, int]:
+        """How long each table took in the latest batch of its query."""
+        found: dict[str, int] = {}
+        for query in self.queries.values():
+            for step, ms in query.recent[-1].steps.items() if query.recent else ():
+                table = step.rpartition(".")[0]
+                if table:
+                    found[table] = found.get(table, 0) + ms
+        return found
 
     @property
     def lag(self) -> int:
         """Journal rows that are not in every table yet."""
         return max(self.end - self.offset, 0)
+
+    def reach(self, ends: Mapping[str, int]) -> None:
+        """Take the present ends of journals; those of a journal that was replaced are forgotten."""
+        known = {} if self.ends.keys().isdisjoint(ends) else self.ends
+        self.ends = {**known, **ends}
+        self.end = sum(self.ends.values())
 
     def enter(self, state: PipelineState, at_us: int) -> None:
         """Change the state."""
@@ -261,6 +328,10 @@ class PipelineTask(msgspec.Struct):
     read_url: str | None = None
     """Read the journal from this HTTP address instead of the directory, for executors on other machines."""
     token: str | None = None
+    journals: tuple[str, ...] = ()
+    """Further data directories whose journals fill the same tables."""
+    cluster: str | None = None
+    """The id that their rows share in `conversations` and `agents`; by default that of the first journal."""
     conf: dict[str, str] = {}
     """Settings for Spark."""
     before: PipelineStatus | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,7 +17,7 @@ import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from penstock.journal.lake_location import LakePath, ObjectPath, find_delta, open_delta, size_and_time
+from penstock.journal.lake_location import LakePath, ObjectPath, open_delta, size_and_time
 from penstock.journal.segments import crc32c
 
 KEPT_VERSIONS = 200
@@ -204,20 +204,6 @@ def table_names(lake: LakePath) -> list[str]:
         return []
     names = [path.name for path in lake.iterdir() if TABLE_NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(name for name in names if DeltaTable.is_deltatable(str(lake / name)))
-
-
-def stored_offset(lake: LakePath, app: str, names: Iterable[str]) -> int:
-    """The least progress of these tables under the application `app`; 0 before the first. Tables that are missing do not count."""
-    found = []
-    for name in names:
-        try:
-            table = find_delta(lake / name)
-        except (DeltaError, OSError):
-            continue  # the health of the lake says so
-        version = None if table is None else table.transaction_version(app)
-        if version is not None:
-            found.append(version)
-    return min(found, default=0)
 
 
 def damaged_tables(lake: LakePath) -> Iterator[str]:

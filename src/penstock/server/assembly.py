@@ -34,7 +34,6 @@ from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.courier.stage_store import Staging
 from penstock.server.engine.admission import AdmissionControl
 from penstock.server.engine.machines import install_rules
-from penstock.server.engine.runtime import SHARD
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
 from penstock.server.files.secret_files import make_private_folder, write_private
@@ -312,17 +311,20 @@ class Service:
         """Start the pipeline, once the server listens."""
         assert self.archive is not None
         assert self.endpoints is not None
-        app = f"{self.archive.journal.id}/{SHARD}"
-        self.pipeline = PipelineSupervisor(self.archive.data, self._config.pipeline, self.endpoints.http, app)
+        journal = self.archive.journal
+        self.pipeline = PipelineSupervisor(
+            self.archive.data,
+            self._config.pipeline,
+            self.endpoints.http,
+            lambda: {journal.id: journal.next_offset},
+        )
         self.pipeline.start()
 
     def pipeline_status(self) -> PipelineStatus | None:
         """The status of the pipeline, with the current end of the journal."""
         if self.pipeline is None or self.archive is None:
             return None
-        status = self.pipeline.status()
-        status.end = self.archive.journal.next_offset
-        return status
+        return self.pipeline.status()
 
     async def drain(self) -> int:
         """Stop taking work, let leases settle, close everything; returns the leases given up."""

@@ -11,7 +11,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from penstock.cli.tables import pipeline
-from penstock.ipc.pipeline import STATUS_FILE, PipelineStatus, QueryStatus
+from penstock.ipc.pipeline import BATCHES_MAX, STATUS_FILE, BatchStatus, PipelineStatus, QueryStatus
 from penstock.journal.disk import RealDisk
 from penstock.journal.parquet_table import EventsTable
 from penstock.spark.lake.locks import TableLock
@@ -101,6 +101,25 @@ class TestStatus:
         shown = json.loads(cli("pipeline", "status", "--json").out)
         assert (shown["offset"], shown["lag"]) == (2, ROWS - 2)
         cli("pipeline", "wait", "--offset", "2")
+
+    def test_each_table_and_each_batch_is_shown(self, cli, data):
+        progress = CommitProperties(app_transactions=[Transaction(f"{JOURNAL}/0", 3)])
+        write_deltalake(str(data / "lake" / "envelopes"), pa.table({"n": [1, 2]}), commit_properties=progress)
+        query = QueryStatus(offset=3)
+        for number in range(BATCHES_MAX + 5):
+            query.ended(
+                BatchStatus(START_US, number, 900, {"read": 100, "envelopes.rows": 300, "envelopes.commit": 50})
+            )
+        query.input_rate, query.trigger = 12.5, {"addBatch": 900, "walCommit": 30}
+        write_status(data, PipelineStatus("stopped", queries={"ingest": query}))
+        shown = cli("pipeline", "status").out
+        [line] = [line.split() for line in shown.splitlines() if line.startswith("envelopes")]
+        assert line[1:4] + line[5:7] == ["2", "0", "1", "350", "1"], shown
+        batches = cli("pipeline", "status", "--batches").out
+        assert batches.count("envelopes.rows 300, read 100, envelopes.commit 50") == BATCHES_MAX
+        assert "12.5 rows a second" in batches and "addBatch 900" in batches
+        found = json.loads(cli("pipeline", "status", "--json").out)
+        assert found["tables"]["envelopes"]["lag_rows"] == 1 and found["tables"]["envelopes"]["lag_s"] > 0
 
     def test_a_directory_without_a_journal_is_an_error_unless_the_pipeline_reads_a_server(self, cli, tmp_path):
         fresh = tmp_path / "fresh"

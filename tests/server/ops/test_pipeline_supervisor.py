@@ -9,10 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.ipc.pipeline import EXIT_HALTED, STABLE_US, STATUS_FILE, PipelineSection, PipelineStatus
+from penstock.ipc.pipeline import (
+    EXIT_HALTED,
+    STABLE_US,
+    STATUS_FILE,
+    PipelineSection,
+    PipelineState,
+    PipelineStatus,
+    QueryStatus,
+)
 from penstock.server.ops import pipeline_supervisor
 from penstock.server.ops.pipeline_supervisor import PipelineSupervisor
 from penstock.spark.pipeline.reporter import Reporter
+from tests.journal.test_lake_figures import fill
 
 POLL_S = 0.01
 
@@ -43,6 +52,30 @@ def test_a_status_that_the_disk_refuses_to_look_at_does_not_raise(
     supervisor._write(PipelineStatus("failed", message="kept in memory"))
     monkeypatch.setattr(Path, "stat", fail)
     assert supervisor.status().message == "kept in memory"
+
+
+@pytest.mark.promise("Spark: pipeline", "the lag comes from the tables, whether the pipeline runs, starts or is down")
+@pytest.mark.parametrize(
+    ("state", "lag"), [("starting", 4), ("stopped", 4), ("failed", 4), ("halted", 4), ("running", 3)]
+)
+def test_the_lag_comes_from_the_tables(tmp_path: Path, state: PipelineState, lag: int) -> None:
+    (tmp_path / "run").mkdir()
+    fill(tmp_path, "envelopes", 6, "j")
+    fill(tmp_path, "alerts", 8, "j")
+    supervisor = PipelineSupervisor(tmp_path, PipelineSection(), "http://127.0.0.1:1", lambda: {"j": 10})
+    queries = {"ingest": QueryStatus(offset=7), "watch": QueryStatus(offset=9)} if state == "running" else {}
+    write(tmp_path, PipelineStatus(state, queries=queries, ends={"j": 8}))
+
+    async def look() -> PipelineStatus:
+        looking = asyncio.ensure_future(supervisor._look())
+        while not supervisor.status().tables:  # noqa: ASYNC110 - a thread reads the tables
+            await asyncio.sleep(POLL_S)
+        looking.cancel()
+        return supervisor.status()
+
+    status = asyncio.run(look())
+    assert (status.end, status.lag) == (10, lag)
+    assert {name: table.lag_rows for name, table in status.tables.items()} == {"alerts": 2, "envelopes": 4}
 
 
 def test_a_clean_exit_ends_it(supervisor: PipelineSupervisor) -> None:

@@ -27,11 +27,11 @@ def sent(
 ) -> ConversationEvent:
     """An envelope that came at its offset, in milliseconds."""
     owner = to.split("/")[1] if to.startswith("agents/") else None
-    return ConversationEvent("j", "c", offset, offset * 1000, to, offset, id_, "courier", agent, owner, refs)
+    return ConversationEvent("j", "c", offset * 1000, "j", offset, to, offset, id_, "courier", agent, owner, refs)
 
 
 def ended(offset: int, of: ConversationEvent, outcome: str = "acked") -> ConversationEvent:
-    return ConversationEvent("j", "c", offset, offset * 1000, of.channel, of.seq, outcome=outcome)
+    return ConversationEvent("j", "c", offset * 1000, "j", offset, of.channel, of.seq, outcome=outcome)
 
 
 def made(*members: ConversationEvent, members_max: int = 100) -> dict[str, Any]:
@@ -80,6 +80,7 @@ def test_a_question_its_parts_and_the_answer_are_a_tree_with_its_longest_path() 
         "critical_path": ["ask", "right"],
         "critical_path_ms": 21.0,
         "final": True,
+        "cluster": "j",
     }
 
 

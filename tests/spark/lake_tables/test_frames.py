@@ -183,7 +183,7 @@ def test_frames_and_minutes_hold_what_passed_and_what_targeting_saved(spark: Spa
         (None, 4, b"abc"),
     ]
 
-    until = from_us(MINUTE_0 + MINUTE_US + 10 * SECOND_US)
+    until = {"": MINUTE_0 + MINUTE_US + 10 * SECOND_US}
     minutes = fanout_minutes(events.drop("body"), until)
     assert minutes.schema.simpleString() == from_arrow_schema(FANOUT_MINUTES.schema).simpleString()
     named = ("streams", "frames", "bytes", "deliveries", "broadcast_deliveries", "saved", "final")
@@ -249,7 +249,7 @@ def test_conversations_go_over_both_doors_and_what_is_said_in_a_space_is_never_o
 @pytest.mark.promise("Spark: pipeline", "tables of queues and agents leave spaces out")
 def test_tables_of_queues_and_agents_know_nothing_of_spaces(spark: SparkSession) -> None:
     events = spark.createDataFrame(events_of(mixed()))
-    minutes = queue_minutes(events, from_us(MINUTE_0 + 5 * MINUTE_US)).toArrow().to_pylist()
+    minutes = queue_minutes(events, {"": MINUTE_0 + 5 * MINUTE_US}).toArrow().to_pylist()
     assert {row["channel"] for row in minutes} == {"agents/sam/inbox", "demo"}
     assert sum(row["enqueued"] for row in minutes) == 2
     assert deliveries(events).count() == 1

@@ -6,7 +6,6 @@ import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -37,6 +36,7 @@ from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.steps import Step, built_in
 from tests.spark.journal_builder import JournalBuilder, rule
 from tests.spark.journaled import MINUTE_0, Journaled, events_of, holder
+from tests.spark.pipeline.queried import batch_between
 
 times = st.integers(MINUTE_0, MINUTE_0 + 20 * MINUTE_US)
 
@@ -97,8 +97,7 @@ def history() -> Journaled:
 
 
 def minutes_of(spark: SparkSession, rows: list[Row]) -> Rows:
-    until = datetime.fromtimestamp(rows[-1].recorded_at / 1_000_000, UTC)
-    until = until.replace(microsecond=rows[-1].recorded_at % 1_000_000)
+    until = {"": rows[-1].recorded_at}
     made = queue_minutes(without_own(spark.createDataFrame(events_of(rows))), until).toArrow().to_pylist()
     keyed = {
         (row["channel"], (int(row["minute"].timestamp()) * 1_000_000 - MINUTE_0) // MINUTE_US): row for row in made
@@ -115,7 +114,7 @@ def picked(row: dict[str, Any], *names: str) -> tuple[Any, ...]:
 def test_a_minute_holds_what_happened_in_it(spark: SparkSession, history: Journaled) -> None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    shape = queue_minutes(spark.createDataFrame(history.events), datetime.now(UTC)).schema
+    shape = queue_minutes(spark.createDataFrame(history.events), {"": 0}).schema
     assert shape.simpleString() == from_arrow_schema(QUEUE_MINUTES.schema).simpleString()
     rows = minutes_of(spark, history.rows)
     first = rows["jobs", 0]
@@ -260,7 +259,7 @@ def test_a_minute_holds_what_each_trigger_did_in_it(spark: SparkSession) -> None
     rule(bench, COPY | {"hook": "on_ack"}, HALF)
     bench.ack(bench.subscribe("jobs/a", 1), "1")
     bench.wait(10)
-    until = datetime.fromtimestamp(bench.now.wall_us // 1_000_000, UTC)
+    until = {"": bench.now.wall_us}
     events = without_own(spark.createDataFrame(events_of(bench.rows)))
     made = trigger_minutes(events, until)
     assert made.schema.simpleString() == from_arrow_schema(TRIGGER_MINUTES.schema).simpleString()
@@ -290,9 +289,10 @@ class Made:
 
 def counted(part: JournalBatch) -> pa.Table:
     """The rows of the table for a stretch, counted without Spark."""
-    first, since_us = part._reach
+    [(one, rows_of)] = part.ranges.items()
+    first, since_us = rows_of.reach
     names = ["recorded_at", "event", "peer"]
-    batches = part.journal.batches(first, part.end, names)
+    batches = rows_of.journal.batches(first, rows_of.end, names)
     found: dict[tuple[int, str], int] = {}
     for row in pa.Table.from_batches(batches).cast(_PLAIN).to_pylist():
         minute_us = floor_minute(row["recorded_at"])
@@ -300,12 +300,12 @@ def counted(part: JournalBatch) -> pa.Table:
             found[minute_us, row["peer"]] = found.get((minute_us, row["peer"]), 0) + 1
     rows = [
         {
-            "journal": part.journal.id,
+            "journal": one,
             "date": from_us(minute_us).date(),
             "minute": minute_us,
             "trigger": rule,
             "fired": count,
-            "final": is_final(minute_us, part.until_us),
+            "final": is_final(minute_us, rows_of.until_us),
         }
         for (minute_us, rule), count in found.items()
     ]
@@ -338,7 +338,7 @@ def brought(data: Path, lake: Path, cuts: Sequence[int]) -> tuple[list[dict[str,
     asked = []
 
     def rows(part: JournalBatch) -> DataFrame:
-        asked.append(part.end)
+        asked.extend(part.ends.values())
         return cast("DataFrame", Made(counted(part)))
 
     [shipped] = [step for step in built_in() if step.table is TRIGGER_MINUTES]
@@ -348,10 +348,7 @@ def brought(data: Path, lake: Path, cuts: Sequence[int]) -> tuple[list[dict[str,
     for end in cuts:
         events = pa.Table.from_batches(journal.batches(first, end, ["event"])).column("event").to_pylist()
         unmet = () if "trigger" in events else (TRIGGERED,)
-        until_us = journal.time_of(end - 1)
-        ingest.advance(
-            JournalBatch(cast("SparkSession", None), journal, ingest.table, first, end, until_us, None, unmet)
-        )
+        ingest.advance(batch_between(ingest, first, end, unmet))
         first = end
     ingest.close()
     found = ingest.table("trigger_minutes").rows().to_pylist()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.spark import location
 from penstock.spark.pipeline import steps
+from penstock.spark.pipeline.batch import JournalBatch, JournalRange
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.queries import CHECKPOINTS, start_query
 from penstock.spark.pipeline.watch import AlertWatch
@@ -25,6 +26,13 @@ def ingest_of(
     """Ingest with the built-in tables, or only some of them, and `more`."""
     built_in = [step for step in steps.built_in() if only is None or step.table.name in only]
     return Ingest(spark, location.open_one(data), data / "lake", built_in + (more or []))  # type: ignore[arg-type]
+
+
+def batch_between(ingest: Ingest, first: int, end: int, unmet: tuple[str, ...] = ()) -> JournalBatch:
+    """Rows of the one journal, as a batch that needs no Spark."""
+    [(one, journal)] = ingest.group.journals.items()
+    part = JournalRange(journal, first, end, journal.time_of(end - 1))
+    return JournalBatch(cast("SparkSession", None), ingest.table, ingest.group, {one: part}, unmet=unmet)
 
 
 def run(spark: SparkSession, data: Path, part: Ingest | AlertWatch, name: str = "ingest", rows_max: int = 70) -> int:

@@ -49,11 +49,11 @@ def minute(number: float) -> int:
 
 
 def breach(number: int, value: float = 5.0, rule: AnyAlertRule = RATE, subject: str = "jobs") -> Breach:
-    return Breach(rule.id, rule.severity, subject, minute(number), value, getattr(rule, "above", 0.0))
+    return Breach(JOURNAL, rule.id, rule.severity, subject, minute(number), value, getattr(rule, "above", 0.0))
 
 
 def told(found: list[Breach], until_us: int, known: list[Alert] | None = None, *rules: AnyAlertRule) -> list[Alert]:
-    return episodes(JOURNAL, rules or (RATE, SLOW, QUIET), known or [], found, until_us)
+    return episodes(rules or (RATE, SLOW, QUIET), known or [], found, {JOURNAL: until_us})
 
 
 # Episodes
@@ -131,9 +131,9 @@ def counted(rows: list[tuple[int, str]], from_us: int, until_us: int) -> list[Br
         if minute_us < from_us:
             continue
         if count > RATE.above:
-            found.append(Breach("busy", "critical", channel, minute_us, count, RATE.above))
+            found.append(Breach(JOURNAL, "busy", "critical", channel, minute_us, count, RATE.above))
         if count > 3 and is_final(minute_us, until_us):
-            found.append(Breach("slow", "warning", channel, minute_us, count * 50.0, SLOW.above))
+            found.append(Breach(JOURNAL, "slow", "warning", channel, minute_us, count * 50.0, SLOW.above))
     return found
 
 
@@ -260,11 +260,11 @@ def test_minutes_that_break_a_rule_are_found_in_one_pass(spark: SparkSession) ->
     some = RateRule("some", above=1, channel="jobs*")
     found = breaches(minutes, [RATE, SLOW, DEAD, QUIET, exact, some])
     assert sorted(Breach(*row) for row in found.collect()) == [
-        Breach("busy", "critical", "jobs", MINUTE_0, 3.0, 2.0),
-        Breach("dead", "warning", "jobs", MINUTE_0, 1.0, 0.0),
-        Breach("slow", "warning", "jobs/more", MINUTE_0, 200.0, 100.0),
-        Breach("some", "warning", "jobs", MINUTE_0, 3.0, 1.0),
-        Breach("some", "warning", "jobs/more", MINUTE_0, 2.0, 1.0),
+        Breach(JOURNAL, "busy", "critical", "jobs", MINUTE_0, 3.0, 2.0),
+        Breach(JOURNAL, "dead", "warning", "jobs", MINUTE_0, 1.0, 0.0),
+        Breach(JOURNAL, "slow", "warning", "jobs/more", MINUTE_0, 200.0, 100.0),
+        Breach(JOURNAL, "some", "warning", "jobs", MINUTE_0, 3.0, 1.0),
+        Breach(JOURNAL, "some", "warning", "jobs/more", MINUTE_0, 2.0, 1.0),
     ]
     assert breaches(minutes, [QUIET]).collect() == []
 

@@ -14,8 +14,9 @@ from penstock.spark import location
 from penstock.spark.errors import DataLossError
 from penstock.spark.lake.schemas import QUEUE_MINUTES
 from penstock.spark.lake.table import LakeTable
-from penstock.spark.lake_tables.minutes import MINUTE_US, from_us, reach_us
-from penstock.spark.pipeline.batch import MEASURED, JournalBatch, RecentRows
+from penstock.spark.lake_tables.minutes import MINUTE_US, reach_us
+from penstock.spark.pipeline.batch import MEASURED, JournalBatch, JournalRange, RecentRows
+from penstock.spark.pipeline.journal_group import JournalGroup
 from tests.spark.journal_builder import (
     JournalBuilder,
     content,
@@ -120,19 +121,25 @@ def test_too_many_rows_are_not_cached(recent: tuple[Written, RecentRows], monkey
 
 def batch_of(journal: Written, first: int) -> JournalBatch:
     source = location.open_one(journal.data)
-    return JournalBatch(NO_SPARK, source, NO_TABLES, first, journal.end, source.time_of(journal.end - 1))
+    part = JournalRange(source, first, journal.end, source.time_of(journal.end - 1))
+    return JournalBatch(NO_SPARK, NO_TABLES, JournalGroup.of(source), {source.id: part})
+
+
+def range_of(journal: Written, first: int) -> JournalRange:
+    [part] = batch_of(journal, first).ranges.values()
+    return part
 
 
 def test_a_batch_recounts_every_minute_that_it_may_change(tmp_path: Path) -> None:
     journal = Written(tmp_path / "data", sync="off")
     journal.add(200)  # one row a second
     source = location.open_one(journal.data)
-    batch = batch_of(journal, 190)
+    part = range_of(journal, 190)
     reach = reach_us(source.time_of(189))
-    assert batch._reach == (source.offset_at(reach), reach)
-    assert batch.minutes_since == from_us(reach) and reach % MINUTE_US == 0
+    assert part.reach == (source.offset_at(reach), reach)
+    assert part.minutes_since_us == reach and reach % MINUTE_US == 0
     assert source.time_of(189) - reach > MINUTE_US, "the minute before may still be open"
-    assert batch_of(journal, 0).minutes_since == from_us(source.time_of(0) // MINUTE_US * MINUTE_US)
+    assert range_of(journal, 0).minutes_since_us == source.time_of(0) // MINUTE_US * MINUTE_US
 
 
 def test_a_minute_without_its_first_rows_is_not_recounted(tmp_path: Path) -> None:
@@ -146,15 +153,15 @@ def test_a_minute_without_its_first_rows_is_not_recounted(tmp_path: Path) -> Non
     assert source.bounds().first == 110
     oldest_us = source.time_of(110)
     assert oldest_us % MINUTE_US >= SECOND_US, "it begins within a minute"
-    batch = batch_of(journal, 120)
-    assert batch.minutes_since == from_us((oldest_us // MINUTE_US + 1) * MINUTE_US)
+    assert range_of(journal, 120).minutes_since_us == (oldest_us // MINUTE_US + 1) * MINUTE_US
 
 
 def test_a_batch_is_shortened_or_extended_to_the_same_end(tmp_path: Path) -> None:
     journal = Written(tmp_path / "data", sync="off")
     journal.add(20)
     batch = batch_of(journal, 10)
-    assert batch.since(10) is batch
+    [one] = batch.ranges
+    assert batch.since({one: 10}) is batch
     for first in (5, 15):
-        other = batch.since(first)
-        assert (other.first, other.end, other.until_us, other.given) == (first, 20, batch.until_us, None)
+        other = batch.since({one: first})
+        assert (other.firsts, other.ends, other.until, other.given) == ({one: first}, {one: 20}, batch.until, None)

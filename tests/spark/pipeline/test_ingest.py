@@ -6,20 +6,21 @@ import shutil
 import tarfile
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from penstock.ipc.pipeline import AlertsSection
 from penstock.journal.retention import Retention
 from penstock.spark import location
 from penstock.spark.errors import TableFailedError
-from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES, TABLES
+from penstock.spark.lake.schemas import AGENTS, CONVERSATIONS, DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.pipeline import steps
-from penstock.spark.pipeline.batch import JournalBatch, journal_frame
-from penstock.spark.pipeline.ingest import Ingest, LostRowsError, accept, check_kept, rebuild_table
+from penstock.spark.pipeline.batch import journal_frame
+from penstock.spark.pipeline.ingest import Ingest, LostRowsError, accept, add_cluster, check_kept, rebuild_table
 from penstock.spark.pipeline.queries import CHECKPOINTS
 from penstock.spark.pipeline.reporter import Reporter
 from penstock.spark.pipeline.watch import AlertWatch
@@ -33,7 +34,7 @@ from tests.spark.journal_builder import (
     work,
 )
 from tests.spark.journaled import JOURNAL
-from tests.spark.pipeline.queried import APP, ingest_of, run
+from tests.spark.pipeline.queried import APP, batch_between, ingest_of, run
 from tests.tiers import first_of
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def test_many_small_batches_give_the_tables_of_one_computation(spark: SparkSessi
     # Without its checkpoint it begins where the tables are, and finds nothing to do.
     shutil.rmtree(data / "lake" / CHECKPOINTS)
     again = ingest_of(spark, data)
-    assert again.end == end
+    assert again.end == {JOURNAL: end}
     versions = {name: LakeTable(data / "lake", TABLES[name]).version() for name in INGESTED}
     run(spark, data, again)
     assert {name: LakeTable(data / "lake", TABLES[name]).version() for name in INGESTED} == versions
@@ -94,9 +95,9 @@ def test_many_small_batches_give_the_tables_of_one_computation(spark: SparkSessi
     # A table that this lake never had, as after an upgrade, is filled from the history; the others are left alone.
     shutil.rmtree(data / "lake" / "trigger_minutes")
     upgraded = ingest_of(spark, data)
-    assert upgraded.end == 0
+    assert upgraded.end == {JOURNAL: 0}
     upgraded.level()
-    assert upgraded.end == end
+    assert upgraded.end == {JOURNAL: end}
     del versions["trigger_minutes"]
     assert {name: LakeTable(data / "lake", TABLES[name]).version() for name in versions} == versions
     assert content(data / "lake") == expected
@@ -151,7 +152,7 @@ def test_a_backfill_beside_the_live_query_gives_the_same_tables(
     with table.writing():
         ingest.on_batch(journal_frame(spark, journal.location, 0, 80), 0)
         assert ingest.behind == {"envelopes": 0, "conversations": 0}
-        beside._catch_up(next(step for step in steps.built_in() if step.table is ENVELOPES), 30)
+        beside._catch_up(next(step for step in steps.built_in() if step.table is ENVELOPES), {JOURNAL: 30})
     seen: list[tuple[str, int, int]] = []
     beside.backfill(["envelopes"], lambda *report: seen.append(report))
     end = journal.bounds().end
@@ -208,7 +209,7 @@ def test_a_table_of_a_user_is_one_function_and_catches_up_by_itself(
     run(spark, data, ingest_of(spark, data), rows_max=10_000)
     mine = steps.load(spark, [file])
     ingest = ingest_of(spark, data, mine)
-    assert ingest.end == 0
+    assert ingest.end == {JOURNAL: 0}
     ingest.level()
     assert content(data / "lake") == expected
     sent = ingest.table("sent").rows().to_pylist()
@@ -335,24 +336,56 @@ def test_a_lake_and_checkpoints_of_an_earlier_version_are_gone_on_from(
 # Without a JVM
 
 
+@pytest.mark.parametrize(
+    "file", sorted((Path(__file__).parents[1] / "fixtures").glob("data-*.tar.gz")), ids=lambda f: f.name
+)
+@pytest.mark.promise(
+    "Spark: pipeline", "a lake of an earlier version gets the clusters of its conversations and agents"
+)
+def test_an_older_lake_gets_clusters_once(file: Path, tmp_path: Path) -> None:
+    with tarfile.open(file) as archive:
+        archive.extractall(tmp_path, filter="data")
+    lake = tmp_path / "data" / "lake"
+    app = f"{location.open_one(tmp_path / 'data').id}/0"
+    for definition in (CONVERSATIONS, AGENTS):
+        table = LakeTable(lake, definition)
+        before, progress = table.rows(), table.progress(app)
+        assert before.num_rows and progress is not None and "cluster" not in before.schema.names
+        for _ in range(2):
+            add_cluster(table)
+        after, version = table.rows(), table.version()
+        key = definition.key[1]
+        assert after.drop(["cluster"]).sort_by(key) == before.sort_by(key)
+        assert after.column("cluster") == after.column("journal") and table.progress(app) == progress
+        add_cluster(LakeTable(lake, definition))
+        table.merge(after.slice(0, 1), {app: Progress(progress, progress + 1)})
+        assert (table.rows().num_rows, table.version()) == (before.num_rows, (version or 0) + 1), "the same key"
+
+
+def test_a_rebuild_keeps_rows_of_journals_that_are_not_named(data: Path) -> None:
+    ingest = ingest_of(None, data, only={"queue_minutes"})
+    minute = {"journal": "other", "channel": "jobs", "minute": 0, "date": 0}
+    ingest.table("queue_minutes").merge(pa.Table.from_pylist([minute], QUEUE_MINUTES.schema), {})
+    with pytest.raises(LostRowsError, match="has rows of other journals, other"):
+        rebuild_table(ingest, "queue_minutes")
+
+
 def test_a_batch_without_rows_for_a_table_moves_its_progress_without_a_job(data: Path) -> None:
     ingest = ingest_of(None, data, only={"envelopes", "deliveries", "conversations"})
-    assert ingest.end == 0
-    journal, end = ingest.journal, location.open_one(data).bounds().end
+    assert ingest.end == {JOURNAL: 0}
+    end = location.open_one(data).bounds().end
     unmet = tuple(ingest._conditions)
-    ingest.advance(
-        JournalBatch(cast("SparkSession", None), journal, ingest.table, 0, end, journal.time_of(end - 1), unmet=unmet)
-    )
+    ingest.advance(batch_between(ingest, 0, end, unmet))
     assert {name: ingest.table(name).progress(APP) for name in ("envelopes", "deliveries", "conversations")} == {
         "envelopes": end,
         "deliveries": end,
         "conversations": end,
     }
     assert ingest.table("envelopes").rows().num_rows == 0
-    assert (ingest.end, ingest.behind) == (end, {})
+    assert (ingest.end, ingest.behind) == ({JOURNAL: end}, {})
     ingest.close()
     again = ingest_of(None, data, only={"envelopes", "deliveries", "conversations"})
-    assert again.end == end, "progress is read from the tables"
+    assert again.end == {JOURNAL: end}, "progress is read from the tables"
     again.check()
     again.level()
     again.close()

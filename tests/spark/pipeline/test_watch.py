@@ -59,7 +59,7 @@ def test_alerts_are_the_same_however_the_rows_come(
         looking = watch(data)
         batches = run(spark, data, looking, "watch", rows_max)
         assert (batches > 3) == (name == "many")
-        looking.on_clock(location.open_one(data).time_of(looking.end - 1) + 600_000_000)
+        looking.on_clock(location.open_one(data).time_of(looking.end[JOURNAL] - 1) + 600_000_000)
         results.append(content(data / "lake", WATCHED))
     assert results[0] == results[1]
     dead = [row for row in results[0]["alerts"] if row["rule"] == "dead"]
@@ -80,7 +80,7 @@ def test_a_watch_that_starts_again_knows_what_fires(
 ) -> None:
     looking = watch(data)
     run(spark, data, looking, "watch", 10_000)
-    late = location.open_one(data).time_of(looking.end - 1) + 600_000_000
+    late = location.open_one(data).time_of(looking.end[JOURNAL] - 1) + 600_000_000
     looking.on_clock(late)
     made = content(data / "lake", WATCHED)
     shutil.rmtree(data / "lake" / CHECKPOINTS)
@@ -119,11 +119,14 @@ def test_a_watch_goes_back_with_a_journal_that_lost_rows(tmp_path: Path) -> None
     journal = location.open_one(data)
     end = journal.bounds().end
     lake = data / "lake"
-    seen = [{"journal": JOURNAL, "agent": name, "offset": offset} for name, offset in (("ann", 1), ("gone", end + 50))]
+    seen = [
+        {"journal": JOURNAL, "cluster": JOURNAL, "agent": name, "offset": offset, "last_at": 0}
+        for name, offset in (("ann", 1), ("gone", end + 50))
+    ]
     LakeTable(lake, AGENTS).merge(pa.Table.from_pylist(seen, AGENTS.schema), {APP: Progress(0, end + 60)})
     LakeTable(lake, ALERTS).merge(ALERTS.schema.empty_table(), {APP: Progress(0, end + 60)})
     watch = AlertWatch(NO_SPARK, journal, lake, AlertsSection(), None)
-    assert watch.end == end
+    assert watch.end == {JOURNAL: end}
     assert [row["agent"] for row in content(lake, ["agents"])["agents"]] == ["ann"]
 
 
@@ -143,7 +146,7 @@ def idle(tmp_path: Path) -> tuple[Path, int]:
     end = journal.bounds().end
     at_us = journal.time_of(end - 1)
     agents = [
-        {"journal": JOURNAL, "agent": name, "offset": number, "last_at": at_us}
+        {"journal": JOURNAL, "cluster": JOURNAL, "agent": name, "offset": number, "last_at": at_us}
         for number, name in enumerate(("ann", "bob"))
     ]
     LakeTable(data / "lake", AGENTS).merge(pa.Table.from_pylist(agents, AGENTS.schema), {APP: Progress(0, end)})

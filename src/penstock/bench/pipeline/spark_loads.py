@@ -37,7 +37,7 @@ def growth(job: SparkJob) -> LoadReport:
     warm = min(WARM_ROWS, *job.rows)
     announce(note=f"warming up with {warm:,} rows")
     history = make_history(Path(job.folder) / "warm", warm)
-    with tables_only(history, replace(PipelineSection(), master=job.master)) as ingest:
+    with tables_only([history], None, replace(PipelineSection(), master=job.master)) as ingest:
         ingest.backfill()
         for rows in sorted(job.rows):
             announce(note=f"making {rows:,} rows")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from penstock.cli.history.journal import DATA_DEFAULT, DataOption, reading, seal
 from penstock.cli.options import flag, token_option
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_result, print_table
 from penstock.cli.tables import pipeline_session
-from penstock.ipc.pipeline import PipelineTask
+from penstock.ipc.pipeline import PipelineTask, QueryStatus
 from penstock.journal.plain_values import iso
 
 WAIT_S = 120.0
@@ -23,6 +24,11 @@ NOTE_S = 5.0
 pipeline = App(name="pipeline", help="Run and manage the Spark pipeline that fills the tables.")
 
 ConfigFile = Annotated[Path | None, Parameter(name="--config", help="The server's config file.")]
+Journals = Annotated[
+    list[Path] | None,
+    Parameter(help="A further data directory whose journal fills the same tables; may be repeated."),
+]
+Cluster = Annotated[str | None, Parameter(help="The `cluster` of several journals; default: the id of the first.")]
 Names = Annotated[list[str] | None, Parameter(help="Tables; default: all.")]
 
 
@@ -36,6 +42,8 @@ def run(
         Parameter(help="Read the journal from this server, http://host:port, for executors on other machines."),
     ] = None,
     token: Annotated[str | None, token_option("Operator token of that server.")] = None,
+    journal: Journals = None,
+    cluster: Cluster = None,
     conf: Annotated[list[str] | None, Parameter(help="A Spark setting, KEY=VALUE; may be repeated.")] = None,
     config: ConfigFile = None,
     place: DataOption = DATA_DEFAULT,
@@ -71,6 +79,8 @@ def run(
         once=once,
         read_url=url,
         token=token,
+        journals=tuple(map(str, journal or ())),
+        cluster=cluster,
         conf=dict(pipeline_session.parse_setting(text) for text in conf or ()),
     )
     code = _in_process(task)
@@ -103,12 +113,17 @@ def _in_process(task: PipelineTask) -> int:
 
 
 @pipeline.command
-def status(*, place: DataOption = DATA_DEFAULT) -> None:
-    """Show whether the pipeline runs, how far each query is, and what to do when it does not run.
+def status(
+    *,
+    batches: Annotated[bool, flag("Show the latest batches, and where their time went.")] = False,
+    place: DataOption = DATA_DEFAULT,
+) -> None:
+    """Show whether the pipeline runs, how far each query and table is, and what to do when it does not run.
 
     For example:
 
       penstock pipeline status
+      penstock pipeline status --batches
       penstock pipeline status --json
     """
     with reading():
@@ -136,10 +151,34 @@ def status(*, place: DataOption = DATA_DEFAULT) -> None:
             for name, query in found.queries.items()
         ]
         print_table(["query", "offset", "batches", "rows", "ms", "at"], rows)
+    if found.tables and not batches:
+        took = found.table_ms
+        print_table(
+            ["table", "rows", "version", "lag rows", "lag s", "ms", "files", "bytes"],
+            [
+                [name, one.rows, one.version, one.lag_rows, round(one.lag_s, 1), took.get(name), one.files, one.bytes]
+                for name, one in found.tables.items()
+            ],
+        )
+    for name, query in found.queries.items() if batches else ():
+        _print_batches(name, query)
     for name, offset in found.behind.items():
         print_line(f"behind: {name} is at {offset}")
     for name, state in found.own.items():
         print_line(f"{name}: {state if running else 'stopped'}")
+
+
+def _print_batches(name: str, query: QueryStatus) -> None:
+    """The latest batches of a query, with their steps, longest first."""
+    rows = [[iso(batch.at_us), batch.rows, batch.ms, _longest(batch.steps)] for batch in query.recent]
+    print_table([name, "rows", "ms", "ms by step"], rows)
+    if query.trigger:
+        print_line(f"{name}: {query.input_rate:g} rows a second; Spark's last trigger in ms: {_longest(query.trigger)}")
+
+
+def _longest(steps: Mapping[str, int]) -> str:
+    order = sorted(steps, key=lambda step: -steps[step])
+    return ", ".join(f"{step} {steps[step]}" for step in order if steps[step])
 
 
 @pipeline.command
@@ -234,7 +273,14 @@ def reset(
 
 
 @pipeline.command
-def backfill(tables: Names = None, *, config: ConfigFile = None, place: DataOption = DATA_DEFAULT) -> None:
+def backfill(
+    tables: Names = None,
+    *,
+    journal: Journals = None,
+    cluster: Cluster = None,
+    config: ConfigFile = None,
+    place: DataOption = DATA_DEFAULT,
+) -> None:
     """Fill tables up to the end of the journal, for example a new table. A pipeline may be running.
 
     For example:
@@ -242,7 +288,10 @@ def backfill(tables: Names = None, *, config: ConfigFile = None, place: DataOpti
       penstock pipeline backfill
       penstock pipeline backfill errors_by_sender --config penstock.yaml
     """
-    with pipeline_session.open_tables(place.data, config) as ingest, pipeline_session.progress_bars() as show:
+    with (
+        pipeline_session.open_tables([place.data, *(journal or ())], cluster, config) as ingest,
+        pipeline_session.progress_bars() as show,
+    ):
         end = ingest.backfill(tables, show)
     print_result({"offset": end}, f"up to offset {end}", as_json=place.as_json)
 
@@ -252,6 +301,8 @@ def rebuild(
     tables: Annotated[list[str], Parameter(help="Tables to rebuild.")],
     *,
     accept_loss: Annotated[bool, flag("Rebuild even if the oldest rows are no longer in the journal.")] = False,
+    journal: Journals = None,
+    cluster: Cluster = None,
     config: ConfigFile = None,
     place: DataOption = DATA_DEFAULT,
 ) -> None:
@@ -263,7 +314,10 @@ def rebuild(
     """
     from penstock.spark.pipeline.ingest import rebuild_table
 
-    with pipeline_session.open_tables(place.data, config) as ingest, pipeline_session.progress_bars() as show:
+    with (
+        pipeline_session.open_tables([place.data, *(journal or ())], cluster, config) as ingest,
+        pipeline_session.progress_bars() as show,
+    ):
         ends = {name: rebuild_table(ingest, name, accept_loss=accept_loss, on_progress=show) for name in tables}
     status = pipeline_session.read_status(place.data)
     if status is not None and status.state == "halted":

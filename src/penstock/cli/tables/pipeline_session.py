@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.cli.history.journal import reading, server_on
 from penstock.core.errors import PenstockError, Refusal
-from penstock.ipc.pipeline import FILLED_TABLES, STATUS_FILE, PipelineSection, PipelineStatus
+from penstock.ipc.pipeline import STATUS_FILE, PipelineSection, PipelineStatus
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.ingest import Ingest
@@ -71,8 +71,7 @@ def read_status(data: Path) -> PipelineStatus | None:
 
 def current_status(data: Path) -> PipelineStatus:
     """What the pipeline wrote last, or that it does not run, with the present ends of the journal and of the tables."""
-    from penstock.journal.delta_log import stored_offset
-    from penstock.journal.lake_location import lake_of
+    from penstock.journal.lake_figures import LakeFigures, stored_offset
     from penstock.journal.reader import JournalReader
 
     found = read_status(data) or PipelineStatus("off")
@@ -81,9 +80,10 @@ def current_status(data: Path) -> PipelineStatus:
         found.state = "stopped"
     if not found.journal or (data / "journal").is_dir():  # a pipeline that reads from a URL has no local journal
         reader = JournalReader(data)
-        found.journal, found.end = reader.identity().id, reader.bounds().end
-    if found.state != "running" or not found.queries:
-        found.stored = stored_offset(lake_of(data), f"{found.journal}/0", FILLED_TABLES)
+        found.journal = found.journal or reader.identity().id
+        found.reach({reader.identity().id: reader.bounds().end})
+    found.tables = LakeFigures(data).read(found.ends, time.time_ns() // 1000)
+    found.stored = stored_offset(found.tables)
     return found
 
 
@@ -120,13 +120,13 @@ def refuse_running(data: Path) -> None:
 
 
 @contextmanager
-def open_tables(data: Path, config: Path | None) -> Iterator[Ingest]:
+def open_tables(data: Sequence[Path], cluster: str | None, config: Path | None) -> Iterator[Ingest]:
     """A session that can fill tables, without a streaming query."""
     require_spark()
     from penstock.spark.pipeline.ingest import tables_only
 
     settings = load_settings(config)
-    with as_pipeline_errors(), tables_only(data, settings) as ingest:
+    with as_pipeline_errors(), tables_only(data, cluster, settings) as ingest:
         yield ingest
 
 

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from penstock.core.errors import Refusal
-from penstock.ipc.pipeline import PipelineStatus
+from penstock.ipc.pipeline import PipelineStatus, QueryStatus, TableStatus
 from penstock.journal.delta_log import newest_entry, table_names
+from penstock.journal.lake_figures import table_figures
 from penstock.journal.lake_location import LakePath, StoreError, lake_of, open_delta, open_parquet
 from penstock.journal.plain_values import iso, plain
 from penstock.server.admin.journal import ColumnType, Count, Time
@@ -74,16 +75,6 @@ class AlertsReply(msgspec.Struct):
     alerts: list[AlertRow]
 
 
-class QueryProgress(msgspec.Struct):
-    """How far a query of the pipeline is."""
-
-    offset: Count
-    batches: Count
-    rows: Count
-    batch_ms: Count
-    at_us: Count
-
-
 class PipelineStateReply(msgspec.Struct):
     """The state of the Spark pipeline."""
 
@@ -98,7 +89,8 @@ class PipelineStateReply(msgspec.Struct):
     message: str | None
     hint: str | None
     ui: str | None
-    queries: dict[str, QueryProgress]
+    queries: dict[str, QueryStatus]
+    tables: dict[str, TableStatus]
 
 
 def pipeline_state(status: PipelineStatus | None) -> PipelineStateReply:
@@ -157,17 +149,15 @@ class Lake:
 def summary(folder: LakePath, name: str) -> TableSummary:
     """The size and the columns of a table, from its log alone."""
     table = open_delta(folder / name)
-    actions = pa.table(table.get_add_actions(flatten=True))
-    history = table.history(1)
-    at_ms = history[0].get("timestamp") if history else None
+    found = table_figures(table)
     schema = pa.schema(table.schema().to_arrow())
     return TableSummary(
         name,
-        rows=pc.sum(actions.column("num_records"), min_count=0).as_py(),
-        bytes=pc.sum(actions.column("size_bytes"), min_count=0).as_py(),
-        files=actions.num_rows,
-        version=table.version(),
-        updated_at=None if at_ms is None else iso(at_ms * 1000),
+        rows=found.rows,
+        bytes=found.bytes,
+        files=found.files,
+        version=found.version,
+        updated_at=iso(found.at_us) if found.at_us else None,
         columns=[ColumnType(field.name, str(field.type)) for field in schema],
     )
 

@@ -197,6 +197,16 @@ METRICS = (
     MetricName("penstock_pipeline_offset", "gauge", "Journal rows before this are in the tables", ("query",), "pipeline"),
     MetricName("penstock_pipeline_batches", "counter", "Batches of this run", ("query",), "pipeline"),
     MetricName("penstock_pipeline_batch_ms", "gauge", "The latest batch", ("query",), "pipeline"),
+    MetricName("penstock_pipeline_batch_rows", "gauge", "Journal rows of the latest batch", ("query",), "pipeline"),
+    MetricName("penstock_pipeline_input_rate", "gauge", "Rows a second that arrived, by Spark", ("query",), "pipeline"),
+    MetricName("penstock_pipeline_failures", "gauge", "Failures since it last ran for two minutes", (), "pipeline"),
+    MetricName("penstock_table_rows", "gauge", "Rows of the table", ("table",), "pipeline"),
+    MetricName("penstock_table_version", "gauge", "Last version of the table", ("table",), "pipeline"),
+    MetricName("penstock_table_files", "gauge", "Data files of the table", ("table",), "pipeline"),
+    MetricName("penstock_table_bytes", "gauge", "Bytes of its data files", ("table",), "pipeline"),
+    MetricName("penstock_table_lag_rows", "gauge", "Journal rows that the table lacks", ("table",), "pipeline"),
+    MetricName("penstock_table_lag_seconds", "gauge", "Age of the oldest row that the table lacks", ("table",), "pipeline"),
+    MetricName("penstock_table_batch_ms", "gauge", "Rows and commit of the latest batch", ("table",), "pipeline"),
 )  # fmt: skip
 """All of them, in the order of the reference."""
 BY_NAME = {metric.name: metric for metric in METRICS}

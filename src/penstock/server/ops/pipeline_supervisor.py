@@ -10,14 +10,14 @@ import asyncio
 import importlib.util
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from penstock.ipc import pipeline
-from penstock.journal.delta_log import stored_offset
-from penstock.journal.lake_location import lake_of
+from penstock.journal.lake_figures import LakeFigures, stored_offset
 from penstock.server.engine.child_supervisor import AfterExit, Backoff, ChildSupervisor
 from penstock.server.logging import logs
 
@@ -29,6 +29,8 @@ STOP_STARTING_S = 0.5
 """The same before the first batch: there is nothing to finish, and a starting Spark ignores the request for seconds."""
 LINE_MAX = 300
 """Bytes at the end of the log of a crashed process that its failure quotes."""
+LOOK_S = 5.0
+"""How often the tables are read for their figures; a table without a new version costs a listing of its log."""
 RESET_POLL_S = 2.0
 """How often the status of a halted pipeline is read."""
 
@@ -41,19 +43,23 @@ def is_installed() -> bool:
 class PipelineSupervisor:
     """Runs the pipeline of one data directory."""
 
-    def __init__(self, data: Path, settings: pipeline.PipelineSection, url: str, app: str = "") -> None:
-        """`app` is the name under which the tables store their progress."""
+    def __init__(
+        self, data: Path, settings: pipeline.PipelineSection, url: str, ends: Callable[[], dict[str, int]] = dict
+    ) -> None:
+        """`ends` returns the ends of the journals."""
         self._data = data
         self._settings = settings
         self._url = url
-        self._app = app
-        self._stored = 0
-        """The progress of the tables when the latest run began or ended."""
+        self._ends = ends
+        self._figures = LakeFigures(data)
+        self._tables: dict[str, pipeline.TableStatus] = {}
+        """The tables as of the last look."""
         self._file = data / "run" / pipeline.STATUS_FILE
         self._log = data / "run" / pipeline.LOG_FILE
         # Spark's output is long and for experts: the log file holds the latest run only.
         self._child = ChildSupervisor(MODULE, log=self._log, stdout="log", environment={"PYTHONUNBUFFERED": "1"})
         self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._unwritten: tuple[int, pipeline.PipelineStatus] | None = None
         """A status that the disk refused, and the time of the file that it should have replaced."""
         self._began_us = 0
@@ -62,17 +68,25 @@ class PipelineSupervisor:
     def start(self) -> None:
         """Start the pipeline in the background."""
         self._write(pipeline.PipelineStatus("starting", since_us=_now_us()))
-        self._task = asyncio.get_running_loop().create_task(self._child.keep_running(BACKOFF, self._run, self._exited))
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._child.keep_running(BACKOFF, self._run, self._exited))
+        self._looking = loop.create_task(self._look())
 
     def status(self) -> pipeline.PipelineStatus:
         """The status that the pipeline wrote last, or that could not be written since."""
         if self._unwritten is not None and self._unwritten[0] == self._written_ns():
-            return self._unwritten[1]
+            return self._with_tables(self._unwritten[1])
         try:
             status = msgspec.json.decode(self._file.read_bytes(), type=pipeline.PipelineStatus)
         except (OSError, msgspec.DecodeError):
-            return pipeline.PipelineStatus("starting", since_us=self._began_us)
-        status.restarts, status.stored = self._child.restarts, self._stored
+            return self._with_tables(pipeline.PipelineStatus("starting", since_us=self._began_us))
+        status.restarts = self._child.restarts
+        return self._with_tables(status)
+
+    def _with_tables(self, status: pipeline.PipelineStatus) -> pipeline.PipelineStatus:
+        """A status with the tables and the journals as they are."""
+        status.reach(self._ends())
+        status.tables, status.stored = self._tables, stored_offset(self._tables)
         return status
 
     async def stop(self) -> None:
@@ -85,22 +99,22 @@ class PipelineSupervisor:
             status.pid = 0
             status.enter("stopped", _now_us())
             self._write(status)
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        for task in (self._task, self._looking):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
 
     async def _run(self) -> int:
         before = self.status()
         self._began_us = _now_us()
-        reading = asyncio.ensure_future(self._read_tables())
-        code = await self._child.run(pipeline.PipelineTask(str(self._data), self._settings, self._url, before=before))
-        await reading
-        await self._read_tables()
-        return code
+        return await self._child.run(pipeline.PipelineTask(str(self._data), self._settings, self._url, before=before))
 
-    async def _read_tables(self) -> None:
-        self._stored = await asyncio.to_thread(stored_offset, lake_of(self._data), self._app, pipeline.FILLED_TABLES)
+    async def _look(self) -> None:
+        """Read the tables again and again, in a thread."""
+        while True:
+            self._tables = await asyncio.to_thread(self._figures.read, self._ends(), _now_us())
+            await asyncio.sleep(LOOK_S)
 
     async def _exited(self, code: int, pause_s: float) -> AfterExit:
         if code == 0:

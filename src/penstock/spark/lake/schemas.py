@@ -50,7 +50,7 @@ class TableDefinition:
         """Columns with a Bloom filter in each file: the ids of appended rows, and keys that say nothing about the time of a row."""
         names = ("id", "corr") if self.write == "append" else () if self.partition_by else self.key
         texts = [field.name for field in self.schema if pa.types.is_string(field.type)]
-        return tuple(name for name in names if name in texts and name != "journal")
+        return tuple(name for name in names if name in texts and name not in ("journal", "cluster"))
 
     def batches(self, rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
         """Rows of the table as Arrow batches."""
@@ -158,11 +158,11 @@ TOKEN_STREAMS = _table(
 CONVERSATIONS = _table(
     "conversations",
     "merge",
-    ("journal", "corr"),
+    ("cluster", "corr"),
     "journal string, corr string, root_id string, started_at timestamp, last_at timestamp, envelopes int, "
     "agents_count int, depth int, settled int, dead int, unsettled int, agents array<string>, "
     "doors array<string>, duration_ms double, critical_path array<string>, critical_path_ms double, "
-    "final boolean",
+    "final boolean, cluster string",
 )
 
 ALERTS = _table(
@@ -177,9 +177,8 @@ ALERTS = _table(
 AGENTS = _table(
     "agents",
     "merge",
-    ("journal", "agent"),
-    "journal string, agent string, offset long, last_at timestamp, event string, channel string",
-    newest="offset",
+    ("cluster", "agent"),
+    "journal string, agent string, offset long, last_at timestamp, event string, channel string, cluster string",
 )
 """The last row of each agent, for the silence rule."""
 

@@ -27,10 +27,11 @@ MEMBERS_MAX = 10_000
 class ConversationEvent(NamedTuple):
     """One envelope of a conversation or, with an outcome, the settle of one."""
 
-    journal: str
+    cluster: str
     corr: str
-    offset: int
     at_us: int
+    journal: str
+    offset: int
     channel: str
     seq: int
     id: str | None = None
@@ -43,25 +44,30 @@ class ConversationEvent(NamedTuple):
     outcome: str | None = None
 
 
-def conversations(envelopes: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """One row for each conversation; the arguments hold all envelopes and deliveries of those conversations."""
+def conversations(envelopes: DataFrame, deliveries: DataFrame, cluster: str | None = None) -> DataFrame:
+    """One row for each conversation; the arguments hold all envelopes and deliveries of those conversations.
+
+    Without a cluster, journals are kept apart.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    ordered = envelopes.sparkSession.sql(_MEMBERS, envelopes=envelopes, deliveries=deliveries)
+    args = {"cluster": cluster}
+    ordered = envelopes.sparkSession.sql(_MEMBERS, args=args, envelopes=envelopes, deliveries=deliveries)
     return ordered.mapInArrow(build_rows, from_arrow_schema(CONVERSATIONS.schema))
 
 
 _MEMBERS = f"""
 with members as (
-  select journal, coalesce(corr, {BEGUN}) as corr, offset, unix_micros(recorded_at) as at_us, channel, seq, id, door, {agent_of("sender")} as agent,
+  select journal, coalesce(corr, {BEGUN}) as corr, offset, unix_micros(recorded_at) as at_us, channel, seq, id, door,
+    {agent_of("sender")} as agent,
     if(door = '{MEW}', null, {owner_of("channel")}) as owner, refs, cast(null as string) as outcome
   from {{envelopes}}
   union all
   select journal, corr, offset, unix_micros(settled_at), channel, seq, null, null, null, null, null, outcome
   from {{deliveries}}
 )
-select {", ".join(ConversationEvent._fields)} from members where corr is not null and (door = '{MEW}' or channel not like '{DEAD_PREFIX}%')
-distribute by journal, corr sort by journal, corr, offset
+select coalesce(cast(:cluster as string), journal) as {", ".join(ConversationEvent._fields)} from members where corr is not null and (door = '{MEW}' or channel not like '{DEAD_PREFIX}%')
+distribute by cluster, corr sort by cluster, corr, at_us, journal, offset
 """
 
 
@@ -72,18 +78,18 @@ def build_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
-    made = (conversation(group) for _, group in groupby(members, key=lambda member: (member.journal, member.corr)))
+    made = (conversation(group) for _, group in groupby(members, key=lambda member: (member.cluster, member.corr)))
     return CONVERSATIONS.batches(row for row in made if row is not None)
 
 
 class _Node:
     """An envelope in the tree."""
 
-    __slots__ = ("depth", "end_us", "id", "offset", "parent", "start_us")
+    __slots__ = ("depth", "end_us", "id", "number", "parent", "start_us")
 
-    def __init__(self, member: ConversationEvent, parent: _Node | None) -> None:
+    def __init__(self, number: int, member: ConversationEvent, parent: _Node | None) -> None:
+        self.number = number
         self.id = member.id or ""
-        self.offset = member.offset
         self.start_us = self.end_us = member.at_us
         self.parent = parent
         self.depth: int = 1 if parent is None else parent.depth + 1
@@ -94,7 +100,7 @@ class _Tree:
 
     def __init__(self, members_max: int) -> None:
         self._members_max = members_max
-        self._by_position: dict[tuple[bool, str, int], _Node] = {}
+        self._by_position: dict[tuple[str, bool, str, int], _Node] = {}
         self._by_id: dict[str, _Node] = {}
         self._by_owner: dict[str, _Node] = {}
         self.root: _Node | None = None
@@ -103,10 +109,10 @@ class _Tree:
     def add(self, member: ConversationEvent) -> None:
         if len(self._by_position) >= self._members_max:
             return
-        node = _Node(member, self._parent(member))
+        node = _Node(len(self._by_position), member, self._parent(member))
         self.root = self.root or node
         self.depth = max(self.depth, node.depth)
-        self._by_position[member.door == MEW, member.channel, member.seq] = node
+        self._by_position[member.journal, member.door == MEW, member.channel, member.seq] = node
         self._by_id[node.id] = node
         if member.owner is not None:
             self._by_owner[member.owner] = node
@@ -115,17 +121,17 @@ class _Tree:
         """The earlier envelope that this one answers."""
         named = [self._by_id[ref] for ref in member.refs or () if ref in self._by_id]
         if named:
-            return max(named, key=lambda node: node.offset)
+            return max(named, key=lambda node: node.number)
         return None if member.agent is None else self._by_owner.get(member.agent)
 
     def settle(self, member: ConversationEvent) -> None:
-        node = self._by_position.get((False, member.channel, member.seq))
+        node = self._by_position.get((member.journal, False, member.channel, member.seq))
         if node is not None:
             node.end_us = max(node.end_us, member.at_us)
 
     def path(self) -> list[_Node]:
         """The chain of answers to the envelope that ended last, first one first."""
-        node: _Node | None = max(self._by_position.values(), key=lambda node: (node.end_us, node.offset))
+        node: _Node | None = max(self._by_position.values(), key=lambda node: (node.end_us, node.number))
         chain: list[_Node] = []
         while node is not None:
             chain.append(node)
@@ -134,7 +140,7 @@ class _Tree:
 
 
 def conversation(members: Iterable[ConversationEvent], members_max: int = MEMBERS_MAX) -> dict[str, Any] | None:
-    """The row of one conversation, from its envelopes and settles in order of offset; None without an envelope."""
+    """The row of one conversation, from its envelopes and settles in order; None without an envelope."""
     tree = _Tree(members_max)
     agents: dict[str, None] = {}
     doors: dict[str, None] = {}
@@ -175,4 +181,5 @@ def conversation(members: Iterable[ConversationEvent], members_max: int = MEMBER
         "critical_path": [node.id for node in path],
         "critical_path_ms": (path[-1].end_us - path[0].start_us) / 1000,
         "final": unsettled == 0,
+        "cluster": first.cluster,
     }

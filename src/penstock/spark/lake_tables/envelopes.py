@@ -237,15 +237,16 @@ select journal, channel as address, {owner_of("channel")} as agent, newest.* fro
 """
 
 
-def agents(events: DataFrame) -> DataFrame:
-    """The newest row of each agent: what it sent or settled last."""
-    return query(_AGENTS, acts(events))
+def agents(events: DataFrame, cluster: str | None = None) -> DataFrame:
+    """The newest row of each agent: what it sent or settled last. Without a cluster, journals are kept apart."""
+    return query(_AGENTS, acts(events), cluster=cluster)
 
 
 _AGENTS = """
-select journal, agent, newest.* from (
-  select journal, agent, max_by(struct(offset, recorded_at as last_at, event, channel), offset) as newest
-  from {rows} group by journal, agent
+select newest.journal, agent, newest.* except (journal), cluster from (
+  select coalesce(cast(:cluster as string), journal) as cluster, agent,
+    max_by(struct(journal, offset, recorded_at as last_at, event, channel), struct(recorded_at, journal, offset)) as newest
+  from {rows} group by cluster, agent
 )
 """
 
@@ -273,12 +274,14 @@ def turns(events: DataFrame, pause_ms: int) -> DataFrame:
 
 _TURNS = """
 with moments as (
-  select agent, offset, unix_micros(recorded_at) as at_us,
-    unix_micros(recorded_at) - lag(unix_micros(recorded_at)) over (partition by agent order by offset) as paused_us
+  select agent, journal, offset, unix_micros(recorded_at) as at_us,
+    unix_micros(recorded_at) - lag(unix_micros(recorded_at)) over (partition by agent order by recorded_at, journal, offset) as paused_us
   from {rows}
 ), numbered as (
-  select *, sum(if(paused_us is null or paused_us > :pause_us, 1, 0)) over (partition by agent order by offset) as turn
+  select *, sum(if(paused_us is null or paused_us > :pause_us, 1, 0))
+    over (partition by agent order by at_us, journal, offset) as turn
   from moments
 )
-select agent, min(at_us) as from_us, max(at_us) as to_us from numbered group by agent, turn order by min(offset)
+select agent, min(at_us) as from_us, max(at_us) as to_us from numbered group by agent, turn
+order by min(struct(at_us, journal, offset))
 """

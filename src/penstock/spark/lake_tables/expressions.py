@@ -6,6 +6,7 @@ word. Times and dates are computed in UTC whatever the time zone of the session 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.core.scopes import PIPELINE
@@ -34,9 +35,22 @@ _AGENT = "^agents/([^/]+)(/.*)?$"
 _INBOX = "^agents/([^/]+)/inbox$"
 
 
-def query(text: str, rows: DataFrame, **values: int) -> DataFrame:
-    """Run a query over rows, which it calls `{rows}`."""
-    return rows.sparkSession.sql(text, args=dict(values), rows=rows)
+def query(text: str, rows: DataFrame, **values: int | str | Mapping[str, int] | None) -> DataFrame:
+    """Run a query over rows, which it calls `{rows}`. A mapping becomes a map from journals to numbers."""
+    from pyspark.sql import functions as f
+
+    args = {
+        name: f.expr(f"map({', '.join(f'{key!r}, {number}L' for key, number in value.items())})")
+        if isinstance(value, Mapping)
+        else value
+        for name, value in values.items()
+    }
+    return rows.sparkSession.sql(text, args=args, rows=rows)
+
+
+def of_journal(name: str) -> str:
+    """The number of a row's journal in a map, or the one for all journals."""
+    return f"coalesce(try_element_at(:{name}, journal), try_element_at(:{name}, ''))"
 
 
 def without_own(events: DataFrame) -> DataFrame:

@@ -6,11 +6,10 @@ a broadcast includes the sender, which receives its own frames.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from penstock.spark.lake_tables.expressions import MEW, date_of, minute_of, query
-from penstock.spark.lake_tables.minutes import FINAL, to_us
+from penstock.spark.lake_tables.minutes import FINAL, Times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,13 +35,13 @@ def frames(events: DataFrame) -> DataFrame:
 _FRAME = "target array<string>, participants int"
 
 
-def fanout_minutes(events: DataFrame, until: datetime) -> DataFrame:
+def fanout_minutes(events: DataFrame, until: Times) -> DataFrame:
     """One row for each space and each minute in which frames passed through it.
 
     `events` are all rows of some minutes; `until` is the time of the last. Counted frames belong to the minute in which their second
     ended.
     """
-    return query(_FANOUT_MINUTES, events, until_us=to_us(until))
+    return query(_FANOUT_MINUTES, events, until=until)
 
 
 _COUNTED = "frames bigint, bytes bigint, deliveries bigint, participants bigint, broadcast bigint"

@@ -6,11 +6,12 @@ of its rows and replaces the stored ones; the result does not depend on how the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.spark.lake_tables.deliveries import SETTLED
-from penstock.spark.lake_tables.expressions import TOTAL_MS, WAIT_MS, date_of, minute_of, query
+from penstock.spark.lake_tables.expressions import TOTAL_MS, WAIT_MS, date_of, minute_of, of_journal, query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 MINUTE_US = 60_000_000
 GRACE_US = 10_000_000
 """A gauge counts for its minute if it arrives within this time after the minute's end. Then the minute is final."""
-FINAL = f":until_us >= unix_micros(minute) + {MINUTE_US + GRACE_US}"
-"""`is_final` as SQL, for queries with a parameter `until_us`."""
+FINAL = f"{of_journal('until')} >= unix_micros(minute) + {MINUTE_US + GRACE_US}"
+"""`is_final` as SQL, for queries with a parameter `until`."""
+Times: TypeAlias = Mapping[str, int]
+"""Microseconds since 1970 by journal; under an empty name for all journals."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -38,11 +41,6 @@ def reach_us(last_us: int) -> int:
     return floor_minute(last_us - MINUTE_US - GRACE_US)
 
 
-def to_us(moment: datetime) -> int:
-    """A time as microseconds since 1970."""
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
 def from_us(us: int) -> datetime:
     """A time from its microseconds since 1970."""
     return _EPOCH + timedelta(microseconds=us)
@@ -51,7 +49,7 @@ def from_us(us: int) -> datetime:
 _GAUGE = "minute bigint, ready bigint, leased bigint, delayed bigint, oldest double, delta map<string, bigint>, own map<string, bigint>"
 
 
-def queue_minutes(events: DataFrame, until: datetime, since: datetime | None = None) -> DataFrame:
+def queue_minutes(events: DataFrame, until: Times, since: Times | None = None) -> DataFrame:
     """One row for each queue and each minute in which something happened to it.
 
     `events` are all rows of some minutes. `until` is the time of the last row, `since` that of the first; without it, `since` is
@@ -61,11 +59,9 @@ def queue_minutes(events: DataFrame, until: datetime, since: datetime | None = N
     """
     if since is None:
         [first] = events.selectExpr("unix_micros(min(recorded_at))").collect()
-        since_us = first[0] or 0
-    else:
-        since_us = to_us(since)
+        since = {"": floor_minute(first[0] or 0)}
     # The first rows may be gauges of the minute before, whose rows are not in `events`: its stored row is complete and must stay.
-    return query(_QUEUE_MINUTES, events, until_us=to_us(until), since_us=floor_minute(since_us))
+    return query(_QUEUE_MINUTES, events, until=until, since=since)
 
 
 def _grown(counter: str) -> str:
@@ -113,7 +109,7 @@ with gauged as (
     coalesce(bool_or(gauge.own is not null), false) as has_own,
     percentile(if({SETTLED}, {WAIT_MS}, null), array(0.5D, 0.95D, 0.99D)) as waits,
     percentile(if({SETTLED}, {TOTAL_MS}, null), 0.95D) as total_p95_ms
-  from placed where minute >= timestamp_micros(:since_us) group by journal, channel, minute
+  from placed where minute >= timestamp_micros({of_journal("since")}) group by journal, channel, minute
 )
 select journal, {date_of("minute")} as date, minute, channel, enqueued, delivered, redelivered, acked, nacked, timed_out, dead, dropped,
   purged, duplicates, rejected, bytes_in, {", ".join(f"{depth} as {state}" for state, depth in _DEPTHS.items())}, last.oldest as oldest_ms,
@@ -127,13 +123,13 @@ TRIGGERED = "door = 'courier' and event = 'trigger'"
 """Rows in which a trigger acted, as SQL."""
 
 
-def trigger_minutes(events: DataFrame, until: datetime) -> DataFrame:
+def trigger_minutes(events: DataFrame, until: Times) -> DataFrame:
     """One row for each trigger and each minute in which it fired, or in which a cooldown that suppressed firings ended.
 
     `events` are all rows of some minutes; `until` is the time of the last. A firing that failed in part counts as `failed`, not as
     `fired`; the envelopes it did send count as `sent`. If the rule changed within the minute, `hook` is the later one.
     """
-    return query(_TRIGGER_MINUTES, events, until_us=to_us(until))
+    return query(_TRIGGER_MINUTES, events, until=until)
 
 
 _FIRING = "hook string, sent array<struct<id: string>>, suppressed bigint"

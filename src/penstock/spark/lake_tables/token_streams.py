@@ -124,12 +124,16 @@ def _before(batch: JournalBatch, touched: pa.ChunkedArray) -> dict[tuple[str, st
     if table.version() is None:
         return {}
     known = table.rows_with("topic_hash", touched.combine_chunks(), TOKEN_STREAMS.schema.names)
-    plain = known.filter(pc.field("journal") == batch.journal.id).cast(_PLAIN).to_pylist()
-    since_us = batch.journal.time_of(batch.first) - TRAIL_US
+    plain = known.filter(pc.field("journal").isin(list(batch.ranges))).cast(_PLAIN).to_pylist()
+    since_us = {one: part.journal.time_of(part.first) - TRAIL_US for one, part in batch.ranges.items()}
     found: dict[tuple[str, str], TokenStreamRow] = {}
     for row in sorted(plain, key=lambda one: one["started_at"]):
         found[row["journal"], row["topic_hash"]] = TokenStreamRow(**row)
-    return {one: stream for one, stream in found.items() if (stream.expired_at or since_us) >= since_us}
+    return {
+        one: stream
+        for one, stream in found.items()
+        if stream.expired_at is None or stream.expired_at >= since_us[one[0]]
+    }
 
 
 _PLAIN = pa.schema(

@@ -57,6 +57,7 @@ class Alert(msgspec.Struct, frozen=True):
 class Breach(NamedTuple):
     """One minute of one stream or trigger that breaks a rule."""
 
+    journal: str
     rule: str
     severity: str
     subject: str
@@ -106,7 +107,7 @@ def breaches(minutes: DataFrame, rules: Sequence[pipeline.AnyAlertRule], subject
     minutes = minutes.withColumnRenamed(subject, "subject")
     if not found:
         return minutes.where("false").select(*_breach(f.lit(""), f.lit(""), f.lit(0.0), f.lit(0.0)))
-    each = minutes.select("subject", "minute", f.explode(f.array(*found)).alias("broken"))
+    each = minutes.select("journal", "subject", "minute", f.explode(f.array(*found)).alias("broken"))
     rule, severity = f.col("broken.rule"), f.col("broken.severity")
     broken = each.where("broken is not null")
     return broken.select(*_breach(rule, severity, f.col("broken.value"), f.col("broken.threshold")))
@@ -115,7 +116,7 @@ def breaches(minutes: DataFrame, rules: Sequence[pipeline.AnyAlertRule], subject
 def _breach(rule: Column, severity: Column, value: Column, threshold: Column) -> list[Column]:
     from pyspark.sql import functions as f
 
-    columns = (rule, severity, f.col("subject"), f.unix_micros("minute"), value, threshold)
+    columns = (f.col("journal"), rule, severity, f.col("subject"), f.unix_micros("minute"), value, threshold)
     return [column.alias(name) for column, name in zip(columns, Breach._fields, strict=True)]
 
 
@@ -158,6 +159,7 @@ def like(pattern: str) -> str:
 class _Window(NamedTuple):
     """Consecutive minutes that break a rule: a known alert, or one breach."""
 
+    journal: str
     start_us: int
     end_us: int
     value: float
@@ -167,27 +169,29 @@ class _Window(NamedTuple):
 
 
 def episodes(
-    journal: str, rules: Sequence[pipeline.AnyAlertRule], known: Iterable[Alert], found: Iterable[Breach], until_us: int
+    rules: Sequence[pipeline.AnyAlertRule], known: Iterable[Alert], found: Iterable[Breach], until: Mapping[str, int]
 ) -> list[Alert]:
     """The alerts of minutes that break a rule: consecutive minutes are one alert.
 
     An alert fires until a later minute is final without a breach. `found` may repeat minutes of a known alert, for example those that
-    were still running. `until_us` is the time of the last evaluated row.
+    were still running. `until` has the time of the last evaluated row of each journal with new rows.
     """
     by_id = {rule.id: rule for rule in rules}
     windows: dict[tuple[str, str], list[_Window]] = {}
     for alert in known:
         if not isinstance(by_id.get(alert.rule), pipeline.SilenceRule):
-            window = _Window(alert.window_start, alert.window_end, alert.value, alert.threshold, alert.severity, alert)
+            window = _Window(
+                alert.journal, alert.window_start, alert.window_end, alert.value, alert.threshold, alert.severity, alert
+            )
             windows.setdefault((alert.rule, alert.subject), []).append(window)
     for breach in found:
         end_us = breach.minute_us + MINUTE_US
-        window = _Window(breach.minute_us, end_us, breach.value, breach.threshold, breach.severity)
+        window = _Window(breach.journal, breach.minute_us, end_us, breach.value, breach.threshold, breach.severity)
         windows.setdefault((breach.rule, breach.subject), []).append(window)
     changed = []
     for (rule, subject), pieces in windows.items():
         for run in _runs(pieces):
-            alert = _episode(journal, by_id.get(rule), rule, subject, run, until_us)
+            alert = _episode(by_id.get(rule), rule, subject, run, until)
             changed += _news(alert, run[0].alert)
     return changed
 
@@ -215,18 +219,18 @@ def _runs(pieces: list[_Window]) -> list[list[_Window]]:
 
 
 def _episode(
-    journal: str, rule: pipeline.AnyAlertRule | None, rule_id: str, subject: str, run: list[_Window], until_us: int
+    rule: pipeline.AnyAlertRule | None, rule_id: str, subject: str, run: list[_Window], until: Mapping[str, int]
 ) -> Alert:
     start_us, end_us = run[0].start_us, max(window.end_us for window in run)
     before = run[0].alert
     was_over = before is not None and before.state == "resolved" and end_us == before.window_end
-    is_over = was_over or is_final(end_us, until_us)
+    is_over = was_over or is_final(end_us, min(until.get(window.journal, 0) for window in run))
     if before is not None:
         fired_at = before.fired_at
     else:
         fired_at = start_us + MINUTE_US if isinstance(rule, pipeline.LatencyRule) else start_us
     alert = Alert(
-        journal=journal,
+        journal=run[0].journal,
         id=alert_id(rule_id, subject, start_us),
         rule=rule_id,
         severity=run[0].severity,
@@ -247,7 +251,7 @@ def _episode(
 
 
 def silences(
-    journal: str,
+    cluster: str,
     rules: Sequence[pipeline.AnyAlertRule],
     last_seen: Mapping[str, int],
     acts: Iterable[Act],
@@ -267,7 +271,7 @@ def silences(
     made: dict[str, Alert] = {}
 
     def note(rule: pipeline.SilenceRule, agent: str, from_us: int, ended_us: int | None) -> None:
-        alert = _silence(journal, rule, agent, from_us, ended_us)
+        alert = _silence(cluster, rule, agent, from_us, ended_us)
         made[alert.id] = alert
 
     for rule_id, agent, from_us in firing:
@@ -296,10 +300,10 @@ def _watching(rules: Iterable[pipeline.SilenceRule], agent: str) -> list[pipelin
     return [rule for rule in rules if matches(rule.agent, agent)]
 
 
-def _silence(journal: str, rule: pipeline.SilenceRule, agent: str, from_us: int, ended_us: int | None) -> Alert:
+def _silence(cluster: str, rule: pipeline.SilenceRule, agent: str, from_us: int, ended_us: int | None) -> Alert:
     fired_us = from_us + rule.for_ms * 1000
     alert = Alert(
-        journal=journal,
+        journal=cluster,
         id=alert_id(rule.id, agent, from_us),
         rule=rule.id,
         severity=rule.severity,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from penstock.journal.parquet_table import FILE_SCHEMA
+from penstock.spark.lake.table import Progress
 from penstock.spark.lake_tables.envelopes import INBOXES
 from penstock.spark.lake_tables.expressions import BEGUN, TOUCHED, without_own
-from penstock.spark.lake_tables.minutes import MINUTE_US, from_us, reach_us
+from penstock.spark.lake_tables.minutes import MINUTE_US, floor_minute, from_us, reach_us
+from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +32,26 @@ TASK_ROWS = 250_000
 """Journal rows that one task reads."""
 MEASURED = [name for name in FILE_SCHEMA.names if name != "body"]
 """Columns without the body, for counts and times."""
+
+
+class StepTimes:
+    """Where the time of a batch goes, by step, and which step failed."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, int] = {}
+        self.failed: str | None = None
+
+    @contextmanager
+    def of(self, step: str) -> Iterator[None]:
+        """Time a step; several threads may."""
+        start = time.monotonic()
+        try:
+            yield
+        except Exception:
+            self.failed = self.failed or step
+            raise
+        finally:
+            self.ms[step] = self.ms.get(step, 0) + int((time.monotonic() - start) * 1000)
 
 
 def journal_frame(
@@ -102,11 +124,12 @@ class RecentRows:
 @contextmanager
 def open_batch(
     spark: SparkSession,
-    journal: SourceJournal,
+    group: JournalGroup,
     lake: Callable[[str], LakeTable],
     rows: DataFrame,
-    recent: RecentRows,
+    recent: Mapping[str, RecentRows],
     conditions: Sequence[str] = (),
+    times: StepTimes | None = None,
 ) -> Iterator[JournalBatch | None]:
     """A batch of a query, cached while it is processed; None if it has no rows.
 
@@ -114,69 +137,39 @@ def open_batch(
     """
     rows = rows.persist()
     try:
+        # One aggregate over all rows, without a group: Spark plans no shuffle for it.
+        about = [
+            f"{column} filter (where journal = '{one}')"
+            for one in group.journals
+            for column in ("min(offset)", "max(offset)", "max(unix_micros(recorded_at))")
+        ]
         counts = [f"count_if({condition})" for condition in conditions]
-        about = ["min(offset)", "max(offset)", "unix_micros(max(recorded_at))", *counts]
-        first, last, until_us, *met = rows.selectExpr(*about).collect()[0]
-        if first is None:
-            yield None
-        else:
-            unmet = [condition for condition, count in zip(conditions, met, strict=True) if not count]
-            yield JournalBatch(spark, journal, lake, first, last + 1, until_us, rows, tuple(unmet), recent)
+        with (times or StepTimes()).of("read"):
+            found = list(rows.selectExpr(*about, *counts).collect()[0])
+        ranges = {}
+        for one, journal in group.journals.items():
+            first, last, until_us, *found = found
+            if first is not None:
+                ranges[one] = JournalRange(journal, first, last + 1, until_us)
+        unmet = tuple(condition for condition, count in zip(conditions, found, strict=True) if not count)
+        yield JournalBatch(spark, lake, group, ranges, rows, unmet, recent) if ranges else None
     finally:
         rows.unpersist()
 
 
-@dataclass
-class JournalBatch:
-    """Rows `first` to `end - 1` of one journal, and the older rows that a step may need with them."""
+@dataclass(frozen=True)
+class JournalRange:
+    """Rows `first` to `end - 1` of one journal."""
 
-    spark: SparkSession
     journal: SourceJournal
-    lake: Callable[[str], LakeTable]
     first: int
     end: int
     until_us: int
     """Time of the last row."""
-    given: DataFrame | None = None
-    """The rows, if the caller has them already."""
-    unmet: tuple[str, ...] = ()
-    """Conditions that no row of the batch meets."""
-    recent: RecentRows | None = None
-    """A cache of the rows before the batch."""
-
-    @property
-    def until(self) -> datetime:
-        return from_us(self.until_us)
 
     @cached_property
-    def events(self) -> DataFrame:
-        """The rows, without those that the pipeline itself caused."""
-        rows = self.given
-        if rows is None:
-            rows = journal_frame(self.spark, self.journal.location, self.first, self.end)
-        elif self.end - self.first <= SMALL_ROWS:
-            rows = rows.coalesce(1)
-        return without_own(rows)
-
-    def since(self, first: int) -> JournalBatch:
-        """The batch from row `first` to the same end; `first` may lie before the batch."""
-        if first == self.first:
-            return self
-        rows = None
-        if self.given is not None and first > self.first:
-            rows = self.given.where(f"offset >= {first}")
-        return JournalBatch(
-            self.spark, self.journal, self.lake, first, self.end, self.until_us, rows, recent=self.recent
-        )
-
-    @property
-    def inboxes(self) -> DataFrame:
-        """The rows of envelopes to inboxes."""
-        return self.events.where(INBOXES)
-
-    @cached_property
-    def _reach(self) -> tuple[int, int]:
-        """The first row, and the time, of the minutes that this batch may change."""
+    def reach(self) -> tuple[int, int]:
+        """The first row, and the time, of the minutes that this range may change."""
         oldest = self.journal.bounds().first
         if self.first <= oldest:
             return self.first, self.journal.time_of(self.first)
@@ -188,37 +181,124 @@ class JournalBatch:
         return first, reach
 
     @property
-    def minutes_since(self) -> datetime:
-        """The first minute that this batch touches or may close."""
-        return from_us(self._reach[1] // MINUTE_US * MINUTE_US)
+    def minutes_since_us(self) -> int:
+        """The first minute that this range touches or may close."""
+        return floor_minute(self.reach[1])
+
+
+@dataclass
+class JournalBatch:
+    """Some rows of one or more journals, and the older rows that a step may need with them."""
+
+    spark: SparkSession
+    lake: Callable[[str], LakeTable]
+    group: JournalGroup
+    ranges: dict[str, JournalRange]
+    """The rows of each journal, by its id."""
+    given: DataFrame | None = None
+    """The rows, if the caller has them already."""
+    unmet: tuple[str, ...] = ()
+    """Conditions that no row of the batch meets."""
+    recent: Mapping[str, RecentRows] | None = None
+    """A cache of the rows before the batch."""
+
+    @property
+    def firsts(self) -> Positions:
+        return {one: part.first for one, part in self.ranges.items()}
+
+    @property
+    def ends(self) -> Positions:
+        return {one: part.end for one, part in self.ranges.items()}
+
+    @property
+    def progress(self) -> dict[str, Progress]:
+        """What the batch adds to the progress of a table."""
+        return {app_of(one): Progress(part.first, part.end) for one, part in self.ranges.items()}
+
+    @property
+    def until(self) -> dict[str, int]:
+        """The time of the last row of each journal."""
+        return {one: part.until_us for one, part in self.ranges.items()}
+
+    @property
+    def minutes_since(self) -> dict[str, int]:
+        """The first minute of each journal that this batch touches or may close."""
+        return {one: part.minutes_since_us for one, part in self.ranges.items()}
+
+    @cached_property
+    def events(self) -> DataFrame:
+        """The rows, without those that the pipeline itself caused."""
+        rows = self.given
+        if rows is None:
+            rows = self._read(self.firsts)
+        elif sum(part.end - part.first for part in self.ranges.values()) <= SMALL_ROWS:
+            rows = rows.coalesce(1)
+        return without_own(rows)
+
+    def _read(self, firsts: Positions, columns: list[str] | None = None) -> DataFrame:
+        """The rows from these on, read by the tasks."""
+        frames = [
+            journal_frame(self.spark, part.journal.location, firsts[one], part.end, columns)
+            for one, part in self.ranges.items()
+        ]
+        return reduce(lambda rows, more: rows.union(more), frames)
+
+    def since(self, firsts: Positions) -> JournalBatch:
+        """The batch from these rows to the same ends; a first row may lie before the batch."""
+        if all(firsts[one] == part.first for one, part in self.ranges.items()):
+            return self
+        left = {one: replace(part, first=firsts[one]) for one, part in self.ranges.items() if firsts[one] < part.end}
+        rows = None
+        if self.given is not None and all(part.first >= self.ranges[one].first for one, part in left.items()):
+            rows = self.given.where(
+                " or ".join(f"(journal = '{one}' and offset >= {part.first})" for one, part in left.items())
+            )
+        return JournalBatch(self.spark, self.lake, self.group, left, rows, recent=self.recent)
+
+    @property
+    def inboxes(self) -> DataFrame:
+        """The rows of envelopes to inboxes."""
+        return self.events.where(INBOXES)
 
     @cached_property
     def whole_minutes(self) -> DataFrame:
         """Every row, without bodies, of the minutes that this batch touches or may close."""
-        first, since_us = self._reach
-        if first == self.first and self.given is not None:
+        firsts = {one: part.reach[0] for one, part in self.ranges.items()}
+        if firsts == self.firsts and self.given is not None:
             return self.events.select(*MEASURED)
-        held = None if self.recent is None else self.recent.rows(first, self.end)
-        if held is not None:
-            rows = self.spark.createDataFrame(held).coalesce(1)
-        else:
-            rows = journal_frame(self.spark, self.journal.location, first, self.end, MEASURED)
-        since_us = since_us // MINUTE_US * MINUTE_US
-        return without_own(rows).where(f"recorded_at >= timestamp_micros({since_us})")
+        cached = self._cached(firsts)
+        rows = self._read(firsts, MEASURED) if cached is None else self.spark.createDataFrame(cached).coalesce(1)
+        begun = [
+            f"(journal = '{one}' and recorded_at >= timestamp_micros({since_us}))"
+            for one, since_us in self.minutes_since.items()
+        ]
+        return without_own(rows).where(" or ".join(begun))
+
+    def _cached(self, firsts: Positions) -> pa.Table | None:
+        """The rows from these on, from the cache of the driver; None if they are too many."""
+        import pyarrow as pa
+
+        found = []
+        for one, part in self.ranges.items():
+            rows = None if self.recent is None else self.recent[one].rows(firsts[one], part.end)
+            if rows is None:
+                return None
+            found.append(rows)
+        return pa.concat_tables(found)
 
     def touched_conversations(self) -> tuple[DataFrame, DataFrame]:
         """Every envelope and delivery of the conversations that this batch touches."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        named = self.events.selectExpr("journal", f"{TOUCHED} as corr").where("corr is not null")
+        named = self.events.selectExpr(f"{TOUCHED} as corr").where("corr is not null")
         touched = named.distinct().toArrow()
         talks = touched.column("corr").combine_chunks()
-        since_us = self.journal.time_of(self.first)
+        since_us = min(part.journal.time_of(part.first) for part in self.ranges.values())
         conversations = self.lake("conversations")
         if conversations.version() is not None:
-            known = conversations.rows_with("corr", talks, ["journal", "started_at"])
-            known = known.filter(pc.field("journal") == self.journal.id)
+            known = conversations.rows_with("corr", talks, ["cluster", "started_at"])
+            known = known.filter(pc.field("cluster") == self.group.cluster)
             if known.num_rows:
                 # By time, not by offset: the table still has rows of the conversation that retention removed from the journal.
                 since_us = min(since_us, pc.min(known.column("started_at").cast(pa.int64())).as_py())
@@ -227,9 +307,8 @@ class JournalBatch:
         sent = self._table_rows("envelopes", "recorded_at", since_us, ids).selectExpr(
             "*", f"coalesce(corr, {BEGUN}) as talk"
         )
-        of_them = (sent["journal"] == names["journal"]) & (sent["talk"] == names["corr"])
         ended = self._table_rows("deliveries", "settled_at", since_us, {"corr": talks})
-        return sent.join(names, of_them, "left_semi"), ended.join(names, ["journal", "corr"], "left_semi")
+        return sent.join(names, sent["talk"] == names["corr"], "left_semi"), ended.join(names, ["corr"], "left_semi")
 
     def _table_rows(self, name: str, moment: str, since_us: int, any_of: Mapping[str, pa.Array]) -> DataFrame:
         """Rows of an append table from a time on, of the files that may have one of these values, by Spark's own Parquet reader."""
@@ -242,6 +321,5 @@ class JournalBatch:
         if not paths:
             return self.spark.createDataFrame([], schema)
         reader = self.spark.read.schema(schema).option("basePath", str(table.path))
-        return reader.parquet(*paths).where(
-            f"journal = '{self.journal.id}' and {moment} >= timestamp_micros({since_us})"
-        )
+        ids = ", ".join(f"'{one}'" for one in self.group.journals)
+        return reader.parquet(*paths).where(f"journal in ({ids}) and {moment} >= timestamp_micros({since_us})")

@@ -22,15 +22,16 @@ import pyarrow as pa
 
 from penstock.journal.delta_log import table_names
 from penstock.journal.lake_location import LakePath, lake_of, remove_tree
-from penstock.journal.segments import SHARD
 from penstock.spark import location
 from penstock.spark.errors import HintedError, TableFailedError, line_in
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.data_files import StagedFile
 from penstock.spark.lake.schemas import EVENTS, GAPS, TABLES, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
-from penstock.spark.location import SourceJournal
-from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
+from penstock.spark.lake_tables.minutes import from_us
+from penstock.spark.location import JournalLocation, SourceJournal
+from penstock.spark.pipeline.batch import JournalBatch, JournalRange, RecentRows, StepTimes, open_batch
+from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of, open_group
 from penstock.spark.pipeline.reporter import describe, diagnose
 from penstock.spark.pipeline.steps import Step, only, ordered
 
@@ -52,13 +53,13 @@ class TablesAheadError(LostRowsError):
     code = "JournalRewound"
 
 
-def check_kept(journal: SourceJournal, lake: LakePath, tables: Sequence[TableDefinition]) -> None:
+def check_kept(given: SourceJournal | JournalGroup, lake: LakePath, tables: Sequence[TableDefinition]) -> None:
     """Refuse to begin if a table needs rows that are gone. Needs no Spark, which is slow to start."""
-    oldest = journal.bounds().first
-    for table in tables:
-        stored = LakeTable(lake, table).progress(f"{journal.id}/{SHARD}")
-        if stored is not None:
-            check_not_gone(table.name, stored, oldest)
+    for one, oldest in JournalGroup.of(given).firsts().items():
+        for table in tables:
+            stored = LakeTable(lake, table).progress(app_of(one))
+            if stored is not None:
+                check_not_gone(table.name, stored, oldest)
 
 
 def check_not_gone(name: str, first: int, oldest: int) -> None:
@@ -74,7 +75,7 @@ def accept(data: Path) -> dict[str, tuple[int, int]]:
     """Move every table that needs lost rows on to the oldest row kept; returns the rows that each table lacks."""
     journal = location.open_one(data)
     oldest = journal.bounds().first
-    app = f"{journal.id}/{SHARD}"
+    app = app_of(journal.id)
     lake = lake_of(data)
     skipped: dict[str, tuple[int, int]] = {}
     for name in table_names(lake):  # user tables too
@@ -89,14 +90,14 @@ def accept(data: Path) -> dict[str, tuple[int, int]]:
     if skipped:
         gaps = LakeTable(lake, GAPS)
         with gaps.writing():
-            record_gap(gaps, journal.id, app, min(first for first, _ in skipped.values()), oldest)
+            record_gap(gaps, journal.id, min(first for first, _ in skipped.values()), oldest)
     return skipped
 
 
-def record_gap(gaps: LakeTable, journal: str, app: str, first: int, end: int) -> None:
+def record_gap(gaps: LakeTable, journal: str, first: int, end: int) -> None:
     """Record that rows `first` to `end - 1` were never read; an empty range records that nothing was missed so far."""
     rows = [{"journal": journal, "from_offset": first, "to_offset": end - 1, "reason": "retention"}]
-    gaps.append(pa.Table.from_pylist(rows if end > first else [], GAPS.schema), {app: Progress(first, end)})
+    gaps.append(pa.Table.from_pylist(rows if end > first else [], GAPS.schema), {app_of(journal): Progress(first, end)})
 
 
 CHUNK_ROWS = 1_000_000
@@ -114,29 +115,31 @@ class Ingest:
     def __init__(
         self,
         spark: SparkSession,
-        journal: SourceJournal,
+        given: SourceJournal | JournalGroup,
         lake: LakePath,
         steps: Sequence[Step],
         read_lake: LakePath | None = None,
     ) -> None:
         self._spark = spark
-        self.journal = journal
+        self.group = JournalGroup.of(given)
         self.lake = lake
         self._read_lake = read_lake or lake
         self._steps = list(steps)
         self._rounds = ordered(self._steps)
         self._conditions = list(dict.fromkeys(step.when for step in self._steps))
-        self.app = f"{journal.id}/{SHARD}"
-        """The application id under which tables store their progress."""
         self._tables = {step.table.name: LakeTable(lake, step.table) for step in steps}
         self._gaps = LakeTable(lake, GAPS)
-        self._recent = RecentRows(journal)
+        self._recent = {one: RecentRows(journal) for one, journal in self.group.journals.items()}
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="tables")
         self._turn = threading.Lock()
+        self.times = StepTimes()
+        """Where the time of the latest batch went."""
         self.retention: Mapping[str, str] | None = None
         """How long rows stay, by table; None leaves the settings of the tables."""
         self.behind: dict[str, int] = {}
-        """Tables that another writer had locked during the last batch, and their progress."""
+        """Tables that another writer had locked during the last batch, and how many rows of the journals they have."""
+        for table in self._tables.values():
+            add_cluster(table)
         self.end = self.start_offset()
         """Rows before this are in every table that is not `behind`."""
 
@@ -145,44 +148,47 @@ class Ingest:
 
     def for_table(self, lake: LakePath, name: str) -> Ingest:
         """An `Ingest` that writes one table to another directory and reads the others from this lake."""
-        return Ingest(self._spark, self.journal, lake, only(self._steps, [name]), self.lake)
+        return Ingest(self._spark, self.group, lake, only(self._steps, [name]), self.lake)
 
     def table(self, name: str) -> LakeTable:
         """A table by name; one without a step here is only read."""
         known = self._tables.get(name)
         return LakeTable(self._read_lake, TABLES[name]) if known is None else known
 
-    def start_offset(self) -> int:
+    def start_offset(self) -> Positions:
         """The least progress of all tables: reading from here misses no row."""
-        return min((self._stored(step) for step in self._steps), default=self.journal.bounds().first)
+        every = [self._stored(step) for step in self._steps]
+        return {
+            one: min((stored[one] for stored in every), default=first) for one, first in self.group.firsts().items()
+        }
 
     def check(self) -> None:
         """Refuse a journal that has fewer rows than the tables."""
-        end = self.journal.mark().end
-        ahead = [step.table.name for step in self._steps if self._stored(step) > end]
-        if ahead:
-            raise TablesAheadError(
-                f"JOURNAL_REWOUND: the journal ends at {end} and these tables hold later rows: {', '.join(ahead)}",
-                "it lost rows when it recovered from a crash",
-            )
+        for one, end in self.group.ends().items():
+            ahead = [step.table.name for step in self._steps if self._stored(step)[one] > end]
+            if ahead:
+                raise TablesAheadError(
+                    f"JOURNAL_REWOUND: the journal ends at {end} and these tables hold later rows: {', '.join(ahead)}",
+                    "it lost rows when it recovered from a crash",
+                )
 
     def level(self) -> None:
         """Catch up tables that are behind the others, without waiting for new rows."""
-        furthest = max((self._stored(step) for step in self._steps), default=0)
-        if self.end < furthest:
+        every = [self._stored(step) for step in self._steps]
+        if any(stored != every[0] for stored in every):
             self.backfill()
             self.end = self.start_offset()
 
-    def _stored(self, step: Step) -> int:
-        """The progress of a table: its first missing row."""
-        stored = self._tables[step.table.name].progress(self.app)
-        return self.journal.bounds().first if stored is None else stored
+    def _stored(self, step: Step) -> Positions:
+        """The progress of a table: its first missing row of each journal."""
+        return self.group.stored(self._tables[step.table.name])
 
     # A batch
 
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Bring every table to the end of a batch. For `foreachBatch`."""
-        with open_batch(self._spark, self.journal, self.table, rows, self._recent, self._conditions) as batch:
+        self.times = times = StepTimes()
+        with open_batch(self._spark, self.group, self.table, rows, self._recent, self._conditions, times) as batch:
             if batch is not None:  # a new query starts with an empty batch
                 self.advance(batch)
 
@@ -197,7 +203,7 @@ class Ingest:
                     result.exception()  # wait for all before raising: a writer must not outlive the batch
                 for result in results:
                     result.result()
-            self.end = batch.end
+            self.end = self.end | batch.ends
 
     def catch_up_skipped(self) -> None:
         """Catch up tables that another writer had locked, without waiting for the next batch."""
@@ -219,32 +225,32 @@ class Ingest:
         """Bring one table to the end of a batch, from whatever progress it has."""
         name = step.table.name
         if any(source in self.behind for source in step.after):
-            self.behind[name] = self._stored(step)
+            self.behind[name] = sum(self._stored(step).values())
             return
         table = self._tables[name]
         with table.try_writing() as is_ours:
             if not is_ours:  # a rebuild or backfill holds it; `catch_up_skipped` follows up
-                self.behind[name] = self._stored(step)
+                self.behind[name] = sum(self._stored(step).values())
                 return
-            self._catch_up(step, batch.first)
-            stored = self._stored(step)
-            if stored >= batch.end:
-                return
-            self._write(step, batch.since(stored))
+            stored = self._catch_up(step, batch.firsts)
+            if any(stored[one] < end for one, end in batch.ends.items()):
+                self._write(step, batch.since(stored))
 
-    def _catch_up(self, step: Step, until: int, on_progress: OnProgress | None = None) -> None:
-        """Write the rows before `until` that a table lacks, a chunk at a time."""
-        first = self._stored(step)
-        if first >= until:
-            return
-        check_not_gone(step.table.name, first, self.journal.bounds().first)
-        while first < until:
-            end = min(first + CHUNK_ROWS, until)
-            until_us = self.journal.time_of(end - 1)
-            self._write(step, JournalBatch(self._spark, self.journal, self.table, first, end, until_us))
-            first = end
-            if on_progress is not None:
-                on_progress(step.table.name, first, until)
+    def _catch_up(self, step: Step, until: Positions, on_progress: OnProgress | None = None) -> Positions:
+        """Write the rows before `until` that a table lacks, a chunk of a journal at a time. Returns its progress."""
+        stored = self._stored(step)
+        for one, stop in until.items():
+            journal = self.group.journals[one]
+            if stored[one] < stop:
+                check_not_gone(step.table.name, stored[one], journal.bounds().first)
+            while stored[one] < stop:
+                end = min(stored[one] + CHUNK_ROWS, stop)
+                part = JournalRange(journal, stored[one], end, journal.time_of(end - 1))
+                self._write(step, JournalBatch(self._spark, self.table, self.group, {one: part}))
+                stored[one] = end
+                if on_progress is not None:
+                    on_progress(step.table.name, sum(stored.values()), sum((stored | until).values()))
+        return stored
 
     def _write(self, step: Step, batch: JournalBatch) -> None:
         try:
@@ -257,33 +263,37 @@ class Ingest:
 
     def _write_rows(self, step: Step, batch: JournalBatch) -> None:
         table = self._tables[step.table.name]
-        progress = {self.app: Progress(batch.first, batch.end)}
+        progress = batch.progress
         # A batch without rows for this step still moves its progress, at the cost of a commit instead of a Spark job. The exception:
         # such a batch may make an earlier minute final.
         if step.when in batch.unmet and not (step.by_minute and _may_close(table, batch)):
             nothing = step.table.schema.empty_table()
-            _ = table.append([], progress) if step.table.write == "append" else table.merge(nothing, progress)
-        elif step.table.write == "append":
-            table.append(stage(step.rows(batch), table), progress)
-        else:
-            table.merge(step.rows(batch).toArrow(), progress)
+            with self.times.of(f"{table.name}.commit"):
+                _ = table.append([], progress) if step.table.write == "append" else table.merge(nothing, progress)
+            return
+        with self.times.of(f"{table.name}.rows"):
+            rows = step.rows(batch)
+            made = stage(rows, table) if step.table.write == "append" else rows.toArrow()
+        with self.times.of(f"{table.name}.commit"):
+            _ = table.merge(made, progress) if isinstance(made, pa.Table) else table.append(made, progress)
 
     def _record_first_gap(self) -> None:
         """Record, once, the rows that were gone before the first batch."""
-        if self._gaps.progress(self.app) is None:
-            with self._gaps.writing():
-                record_gap(self._gaps, self.journal.id, self.app, 0, self.journal.bounds().first)
+        for one, journal in self.group.journals.items():
+            if self._gaps.progress(app_of(one)) is None:
+                with self._gaps.writing():
+                    record_gap(self._gaps, one, 0, journal.bounds().first)
 
     # Without a query
 
     def backfill(self, names: Sequence[str] | None = None, on_progress: OnProgress | None = None) -> int:
-        """Bring tables to the end of the journal without a query; returns that end."""
-        until = self.journal.bounds().end
+        """Bring tables to the ends of the journals without a query; returns how many rows that are."""
+        until = {one: journal.bounds().end for one, journal in self.group.journals.items()}
         for step in (step for steps in self._rounds for step in steps):
             if names is None or step.table.name in names:
                 with self._tables[step.table.name].writing():
                     self._catch_up(step, until, on_progress)
-        return until
+        return sum(until.values())
 
     def compact_tables(self) -> None:
         """Compact the tables that are due and not locked by another writer."""
@@ -295,7 +305,17 @@ class Ingest:
 
 def _may_close(table: LakeTable, batch: JournalBatch) -> bool:
     """Whether a table has a minute that this batch may make final, by the bounds of its files."""
-    return table.version() is not None and bool(table.files({"minute": (batch.minutes_since, None)}))
+    since_us = min(batch.minutes_since.values())
+    return table.version() is not None and bool(table.files({"minute": (from_us(since_us), None)}))
+
+
+def add_cluster(table: LakeTable) -> None:
+    """Give the rows of a lake of an earlier version the cluster that they belong to: their journal."""
+    if "cluster" not in table.definition.key or table.version() is None or "cluster" in table.schema().names:
+        return
+    with table.writing():
+        rows = table.rows()
+        table.overwrite(rows.append_column("cluster", rows.column("journal")), {})
 
 
 def stage(rows: DataFrame, table: LakeTable) -> list[StagedFile]:
@@ -317,17 +337,17 @@ WORKSHOP = "_rebuild"
 
 
 @contextmanager
-def tables_only(data: Path, settings: PipelineSection) -> Iterator[Ingest]:
+def tables_only(data: Sequence[Path], cluster: str | None, settings: PipelineSection) -> Iterator[Ingest]:
     """An `Ingest` in a session of its own, without a query: for rebuilds and backfills while a pipeline may run."""
     from penstock.spark.pipeline import steps
     from penstock.spark.session import make_session, pipeline_conf
 
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as scratch:
-        journal = location.open_one(data)
+        group = open_group([JournalLocation(path=str(one.absolute())) for one in data], cluster)
         spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=pipeline_conf(scratch))
         try:
             every = steps.built_in(settings.token_keys) + steps.load(spark, settings.tables)
-            ingest = Ingest(spark, journal, lake_of(data), every)
+            ingest = Ingest(spark, group, lake_of(data[0]), every)
             try:
                 yield ingest
             finally:
@@ -344,22 +364,29 @@ def rebuild_table(
     Readers see the old rows until the commit that replaces them all. The writer's lock is held only for the last rows and that commit,
     so a running pipeline waits only briefly.
     """
-    oldest = ingest.journal.bounds().first
+    oldest = max(ingest.group.firsts().values())
     if oldest > 0 and not accept_loss:
         raise LostRowsError(
             f"rows 0 to {oldest - 1} are no longer kept, so a new `{name}` would begin at {oldest}",
             "keep the old table, or pass `--accept-loss`",
+        )
+    table = ingest.table(name)
+    others = set() if table.version() is None else set(table.rows(["journal"]).column("journal").to_pylist())
+    others -= {*ingest.group.journals, ingest.group.cluster}
+    if others and not accept_loss:
+        raise LostRowsError(
+            f"the table `{name}` has rows of other journals, {', '.join(sorted(others))}, which a new one would lack",
+            "name their data directories with `--journal`, or pass `--accept-loss`",
         )
     workshop = ingest.lake / WORKSHOP
     remove_tree(workshop / name)
     copy = ingest.for_table(workshop, name)
     try:
         copy.backfill(on_progress=on_progress)
-        table = ingest.table(name)
         fresh = copy.table(name)
         with table.writing():
             end = copy.backfill(on_progress=on_progress)  # rows that arrived in the meantime
-            table.replace_with(fresh, [ingest.app])
+            table.replace_with(fresh, map(app_of, ingest.group.journals))
     finally:
         copy.close()
         remove_tree(workshop / name)

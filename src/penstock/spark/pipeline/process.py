@@ -7,6 +7,7 @@ with `EXIT_HALTED` after one that needs a person; the status says what to do.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.ipc.pipeline import PipelineTask, QueryStatus
+from penstock.ipc.pipeline import BatchStatus, PipelineTask, QueryStatus
 from penstock.journal.lake_location import lake_of, side_of
 from penstock.spark.lake.locks import TableLock
 from penstock.spark.pipeline.queries import (
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from penstock.client.staging import Stage
-    from penstock.spark.location import SourceJournal
     from penstock.spark.pipeline.ingest import Ingest
+    from penstock.spark.pipeline.journal_group import JournalGroup
     from penstock.spark.pipeline.queries import UserQuery
     from penstock.spark.pipeline.watch import AlertWatch
 
@@ -59,8 +60,8 @@ class Runner:
         self._stop = threading.Event()
         self._scratch = ""
         self._own: list[UserQuery] = []
-        self._errors: dict[str, Exception] = {}
-        """What each query's `on_batch` raised: Spark passes on only the text of it."""
+        self._errors: dict[str, tuple[BaseException, str | None]] = {}
+        """What each query's `on_batch` raised, and in which step: Spark passes on only the text of it."""
 
     def stop(self) -> None:
         """Make `run` return once the running batches are done."""
@@ -82,40 +83,45 @@ class Runner:
         reporter.write()
         spark: SparkSession | None = None
         try:
-            spark, journal, ingest, watch = self._prepare()
+            spark, group, ingest, watch = self._prepare()
             reporter.status.ui = spark.sparkContext.uiWebUrl
             for name, work in (("ingest", ingest), ("watch", watch)):
                 # Register both readers before either reads: retention must not remove rows that the other still needs.
-                journal.hold(f"{READER}-{name}", work.end)
+                group.hold(f"{READER}-{name}", work.end)
             if self._task.once:
-                return self._run_once(spark, journal, ingest, watch)
-            return self._run_on(spark, journal, ingest, watch)
+                return self._run_once(spark, group, ingest, watch)
+            return self._run_on(spark, group, ingest, watch)
         except Exception as error:
             return reporter.fail(error)
         finally:
             if spark is not None:
                 spark.stop()
 
-    def _prepare(self) -> tuple[SparkSession, SourceJournal, Ingest, AlertWatch]:
-        from penstock.spark import location
+    def _prepare(self) -> tuple[SparkSession, JournalGroup, Ingest, AlertWatch]:
+        from penstock.spark.location import JournalLocation
         from penstock.spark.pipeline import steps
         from penstock.spark.pipeline.ingest import Ingest, check_kept
+        from penstock.spark.pipeline.journal_group import open_group
         from penstock.spark.pipeline.watch import AlertWatch
         from penstock.spark.session import make_session, pipeline_conf
 
         settings = self._task.settings
         self._own = [] if self._task.once else load_queries(settings.queries)
-        journal = location.open_one(self._data, self._task.read_url, self._token())
-        check_kept(journal, self._lake, [step.table for step in steps.built_in()])
+        task = self._task
+        places = [JournalLocation(path=str(Path(one).absolute())) for one in (task.data, *task.journals)]
+        if task.read_url is not None:
+            places = [JournalLocation(url=one, token=self._token()) for one in task.read_url.split(",")]
+        group = open_group(places, task.cluster)
+        check_kept(group, self._lake, [step.table for step in steps.built_in()])
         conf = pipeline_conf(self._scratch) | self._task.conf
         spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=conf)
         every = steps.built_in(settings.token_keys) + steps.load(spark, settings.tables)
-        ingest = Ingest(spark, journal, self._lake, every)
+        ingest = Ingest(spark, group, self._lake, every)
         ingest.check()
         steps.check_retention(every, settings.retention)
-        watch = AlertWatch(spark, journal, self._lake, settings.alerts, self._stage())
+        watch = AlertWatch(spark, group, self._lake, settings.alerts, self._stage())
         ingest.retention = watch.retention = settings.retention
-        return spark, journal, ingest, watch
+        return spark, group, ingest, watch
 
     def _stage(self) -> Stage | None:
         """Where alerts are enqueued; None without a server."""
@@ -135,60 +141,62 @@ class Runner:
             return task.token
         return operator_token(task.url, self._data / "run" / "endpoints.json")
 
-    def _start(
-        self, spark: SparkSession, journal: SourceJournal, name: str, work: Ingest | AlertWatch
-    ) -> StreamingQuery:
+    def _start(self, spark: SparkSession, group: JournalGroup, name: str, work: Ingest | AlertWatch) -> StreamingQuery:
         """Start a query from its checkpoint; without one, from the progress of its tables."""
         settings = self._task.settings
         status = self._reporter.status.queries.setdefault(name, QueryStatus())
-        status.offset = work.end
+        status.offset = sum(work.end.values())
 
         def on_batch(rows, number):  # type: ignore[no-untyped-def]
             start = time.monotonic()
-            before = work.end
+            before = status.offset
             try:
                 work.on_batch(rows, number)
-                status.offset = work.end
-                status.batches += 1
-                status.rows = max(work.end - before, 0)
-                status.batch_ms = int((time.monotonic() - start) * 1000)
-                status.at_us = time.time_ns() // 1000
-                work.compact_tables()  # between two batches, so that it never competes with one for a table
+                status.offset = sum(work.end.values())
+                took_ms = int((time.monotonic() - start) * 1000)
+                rows_read = max(status.offset - before, 0)
+                status.ended(BatchStatus(time.time_ns() // 1000, rows_read, took_ms, work.times.ms))
+                with work.times.of("compact"):  # between two batches, so that it never competes with one for a table
+                    work.compact_tables()
             except Exception as error:
-                self._errors[name] = error
+                self._errors[name] = (error, work.times.failed)
                 raise
 
         pause_ms = settings.trigger_ms if name == "ingest" else settings.watch_ms
-        repair_checkpoint(side_of(self._lake) / CHECKPOINTS / name)
+        checkpoint = side_of(self._lake) / CHECKPOINTS / name
+        repair_checkpoint(checkpoint)
+        if len(group.journals) > 1 and name == "watch":
+            # It may have left rows for later that its query had delivered: begin again at the progress of its tables.
+            shutil.rmtree(checkpoint, ignore_errors=True)
         return start_query(
             spark,
-            journal,
+            group,
             name,
             on_batch,
-            side_of(self._lake) / CHECKPOINTS / name,
+            checkpoint,
             start=work.end,
             rows_max=settings.batch_rows_max,
             pause_ms=None if self._task.once else pause_ms,
         )
 
-    def _run_once(self, spark: SparkSession, journal: SourceJournal, ingest: Ingest, watch: AlertWatch) -> int:
+    def _run_once(self, spark: SparkSession, group: JournalGroup, ingest: Ingest, watch: AlertWatch) -> int:
         """Bring every table up to the current end of the journal."""
         reporter = self._reporter
         works: list[tuple[str, Ingest | AlertWatch]] = [("ingest", ingest), ("watch", watch)]
-        reporter.status.journal = journal.id
+        reporter.status.journal = group.cluster
         for name, work in works:
-            reporter.status.end = journal.mark().end
+            reporter.status.reach(group.ends())
             reporter.write("running")
-            query = self._start(spark, journal, name, work)
+            query = self._start(spark, group, name, work)
             while query.isActive:
                 time.sleep(POLL_S)
-                reporter.status.end = journal.mark().end
+                reporter.status.reach(group.ends())
                 reporter.write()
                 if self._stop.is_set():
                     stop_query(query, time.monotonic() + STOP_S)
                     break
             if (error := query.exception()) is not None:
-                return reporter.fail(self._errors.get(name, error), name)
+                return self._fail(name, error)
             if self._stop.is_set():
                 break
         else:
@@ -201,26 +209,26 @@ class Runner:
         reporter.write("stopped")
         return 0
 
-    def _run_on(self, spark: SparkSession, journal: SourceJournal, ingest: Ingest, watch: AlertWatch) -> int:
+    def _run_on(self, spark: SparkSession, group: JournalGroup, ingest: Ingest, watch: AlertWatch) -> int:
         """Run until asked to stop, or until a query fails."""
         reporter = self._reporter
         ingest.level()
-        self._check_own(spark, journal)  # before the first batch of the tables, which takes long
+        self._check_own(spark, group)  # before the first batch of the tables, which takes long
         queries = {
-            "ingest": self._start(spark, journal, "ingest", ingest),
-            "watch": self._start(spark, journal, "watch", watch),
+            "ingest": self._start(spark, group, "ingest", ingest),
+            "watch": self._start(spark, group, "watch", watch),
         }
         reporter.status.enter("running", time.time_ns() // 1000)
-        reporter.status.journal = journal.id
+        reporter.status.journal = group.cluster
         while not self._stop.wait(POLL_S):
             for name, query in queries.items():
                 if not query.isActive:
-                    error = query.exception() or RuntimeError(f"the query `{name}` ended by itself")
-                    return reporter.fail(self._errors.get(name, error), name)
-            self._check_own(spark, journal)
+                    return self._fail(name, query.exception() or RuntimeError(f"the query `{name}` ended by itself"))
+                _note_progress(reporter.status.queries[name], query)
+            self._check_own(spark, group)
             ingest.catch_up_skipped()
             watch.on_clock(time.time_ns() // 1000)
-            reporter.status.end = journal.mark().end
+            reporter.status.reach(group.ends())
             reporter.status.behind = dict(ingest.behind)
             reporter.write()
         deadline = time.monotonic() + STOP_S  # for all of them together
@@ -229,11 +237,25 @@ class Runner:
         reporter.write("stopped")
         return 0
 
-    def _check_own(self, spark: SparkSession, journal: SourceJournal) -> None:
+    def _fail(self, name: str, error: BaseException) -> int:
+        """Report why a query ended; returns the exit code."""
+        cause, step = self._errors.get(name, (error, None))
+        return self._reporter.fail(cause, name, step)
+
+    def _check_own(self, spark: SparkSession, group: JournalGroup) -> None:
         """Start the user queries that are due, and report the state of each."""
         for own in self._own:
-            own.check(time.monotonic(), spark, journal.location.options, side_of(self._lake) / CHECKPOINTS, describe)
+            own.check(time.monotonic(), spark, group.location_options, side_of(self._lake) / CHECKPOINTS, describe)
         self._reporter.status.own = {own.name: own.state for own in self._own}
+
+
+def _note_progress(status: QueryStatus, query: StreamingQuery) -> None:
+    """Take the rate and the phases from Spark's report, once a batch: each look asks the JVM."""
+    if not status.recent or status.reported == status.at_us or (progress := query.lastProgress) is None:
+        return
+    status.reported = status.at_us
+    status.input_rate = round(progress.inputRowsPerSecond, 1)
+    status.trigger = dict(progress.durationMs)
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.journal.segments import SHARD
+from penstock.spark.pipeline.journal_group import JournalGroup, Positions
 from penstock.spark.pipeline.steps import load_file
 
 if TYPE_CHECKING:
@@ -32,20 +32,20 @@ _OFFSETS = "offsets"
 
 def start_query(
     spark: SparkSession,
-    journal: SourceJournal,
+    given: SourceJournal | JournalGroup,
     name: str,
     on_batch: Callable[[DataFrame, int], None],
     checkpoint: Path,
     *,
-    start: int,
+    start: Positions,
     rows_max: int,
     pause_ms: int | None,
 ) -> StreamingQuery:
     """Start a query that passes journal rows to `on_batch`: once, up to the current end, or repeatedly with a pause."""
     reader = (
         spark.readStream.format("penstock")
-        .options(**journal.location.options)
-        .option("startingOffsets", f'{{"v":1,"journals":{{"{journal.id}":{{"{SHARD}":{start}}}}}}}')
+        .options(**JournalGroup.of(given).location_options)
+        .option("startingOffsets", JournalGroup.starting_offsets(start))
         .option("maxOffsetsPerTrigger", rows_max)
         # The tables drop the pipeline's own rows later. Dropping them here would leave holes in the offsets of a batch.
         .option("includePipeline", "true")

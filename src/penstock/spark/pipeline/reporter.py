@@ -51,14 +51,14 @@ class Reporter:
         except OSError as error:  # a full disk must not end the pipeline, whose exit code still says how it went
             print(f"cannot write `{self._file}`: {error}", file=sys.stderr)
 
-    def fail(self, error: BaseException, query: str | None = None) -> int:
-        """Report a failure; returns the exit code."""
+    def fail(self, error: BaseException, query: str | None = None, step: str | None = None) -> int:
+        """Report a failure, with the step of a batch that it comes from; returns the exit code."""
         text = describe(error)
         code, hint = diagnose(error, query)
         self.status.fail(
             time.time_ns() // 1000,
             code or "PipelineFailed",
-            f"query `{query}`: {text}" if query else text,
+            f"query `{query}`{f', step `{step}`' if step else ''}: {text}" if query else text,
             hint or READ_LOG,
             is_halted=code is not None,
         )

@@ -78,7 +78,7 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
              when=FANNED, by_minute=True),
         Step(schemas.TOKEN_STREAMS, lambda batch: token_streams(batch, {} if key_file is None else key_file.keys()),
              when=RELAYED),
-        Step(schemas.CONVERSATIONS, lambda batch: conversations(*batch.touched_conversations()),
+        Step(schemas.CONVERSATIONS, lambda batch: conversations(*batch.touched_conversations(), batch.group.cluster),
              after=("envelopes", "deliveries"), when=f"{TOUCHED} is not null"),
     ]  # fmt: skip
 

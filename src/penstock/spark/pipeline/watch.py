@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -18,14 +18,15 @@ from msgspec.structs import replace
 
 from penstock.ipc.pipeline import AlertsSection, SilenceRule, TriggerFailureRule
 from penstock.journal.lake_location import LakePath
-from penstock.journal.segments import SHARD
 from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.envelopes import agents, turns
 from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger_minutes
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import Act, Alert, Breach
-from penstock.spark.pipeline.batch import JournalBatch, RecentRows, open_batch
+from penstock.spark.pipeline.batch import JournalBatch, JournalRange, RecentRows, StepTimes, open_batch
+from penstock.spark.pipeline.ingest import add_cluster
+from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 APP = "penstock"
 """The application id of the pipeline's batches on the server; `from` is `pipeline/penstock`."""
 PART = "alerts"
+Place: TypeAlias = tuple[int, str, int]
+"""The time, journal and offset of a row: the order of rows of several journals."""
+_NEVER: Place = (-1, "", -1)
 _BATCH_BITS = 20
 """The number of a staged batch is its end offset, shifted by this many bits to leave room for batches of the clock in between."""
 
@@ -44,66 +48,79 @@ class AlertWatch:
     """Evaluates the rules for new rows and, for silence, by the clock."""
 
     def __init__(
-        self, spark: SparkSession, journal: SourceJournal, lake: LakePath, settings: AlertsSection, stage: Stage | None
+        self,
+        spark: SparkSession,
+        given: SourceJournal | JournalGroup,
+        lake: LakePath,
+        settings: AlertsSection,
+        stage: Stage | None,
     ) -> None:
         self._spark = spark
-        self._journal = journal
+        self._group = JournalGroup.of(given)
         self._lake = lake
         self._settings = settings
         self._stage = stage
-        self._app = f"{journal.id}/{SHARD}"
         self._alerts = LakeTable(lake, ALERTS)
         self._agents = LakeTable(lake, AGENTS)
         self.retention: Mapping[str, str] | None = None
         """How long rows stay, by table; None leaves the settings of the tables."""
         self._lock = threading.Lock()
-        self._recent = RecentRows(journal)
+        self.times = StepTimes()
+        """Where the time of the latest batch went."""
+        self._recent = {one: RecentRows(journal) for one, journal in self._group.journals.items()}
         self._watches_minutes = any(not isinstance(rule, SilenceRule | TriggerFailureRule) for rule in settings.rules)
         self._watches_triggers = any(isinstance(rule, TriggerFailureRule) for rule in settings.rules)
         self._watches_agents = any(isinstance(rule, SilenceRule) for rule in settings.rules)
+        add_cluster(self._agents)
         self._rewind()
-        looked = self._stored(self._alerts)
-        if looked > self._stored(self._agents):
-            # Killed between the two commits: agents that were active in those rows must not seem silent.
-            until_us = journal.time_of(looked - 1)
-            self._update_agents(JournalBatch(spark, journal, self._table, self._stored(self._agents), looked, until_us))
-        self._firing = self._read_firing()
-        self._seen = self._read_seen()
-        self.end = min(self._stored(self._alerts), self._stored(self._agents))
+        self._last = self._read_last()
+        """The newest row of each agent: its time, journal and offset."""
+        self.end = self._group.stored(self._alerts)
         """Rows before this have been evaluated."""
+        self._read_to = dict(self.end)
+        """Rows before this were delivered by the query, or evaluated."""
+        # If killed between the two commits: agents that were active in those rows must not seem silent.
+        self._update_agents(self._between(self._group.stored(self._agents), self.end))
+        self._firing = self._read_firing()
+        self._seen = {agent: at_us for agent, (at_us, _, _) in self._last.items()}
 
-    def _stored(self, table: LakeTable) -> int:
-        stored = table.progress(self._app)
-        return self._journal.bounds().first if stored is None else stored
+    def _between(self, firsts: Positions, ends: Positions) -> JournalBatch:
+        """The rows between two positions."""
+        ranges = {
+            one: JournalRange(journal, firsts[one], ends[one], journal.time_of(ends[one] - 1))
+            for one, journal in self._group.journals.items()
+            if firsts[one] < ends[one]
+        }
+        return JournalBatch(self._spark, self._table, self._group, ranges, recent=self._recent)
 
     def _rewind(self) -> None:
         """Go back to the end of a journal that lost rows in a recovery: the rows written there since are new."""
-        end = self._journal.mark().end
-        # Alerts that were sent stay. Agents lose their lost rows: the newest offset wins, so new rows with lower offsets would not count.
-        is_there = (pc.field("journal") != self._journal.id) | (pc.field("offset") < end)
-        for table, kept in ((self._alerts, None), (self._agents, is_there)):
-            if self._stored(table) > end:
-                table.overwrite(table.rows(filter=kept), {self._app: Progress(0, end)}, may_go_back=True)
+        for one, end in self._group.ends().items():
+            # Alerts that were sent stay. Agents lose their lost rows: otherwise new rows would not count until they are newer.
+            is_there = (pc.field("journal") != one) | (pc.field("offset") < end)
+            for table, kept in ((self._alerts, None), (self._agents, is_there)):
+                if self._group.stored(table)[one] > end:
+                    table.overwrite(table.rows(filter=kept), {app_of(one): Progress(0, end)}, may_go_back=True)
 
     def _read_firing(self) -> dict[str, Alert]:
         if self._alerts.version() is None:
             return {}
-        wanted = (pc.field("state") == "firing") & (pc.field("journal") == self._journal.id)
-        return {alert.id: alert for alert in alerts.read(self._alerts.rows(filter=wanted))}
+        is_ours = pc.field("journal").isin([*self._group.journals, self._group.cluster])
+        found = self._alerts.rows(filter=(pc.field("state") == "firing") & is_ours)
+        return {alert.id: alert for alert in alerts.read(found)}
 
-    def _read_seen(self) -> dict[str, int]:
+    def _read_last(self) -> dict[str, Place]:
         if self._agents.version() is None:
             return {}
-        rows = self._agents.rows(["agent", "last_at"], pc.field("journal") == self._journal.id)
-        times = rows.column("last_at").cast(pa.int64()).to_pylist()
-        return dict(zip(rows.column("agent").to_pylist(), times, strict=True))
+        return _places(self._agents.rows(filter=pc.field("cluster") == self._group.cluster))
 
     # Rows
 
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Evaluate a batch of journal rows. For `foreachBatch`."""
         conditions = [TRIGGERED] if self._watches_triggers else []
-        with open_batch(self._spark, self._journal, self._table, rows, self._recent, conditions) as batch:
+        self.times = times = StepTimes()
+        with open_batch(self._spark, self._group, self._table, rows, self._recent, conditions, times) as batch:
             if batch is not None:
                 self._evaluate(batch)
 
@@ -112,25 +129,55 @@ class AlertWatch:
 
     def _evaluate(self, batch: JournalBatch) -> None:
         with self._lock:
-            stored = self._stored(self._alerts)
-            if stored < batch.end:
-                batch = batch.since(stored)
+            self._read_to |= batch.ends
+            stored = self._group.stored(self._alerts)
+            ends, until_us = self._evaluable(batch, stored)
+            new = {one: end for one, end in ends.items() if stored[one] < end}
+            if not new:
+                return
+            is_given = all(batch.ends.get(one) == end for one, end in new.items())
+            batch = batch.since(stored) if is_given else self._between(stored, ends)
+            known = list(self._firing.values())
+            rules = self._settings.rules
+            with self.times.of("alerts.rows"):
                 acts = self._acts(batch)
-                known = list(self._firing.values())
-                found = self._breaches(batch)
-                rules = self._settings.rules
-                made = alerts.episodes(self._journal.id, rules, known, found, batch.until_us)
-                silent, seen = alerts.silences(self._journal.id, rules, self._seen, acts, known, batch.until_us)
-                self._publish([*made, *silent], batch.first, batch.end)
-                self._seen = seen
-            self._update_agents(batch)
-            self.end = batch.end
+                made = alerts.episodes(rules, known, self._breaches(batch), batch.until)
+                silent, seen = alerts.silences(self._group.cluster, rules, self._seen, acts, known, until_us)
+            with self.times.of("alerts.commit"):
+                self._publish([*made, *silent], batch.progress)
+            self._seen = seen
+            with self.times.of("agents.commit"):
+                self._update_agents(batch)
+            self.end |= batch.ends
+
+    def _evaluable(self, batch: JournalBatch, stored: Positions) -> tuple[Positions, int]:
+        """The ends of the rows that can be evaluated, and the time up to which every journal was read.
+
+        Agents act in several journals. While the query has not delivered all rows of one journal, rows of the others that are later
+        than its last delivered row wait: an agent that seems silent in them may be active there.
+        """
+        if len(self._group.journals) == 1:
+            return dict(self._read_to), max(batch.until.values())
+        times = {
+            one: journal.time_of(self._read_to[one] - 1) if self._read_to[one] > journal.bounds().first else 0
+            for one, journal in self._group.journals.items()
+        }
+        limits = [times[one] for one, end in self._group.ends().items() if end > self._read_to[one]]
+        if not limits:
+            return dict(self._read_to), max(times.values())
+        return {
+            one: max(stored[one], min(self._read_to[one], journal.offset_at(min(limits) + 1)))
+            for one, journal in self._group.journals.items()
+        }, min(limits)
 
     def _update_agents(self, batch: JournalBatch) -> None:
-        stored = self._stored(self._agents)
-        if stored < batch.end:
+        stored = self._group.stored(self._agents)
+        if any(stored[one] < end for one, end in batch.ends.items()):
             batch = batch.since(stored)
-            self._agents.merge(agents(batch.events).toArrow(), {self._app: Progress(stored, batch.end)})
+            rows = agents(batch.events, self._group.cluster).toArrow()
+            newer = {name: place for name, place in _places(rows).items() if place > self._last.get(name, _NEVER)}
+            self._agents.merge(rows.filter(pc.field("agent").isin(pa.array(list(newer), pa.string()))), batch.progress)
+            self._last |= newer
 
     def _breaches(self, batch: JournalBatch) -> list[Breach]:
         """Minutes that break a rule, of those that the new rows may have changed."""
@@ -158,23 +205,23 @@ class AlertWatch:
         if not self._watches_agents or not self._lock.acquire(blocking=False):
             return
         try:
-            if self.end < self._journal.mark().end:
+            if self.end != self._group.ends():
                 return  # an agent that seems silent may be active in the waiting rows
             made, _ = alerts.silences(
-                self._journal.id, self._settings.rules, self._seen, [], list(self._firing.values()), now_us
+                self._group.cluster, self._settings.rules, self._seen, [], list(self._firing.values()), now_us
             )
             if made:
-                self._publish(made, self.end, self.end)
+                self._publish(made, {})
         finally:
             self._lock.release()
 
     # Alerts
 
-    def _publish(self, made: Sequence[Alert], first: int, end: int) -> None:
-        """Send the changed alerts, then record them; with `first == end` the clock raised them, not rows."""
+    def _publish(self, made: Sequence[Alert], progress: Mapping[str, Progress]) -> None:
+        """Send the changed alerts, then record them; without progress the clock raised them, not rows."""
         changed = [self._addressed(alert) for alert in made]
-        self._send(changed, end, is_clock=first == end)
-        progress = {self._app: Progress(first, end)} if end > first else {}
+        ends = {app_of(one): end for one, end in self.end.items()} | {app: step.end for app, step in progress.items()}
+        self._send(changed, sum(ends.values()), is_clock=not progress)
         self._alerts.merge(alerts.table(changed), progress)
         for alert in changed:
             if alert.state == "firing":
@@ -206,3 +253,10 @@ class AlertWatch:
         """Compact the tables if they are due."""
         for table in (self._alerts, self._agents):
             table.compact(retention=None if self.retention is None else self.retention.get(table.name, ""))
+
+
+def _places(agents: pa.Table) -> dict[str, Place]:
+    """The place of each agent's row in the table `agents`."""
+    times = agents.column("last_at").cast(pa.int64()).to_pylist()
+    places = zip(times, agents.column("journal").to_pylist(), agents.column("offset").to_pylist(), strict=True)
+    return dict(zip(agents.column("agent").to_pylist(), places, strict=True))
