@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.object_store import object_store, s3_server  # noqa: F401 - fixtures
 from tests.spark.shared_pipeline import QUICK_SPARK, demo_pipeline  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:

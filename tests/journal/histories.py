@@ -12,6 +12,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, Record, Settle
 from penstock.core.rows import Row
 from penstock.journal.disk import Disk, RealDisk
+from penstock.journal.lake_location import lake_of
 from penstock.journal.log import Log, Sync
 from penstock.journal.open_and_repair import WATERMARK, Opened, encode_watermark
 from penstock.journal.port import Committed
@@ -79,4 +80,4 @@ def sealer(
     make: Callable[[], QueueMachine] = machine,
     disk: Disk | None = None,
 ) -> Sealer:
-    return Sealer(disk or RealDisk(data / "journal"), data / "lake", make, retention=retention)
+    return Sealer(disk or RealDisk(data / "journal"), lake_of(data), make, retention=retention)

@@ -146,7 +146,7 @@ def relay_finding(is_up: bool, restarts: int, topics: int, failure: tuple[int, s
 def lake_finding(trouble: str | None) -> PartHealth:
     if trouble is None:
         return PartHealth("ok", "history moves into the table `events`")
-    action = "free some space, or restore the table from a backup; `penstock log check` shows the damage"
+    action = "free some space, reach the object store, or restore the table from a backup; `penstock doctor` says which"
     return PartHealth("degraded", f"{trouble}; history stays in segments", action)
 
 

@@ -17,7 +17,7 @@ import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from penstock.journal.lake_location import LakePath, ObjectPath, open_delta, size_and_time
+from penstock.journal.lake_location import LakePath, ObjectPath, find_delta, open_delta, size_and_time
 from penstock.journal.segments import crc32c
 
 KEPT_VERSIONS = 200
@@ -199,7 +199,10 @@ class DeltaLog:
 def table_names(lake: LakePath) -> list[str]:
     """The tables of a lake."""
     if isinstance(lake, ObjectPath):
-        return sorted(path.name for path in lake.iterdir() if TABLE_NAME.fullmatch(path.name) and newest_entry(path))
+        found = sorted(path.name for path in lake.iterdir() if TABLE_NAME.fullmatch(path.name) and newest_entry(path))
+        if not found:
+            find_delta(lake / "events")  # raises if there is no bucket, which the list does not
+        return found
     if not lake.is_dir():
         return []
     names = [path.name for path in lake.iterdir() if TABLE_NAME.fullmatch(path.name) and path.is_dir()]

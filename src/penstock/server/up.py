@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from penstock.core.errors import PenstockError
 from penstock.journal.lake_location import lake_of
 from penstock.journal.segments import DamageError
 from penstock.server.assembly import Endpoints, Service
 from penstock.server.config.cross_checks import relay_errors
-from penstock.server.config.load import Config, ConfigError, load
+from penstock.server.config.load import Config, ConfigError, lake_problem, load
 from penstock.server.engine.admission import raise_descriptor_limit
 from penstock.server.engine.child_supervisor import ChildSupervisor
 from penstock.server.engine.process_memory import MemoryTrimmer
@@ -70,10 +71,11 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
     pipeline = _given(config.pipeline, enabled=False if options.no_pipeline else None)
     is_on = config.relay.enabled is not False and not options.no_relay
     relay = _given(config.relay, enabled=is_on, pub=options.pub or None, pull=options.pull or None)
-    problems = [f"{'.'.join(map(str, path))}: {text}" for path, text in relay_errors(relay)]
-    if problems:
-        raise ConfigError(problems)
     config = _given(config, lake=options.lake)
+    lake = None if options.lake is None else lake_problem(config)
+    found = [*relay_errors(relay), *([] if lake is None else [lake])]
+    if found:
+        raise ConfigError([f"{'.'.join(map(str, path))}: {text}" for path, text in found])
     config = msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline, relay=relay)
     if options.demo:
         from penstock.server.ops.demo_supervisor import with_demo
@@ -121,6 +123,9 @@ def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, hints: 
         if isinstance(error, DamageError):
             hint = "restore the file from a backup, or give the rows up with `penstock log repair --accept-loss`"
             print(f"hint: `penstock log check` shows the damage; {hint}", file=sys.stderr)
+        return EXIT_ERROR
+    except PenstockError as error:
+        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         return EXIT_ERROR
     except OSError as error:
         print(f"error: {_fault(error)}\nhint: {_hint(error, hints)}", file=sys.stderr)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 import pyarrow as pa
 
-from penstock.core.errors import Refusal
+from penstock.core.errors import PenstockError, Refusal
 from penstock.core.scopes import Principal
 from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
@@ -204,6 +204,8 @@ def guarded(work: Callable[[], T]) -> T | Refusal:
         return Refusal("JournalDamaged", str(error))
     except JournalError as error:  # retention removed the range while it was read
         return Refusal("RangeGone", str(error))
+    except PenstockError as error:
+        return error.refusal
     except OSError as error:
         logs.error("journal.read_failed", exc=error)
         return Refusal("JournalUnavailable", f"the disk refuses: {error.strerror or error}")

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.core import patterns
+from penstock.core.errors import PenstockError
 from penstock.core.queue.policy import Policy, Retry
 from penstock.core.rate_limits import Rate, Rates
 from penstock.core.tenants import DEAD_PREFIX, TENANTS, Quota, is_dead, split
@@ -34,7 +35,7 @@ from penstock.server.files.schema_files import read_schemas
 from penstock.server.files.secret_files import digest_of, token_error
 from penstock.server.files.yaml_tree import ConfigError, format_error, read_text
 
-__all__ = ["Config", "ConfigError", "load", "policy_for", "quotas", "rates", "settings_for"]
+__all__ = ["Config", "ConfigError", "lake_problem", "load", "policy_for", "quotas", "rates", "settings_for"]
 
 
 class Config(Sections, frozen=True):
@@ -195,9 +196,29 @@ def _places(config: Config) -> Iterator[validation.FieldError]:
     if config.schemas.dir is not None:
         for problem in read_schemas(config.schemas.dir)[1]:
             yield ("schemas", "dir"), problem
+    if (lake := lake_problem(config)) is not None:
+        yield lake
     root = config.skills.git.root
     if root is not None and not Path(root).is_dir():
         yield ("skills", "git", "root"), f"`{root}` is not a directory"
+
+
+def lake_problem(config: Config) -> validation.FieldError | None:
+    """Why the lake cannot be where the config places it, as far as this machine knows."""
+    if config.lake is None:
+        return None
+    from penstock.journal.lake_location import ObjectPath, parse_lake
+
+    try:
+        lake = parse_lake(config.lake, config.lake_credentials)
+    except PenstockError as error:
+        return ("lake",), f"{error.message}; {error.hint}"
+    try:
+        if isinstance(lake, ObjectPath):
+            lake.options()
+    except PenstockError as error:
+        return ("lake_credentials",), error.message
+    return None
 
 
 def _hide_tokens(config: Config, env: Mapping[str, str]) -> tuple[Config, list[validation.FieldError]]:

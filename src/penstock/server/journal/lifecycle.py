@@ -20,7 +20,7 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.core.records import Entry
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
-from penstock.journal.lake_location import LAKE, QUICK, StoreError, lake_of, parse_lake, record_lake
+from penstock.journal.lake_location import LAKE, QUICK, ObjectPath, StoreError, lake_of, parse_lake, record_lake
 from penstock.journal.open_and_repair import Opened, Progress, read_identity
 from penstock.journal.parquet_table import EventsTable
 from penstock.journal.port import Refused
@@ -122,14 +122,14 @@ class JournalLifecycle:
 
     def _place_lake(self) -> None:
         """Record where the config places the lake. What was sealed before must be there: it may be nowhere else."""
-        given, now = self._config.lake, lake_of(self.data)
-        if given is None:
-            return
-        lake = parse_lake(given, self._config.lake_credentials, self.data / LAKE)
+        now, journal = lake_of(self.data), _id_of(self._disk)
+        credentials = self._config.lake_credentials
+        if self._config.lake is None and isinstance(now, ObjectPath):
+            credentials = credentials or now.credentials
+        lake = parse_lake(self._config.lake or str(now), credentials, self.data / LAKE)
         if str(lake) != str(now):
-            journal = _id_of(self._disk)
-            held, found = (EventsTable(one).sealed_end(journal, SHARD) for one in (now, lake))
-            if found < held:
+            held = EventsTable(now).sealed_end(journal, SHARD)
+            if held and EventsTable(lake).sealed_end(journal, SHARD) < held:
                 hint = f"copy the tables from `{now}` to `{lake}` first, or start with `--lake {now}`"
                 raise PenstockError(Refusal("InvalidRequest", f"rows 0 to {held - 1} are not in `{lake}`", hint=hint))
         if lake != now:
@@ -181,7 +181,7 @@ class JournalLifecycle:
         settings = self._config.journal
         while True:
             await asyncio.sleep(LOOK_S)
-            if self.journal.next_offset == self._sealed_offset:
+            if self.journal.next_offset == self._sealed_offset and self._is_checked:
                 continue
             due = time.monotonic() - self._sealed_at >= settings.seal_every_ms / 1000
             if due or self.journal.segment_size >= settings.segment_max:
