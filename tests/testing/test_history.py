@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.journal.reader import JournalReader
-from penstock.testing.history import BODY_BYTES, make_history
+from penstock.testing.history import BODY_BYTES, growing_history, make_history
 
 
 def test_history_is_sealed_rows_of_envelopes_and_acks(tmp_path):
@@ -33,3 +33,16 @@ def test_a_directory_with_a_journal_is_refused_and_left_as_it_is(tmp_path):
     with pytest.raises(ValueError, match="already has a journal"):
         make_history(tmp_path, 10)
     assert JournalReader(tmp_path).bounds().end == 10
+
+
+def test_a_growing_history_is_read_while_it_grows(tmp_path):
+    with growing_history(tmp_path, 2_000, rate=200) as history:
+        history.grow(600)
+        reader = JournalReader(tmp_path)
+        assert reader.bounds().end == 600
+        assert history.commit(10, talk=3) == reader.bounds().end == 610
+        rows = pa.Table.from_batches(list(reader.batches(600, 610))).to_pylist()
+        assert [row["event"] for row in rows] == ["ack"] * 5 + ["enqueue"] * 5
+        assert rows[5]["corr"] == "talk-3" == json.loads(rows[5]["body"])["corr"]
+        history.grow(1_000)
+        assert reader.bounds().end == 1_000

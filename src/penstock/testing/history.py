@@ -14,6 +14,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -46,9 +47,7 @@ T = TypeVar("T")
 
 def open_journal(folder: Path, write: Callable[[Log], T], sync: Literal["commit", "off"] = "off") -> T:
     """Open a new journal in a data directory, write to it, and leave it ready to be sealed."""
-    opened = Opened(RealDisk(folder / "journal"), fresh_id=os.urandom(16).hex(), sync=sync)
-    if any(True for rows in (opened.live_rows(), opened.tail_rows()) for _ in rows):
-        raise ValueError(f"`{folder}` already has a journal")
+    opened = _open_new(folder, sync)
     log = opened.log()
     done = write(log)
     log.rotate()
@@ -56,6 +55,13 @@ def open_journal(folder: Path, write: Callable[[Log], T], sync: Literal["commit"
     log.close()
     opened.end()
     return done
+
+
+def _open_new(folder: Path, sync: Literal["commit", "off"]) -> Opened:
+    opened = Opened(RealDisk(folder / "journal"), fresh_id=os.urandom(16).hex(), sync=sync)
+    if any(True for rows in (opened.live_rows(), opened.tail_rows()) for _ in rows):
+        raise ValueError(f"`{folder}` already has a journal")
+    return opened
 
 
 class NoState:
@@ -86,25 +92,26 @@ def make_history(folder: Path, rows: int) -> Path:
     About half of the rows are envelopes of conversations between agents; the others ack them.
     """
 
-    def write(log: Log) -> None:
-        maker = _CommitMaker(log, time.time_ns() // 1000 - rows * 1_000_000 // RATE)
-        while log.position.offset < rows:
-            maker.commit(min(COMMIT_ROWS, rows - log.position.offset))
-            if log.size >= SEGMENT_BYTES:
-                log.rotate()
-                seal(folder)
-
-    open_journal(folder, write)
-    sealed = seal(folder)
-    if sealed != rows:
-        raise RuntimeError(f"{rows} rows were written and {sealed} are sealed")
+    with growing_history(folder, rows) as history:
+        history.grow(rows)
     return folder
 
 
-class _CommitMaker:
+@contextmanager
+def growing_history(folder: Path, rows: int, rate: int = RATE) -> Iterator[GrowingHistory]:
+    """A new journal that grows as the caller asks, while others read it: up to about so many rows, the last of them now."""
+    opened = _open_new(folder, "off")
+    log = opened.log()
+    yield GrowingHistory(folder, opened, log, time.time_ns() // 1000 - rows * 1_000_000 // rate, rate)
+    log.close()
+    opened.end()
+
+
+class GrowingHistory:
     """Makes commits: new envelopes, and settles of those of the commit before."""
 
-    def __init__(self, log: Log, start_us: int) -> None:
+    def __init__(self, folder: Path, opened: Opened, log: Log, start_us: int, rate: int) -> None:
+        self._folder, self._opened, self._rate = folder, opened, rate
         names = [f"work/{number}" for number in range(STREAMS)]
         names += [f"agents/agent-{number}/inbox" for number in range(INBOXES)]
         self._channels = [Channel(name, Policy(max_depth=DEPTH)) for name in names]
@@ -113,9 +120,29 @@ class _CommitMaker:
         self._made = 0
         self._unsettled: list[Record] = []
 
-    def commit(self, count: int) -> None:
+    @property
+    def end(self) -> int:
+        """How many rows there are."""
+        return self._log.position.offset
+
+    def grow(self, rows: int) -> None:
+        """Write and seal rows until there are so many."""
+        while (left := rows - self._log.position.offset) > 0:
+            self.commit(min(COMMIT_ROWS, left))
+            if self._log.size >= SEGMENT_BYTES or left <= COMMIT_ROWS:
+                self._log.rotate()
+                self._opened.publish()
+                sealed = seal(self._folder)
+        if sealed != rows:
+            raise RuntimeError(f"{rows} rows were written and {sealed} are sealed")
+
+    def commit(self, count: int, talk: int | None = None) -> int:
+        """Write one commit, which a reader sees at once; returns the end of the journal.
+
+        With a number `talk`, the first envelope continues that conversation, however old it is.
+        """
         settled = self._unsettled[: count // 2]
-        fresh = [self._record() for _ in range(count - len(settled))]
+        fresh = [self._record(talk if number == 0 else None) for number in range(count - len(settled))]
         facts: list[Fact] = [
             Settle("ack", one, f"agent-{one.seq % INBOXES}", 1, one.recorded_us + 900) for one in settled
         ]
@@ -125,14 +152,16 @@ class _CommitMaker:
         for number, record in enumerate(fresh, outcome.first_offset + len(settled)):
             record.offset, record.recorded_us = number, self._now_us
         self._unsettled = self._unsettled[len(settled) :] + fresh
-        self._now_us += count * 1_000_000 // RATE
+        self._now_us += count * 1_000_000 // self._rate
+        self._opened.publish()
+        return self.end
 
-    def _record(self) -> Record:
+    def _record(self, talk_number: int | None = None) -> Record:
         number = self._made
         self._made += 1
         # Consecutive envelopes of a conversation go to different streams, as questions and answers do.
         index = (number * 7 + number // TALK) % len(self._channels)
-        channel, talk = self._channels[index], f"talk-{number // TALK}"
+        channel, talk = self._channels[index], f"talk-{number // TALK if talk_number is None else talk_number}"
         self._seqs[index] += 1
         sender, kind = f"agent-{number % INBOXES}", ("task.run", "task.done", "note")[number % 3]
         head = (

@@ -35,6 +35,7 @@ HEADINGS = (
 REMARKS = {
     "ratio": "ours is {:.2f}x", "bytes_each": "{:,.0f} bytes each", "server_cpu_share": "{:.2%} of a core",
     "others_per_second": "{:,.0f} a second without the sender", "frame_cpu_us": "{:,.1f} us a frame",
+    "million_s": "{:,.1f} s a million rows", "files": "{:,.0f} files",
 }  # fmt: skip
 MIB = 1024 * 1024
 CpuSeconds = Mapping[str, float]
@@ -69,6 +70,8 @@ class BenchRound(msgspec.Struct, rename="camel", omit_defaults=True):
     wall_s: float | None = None  # inside Spark: with the start of the query, which `seconds` leaves out
     pss_mib: float | None = None  # memory with shared pages divided among the processes; RSS counts them for each
     by_program: dict[str, str] | None = None
+    million_s: float | None = None  # seconds for a million rows
+    files: int | None = None  # live files of all tables
 
     @classmethod
     def timed(cls, count: int, seconds: float, rss: int | None = None, cpu_s: CpuSeconds = NO_CPU, **more: Any) -> Self:

@@ -20,13 +20,12 @@ from penstock.bench.harness.result import (
     save_plot,
 )
 from penstock.bench.pipeline.live import BATCH, PipelineRounds
-from penstock.bench.pipeline.spark_loads import ALL, SparkJob
+from penstock.bench.pipeline.spark_loads import ALL, CATCH_UP, ONE_BATCH, SparkJob
 from penstock.bench.queue.commands import Rounds
-from penstock.cli.options import PLAIN, Output, flag
+from penstock.cli.options import PLAIN, Output
 from penstock.cli.output import print_note
 
 PARTS, ALL_QUERIES = "source,freshness,idle,busy,growth", "scan,count,window"
-LARGE = 10_000_000
 SPARK_S = 4 * 3600.0  # how long a load inside Spark may be silent
 
 
@@ -37,8 +36,7 @@ def pipeline(
     rows: Annotated[int, Parameter(help="Journal rows that the sources read.")] = 1_000_000,
     queries: Annotated[str, Parameter(help="Queries on the sources, with commas.")] = ALL_QUERIES,
     rate: Annotated[int, Parameter(help="Envelopes per second while freshness is measured.")] = 200,
-    sizes: Annotated[str, Parameter(help="Journal rows of `growth`, with commas.")] = "100000,1000000",
-    large: Annotated[bool, flag(f"Also {LARGE:,} rows, which takes long.")] = False,
+    sizes: Annotated[str, Parameter(help="Journal rows of `growth`, with commas.")] = "10000,100000",
     only: Annotated[str, Parameter(help="Parts to run, with commas.")] = PARTS,
     master: Annotated[str, Parameter(help="Spark master of `source` and `growth`.")] = "local[2]",
     plot: Plot = None,
@@ -49,15 +47,14 @@ def pipeline(
     A plot needs `pip install 'penstock[bench]'`. For example:
 
       penstock bench pipeline --only source --rows 4000000 --rounds 5 --json
-      penstock bench pipeline --only growth --large --plot growth.svg
+      penstock bench pipeline --only growth --sizes 10000,100000,1000000,10000000 --plot growth.svg
     """
     result = BenchResult.begin("pipeline", locals())
     parts, asked = result.parse_names("only", "part", PARTS), result.parse_names("queries", "query", ALL_QUERIES)
     if find_spec("pyspark") is None:
         refuse("pyspark is not installed", "run `pip install 'penstock[spark]'`")
     check_plot(plot)
-    counts = sorted({*result.parse_numbers("sizes"), *([LARGE] if large else [])})
-    result.options["sizes"] = counts
+    counts = sorted(set(result.parse_numbers("sizes")))
     result.versions |= find_versions("pyspark", "pyarrow", "deltalake")
 
     def measure_live(live: PipelineRounds) -> None:
@@ -97,10 +94,7 @@ def pipeline(
             job.rows = counts
             found = _run_spark(group, "pipeline.spark_loads:growth", job)
             if plot is not None:
-                lines: Lines = {ALL: []}  # seconds by the number of rows, for all tables and for each
-                for cell in found:
-                    lines.setdefault(cell.target, []).append((cell.rounds[0].count, cell.rounds[0].seconds))
-                save_plot(plot, "Filling every table from the journal", "journal rows", "seconds", lines)
+                save_plot(plot, "Growth of the tables", "journal rows", "seconds", growth_lines(found))
 
     return ProcessGroup(result, durable=True).run(run, output)
 
@@ -114,6 +108,19 @@ def _run_spark(group: ProcessGroup, role: str, job: SparkJob) -> list[BenchCell]
 
     group.load(role, job, log=group.folder / f"{role.partition(':')[2]}.log").report(add)
     return found
+
+
+def growth_lines(found: list[BenchCell]) -> Lines:
+    """Seconds by the number of rows: to fill all tables and each, and of one small batch."""
+    lines: Lines = {ALL: []}
+    rows = 0.0
+    for cell in found:
+        if cell.target == ONE_BATCH:  # comes after the tables of the same size
+            lines.setdefault(ONE_BATCH, []).append((rows, (cell.middle("p50") or 0.0) / 1000))
+        elif cell.workload != CATCH_UP:
+            rows = cell.rounds[0].count
+            lines.setdefault(cell.target, []).append((rows, cell.rounds[0].seconds))
+    return lines
 
 
 def compare_sources(found: list[BenchCell]) -> None:
