@@ -37,6 +37,7 @@ def connect_server(folder: Path) -> Iterator[str]:
     settings = {
         **QUICK_SPARK,
         "spark.master": "local[2]",
+        "spark.log.level": "ERROR",
         "spark.connect.grpc.binding.port": str(port),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.driver.extraJavaOptions": SMALL,

@@ -2,7 +2,7 @@
 
     python -m tests.spark.over_connect DATA MASTER
 
-`MASTER` is `local[1]`, or the address of a Connect server, `sc://host:port`. A server runs on `DATA`.
+`MASTER` is `local[1]`, for a short run, or the address of a Connect server, `sc://host:port`. A server runs on `DATA`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ QUICK = {
     "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": "1",
 }
+SENT = 3
+OURS = "event = 'enqueue' and channel = 'jobs'"
 
 
 def session(master: str) -> SparkSession:
@@ -42,45 +44,43 @@ def session(master: str) -> SparkSession:
 
 
 def main(spark: SparkSession, data: str) -> None:
-    """Both formats, read and written, in batches and as a stream; the views and the history."""
+    """A stream from the journal into a queue, the view of a table, and the history."""
     from pyspark.sql import functions as f
 
     assert type(spark).__module__.startswith("pyspark.sql.connect")
     # A relative path is one of the directory in which the server was started.
-    events = spark.read.format("penstock").option("columns", "offset,event,channel").load(Path(data).name)
-    before = events.where("event = 'enqueue' and channel = 'jobs'").count()
-    assert before == 3, before
-
-    # A stream from the journal into a queue, and a batch into another.
-    jobs = (
-        spark.readStream.format("penstock").option("startingOffsets", "earliest").option("channel", "jobs").load(data)
-    )
+    here = Path(data).name
+    journal = spark.readStream.format("penstock").option("startingOffsets", "earliest")
+    jobs = journal.option("channel", "jobs").option("event", "enqueue").load(here)
     echo = jobs.select(f.lit("echo").alias("type"), f.struct("channel", "seq").alias("payload"))
-    sink = echo.writeStream.format("penstock").options(path=data, app="echo", to="stream:echoes")
+    sink = echo.writeStream.format("penstock").options(path=here, app="echo", to="stream:echoes")
     query = sink.option("checkpointLocation", f"{data}/echo").trigger(availableNow=True).start()
     query.awaitTermination()
-    one = spark.range(1).select(
-        f.lit("stream:echoes").alias("to"), f.lit("t").alias("type"), f.lit("1").alias("payload")
-    )
-    one.write.format("penstock").options(path=data, app="one", batch=1).mode("append").save()
-    sent = spark.read.format("penstock").option("channel", "echoes").option("event", "enqueue").load(data)
-    assert sent.count() == before + 1
+    sent = spark.read.format("penstock").option("channel", "echoes").option("event", "enqueue").load(here)
+    assert sent.count() == SENT
 
-    # A table of one's own: each view shows what its table has at the time of the query.
-    mine = f"{data}/lake/mine"
-    numbers = spark.range(5).selectExpr("id as n")
-    numbers.write.format("penstock_delta").mode("append").save(mine)
-    assert penstock.spark.tables(spark, data) == ["events", "mine"]
-    assert spark.sql("select count(*) as n, sum(n) as total from mine").collect() == [(5, 10)]
-    numbers.write.format("penstock_delta").mode("append").save(mine)
-    assert spark.sql("select count(*) as n from mine").collect() == [(10,)]
-    assert spark.sql("select count(*) as n from events where event = 'enqueue' and channel = 'jobs'").collect() == [
-        (before,)
-    ]
+    assert penstock.spark.tables(spark, data) == ["events"]
+    assert spark.sql(f"select count(*) from events where {OURS}").collect() == [(SENT,)]
     sealed = penstock.spark.history(spark, data, since="2026-01-01T00:00:00Z", first=0)
-    assert sealed.where("event = 'enqueue' and channel = 'jobs'").count() == before
+    assert sealed.where(OURS).count() == SENT
 
-    # Where only the server sees the directory, its tasks list the tables.
+
+def more(spark: SparkSession, data: str) -> None:
+    """Batches into a queue and a table; views that follow their tables, and a directory that only the server sees."""
+    from pyspark.sql import functions as f
+
+    one = spark.range(1).select(f.lit("stream:ones").alias("to"), f.lit("t").alias("type"), f.lit("1").alias("payload"))
+    for _ in range(2):
+        one.write.format("penstock").options(path=data, app="one", batch=1).mode("append").save()
+    assert spark.read.format("penstock").option("channel", "ones").option("event", "enqueue").load(data).count() == 1
+
+    numbers = spark.range(5).selectExpr("id as n")
+    numbers.write.format("penstock_delta").mode("append").save(f"{data}/lake/mine")
+    assert penstock.spark.tables(spark, data) == ["events", "mine"]
+    assert spark.sql("select count(*), sum(n) from mine").collect() == [(5, 10)]
+    numbers.write.format("penstock_delta").mode("append").save(f"{data}/lake/mine")
+    assert spark.sql("select count(*) from mine").collect() == [(10,)]
+
     with patch("os.path.isdir", return_value=False):
         assert penstock.spark.tables(spark, data) == ["events", "mine"]
         assert penstock.spark.history(spark, data, end=1).count() == 1
@@ -109,6 +109,9 @@ def declare(spark: SparkSession, data: str, *, dry: bool) -> None:
 
 if __name__ == "__main__":
     made = session(sys.argv[2])
+    is_short = sys.argv[2].startswith("local")
     main(made, sys.argv[1])
-    declare(made, sys.argv[1], dry=sys.argv[2].startswith("local"))
+    if not is_short:
+        more(made, sys.argv[1])
+    declare(made, sys.argv[1], dry=is_short)
     made.stop()

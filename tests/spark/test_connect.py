@@ -64,7 +64,7 @@ def run(server: ServerProcess, *words: str) -> None:
 @pytest.mark.promise("Spark: pipeline", "a declarative pipeline of Spark keeps a table of the lake")
 def test_a_local_connect_session_reads_writes_and_has_the_tables(server: ServerProcess) -> None:
     run(server, *PROGRAM, str(server.data), "local[1]")
-    assert len(Http(server.http).get("/v1/peek", stream="echoes", max=10).json["rows"]) == 4
+    assert len(Http(server.http).get("/v1/peek", stream="echoes", max=10).json["rows"]) == 3
 
 
 @pytest.mark.more
