@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.spark.lake import rewrite
 from penstock.spark.lake.data_files import SchemaError
-from penstock.spark.lake.delta_format import PenstockDelta
+from penstock.spark.lake.delta_format import PenstockDelta, _path
 from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake.table_reader import LakeError
@@ -80,14 +80,18 @@ def test_a_table_is_read_with_exactly_its_columns(tmp_path):
         ({"timestampAsOf": "1999-01-01", "versionAsOf": "1"}, "leave one out"),
         ({"columns": "nope"}, "no column `nope`; it has journal"),
         ({"path": "nowhere"}, "no Delta table in"),
-        ({"path": ""}, "needs the table's directory"),
-        ({"path": "s3://bucket/x"}, "is not a directory"),
+        ({"path": ""}, "needs the table's directory.*does not pass the LOCATION"),
     ],
 )
 def test_a_wrong_option_says_what_would_be_right(tmp_path, options, message):
     LakeTable(tmp_path, NOTES).append(notes(0, 3), {APP: Progress(0, 3)})
     with pytest.raises(LakeError, match=message):
         read(**{"path": tmp_path / "notes", **options})
+
+
+def test_paths_of_hadoop_and_of_files_are_understood():
+    assert str(_path({"path": "s3a://bucket/x"})) == "s3://bucket/x"
+    assert str(_path({"path": "file:///here/x"})) == "/here/x"
 
 
 def test_a_query_that_outlived_its_files_says_so(tmp_path):
@@ -211,6 +215,16 @@ def test_spark_reads_and_writes_the_lake(spark, tmp_path):
     found = spark.read.format("penstock_delta").load(str(lake / "notes"))
     assert found.count() == 100
     assert found.where("offset = 7").select("headers", "tags", "recorded_at", "date").toArrow().num_rows == 1
+    pushed = spark.read.format("penstock_delta").option("pushdown", "true").load(str(lake / "notes"))
+    assert pushed.where("offset < 3 and date = date '2026-03-01'").count() == 3
+
+    spark.sql(f"create table located using penstock_delta location '{lake / 'notes'}'")
+    with pytest.raises(Exception, match="does not pass the LOCATION or the OPTIONS of a CREATE TABLE"):
+        spark.table("located").count()
+    spark.sql("drop table located")
+    spark.sql(f"create temporary view viewed using penstock_delta options (path '{lake / 'notes'}')")
+    assert spark.table("viewed").count() == 100
+    spark.catalog.dropTempView("viewed")
 
     frame = spark.sql("select 'x' as name, cast(1 as bigint) as n, timestamp '2026-01-01' as at")
     mine = str(lake / "my table".replace(" ", "_"))
