@@ -140,8 +140,10 @@ class TableStatus(msgspec.Struct):
     ends: dict[str, int]
     """It holds the rows before these offsets, by journal."""
     lag_rows: int = 0
-    lag_s: float = 0.0
+    lag_seconds: float = 0.0
     """The age of the oldest row that it lacks."""
+    batch_ms: int = 0
+    """How long it took in the latest batch of its query."""
 
 
 class QueryStatus(msgspec.Struct):
@@ -219,17 +221,6 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
         return self.stored if self.tables and (self.state != "running" or not offsets) else reported
 
     @property
-    def table_ms(self) -> dict[str, int]:
-        """How long each table took in the latest batch of its query."""
-        found: dict[str, int] = {}
-        for query in self.queries.values():
-            for step, ms in query.recent[-1].steps.items() if query.recent else ():
-                table = step.rpartition(".")[0]
-                if table:
-                    found[table] = found.get(table, 0) + ms
-        return found
-
-    @property
     def lag(self) -> int:
         """Journal rows that are not in every table yet."""
         return max(self.end - self.offset, 0)
@@ -239,6 +230,17 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
         known = {} if self.ends.keys().isdisjoint(ends) else self.ends
         self.ends = {**known, **ends}
         self.end = sum(self.ends.values())
+
+    def show(self, tables: dict[str, TableStatus]) -> None:
+        """Take the tables as they are, and the time that each took in the latest batch."""
+        self.tables = tables
+        ends = [sum(tables[name].ends.values()) for name in FILLED_TABLES if name in tables]
+        self.stored = min(ends, default=0)
+        for query in self.queries.values():
+            took = query.recent[-1].steps if query.recent else {}
+            for name, table in tables.items():
+                if any(step.startswith(f"{name}.") for step in took):
+                    table.batch_ms = took.get(f"{name}.rows", 0) + took.get(f"{name}.commit", 0)
 
     def enter(self, state: PipelineState, at_us: int) -> None:
         """Change the state."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from penstock.ipc.pipeline import FILLED_TABLES, TableStatus
+from penstock.ipc.pipeline import TableStatus
 from penstock.journal.delta_log import newest_entry, table_names
 from penstock.journal.lake_location import lake_of, open_delta
 from penstock.journal.reader import JournalError, JournalReader
@@ -69,11 +69,11 @@ class LakeFigures:
                 continue  # the health of the lake says so
             if found.ends:  # otherwise another program fills it
                 found.lag_rows = sum(max(end - found.ends.get(one, 0), 0) for one, end in ends.items())
-                found.lag_s = self._lag_s(found, ends, now_us) if found.lag_rows else 0.0
+                found.lag_seconds = self._lag_seconds(found, ends, now_us) if found.lag_rows else 0.0
                 self._known[name] = (entry, found)
         return {name: found for name, (_, found) in self._known.items()}
 
-    def _lag_s(self, table: TableStatus, ends: Mapping[str, int], now_us: int) -> float:
+    def _lag_seconds(self, table: TableStatus, ends: Mapping[str, int], now_us: int) -> float:
         """The age of the oldest row of the journal in this directory that the table lacks."""
         try:
             self._reader = self._reader or JournalReader(self._data)
@@ -85,8 +85,3 @@ class LakeFigures:
         except (JournalError, DamageError, OSError):
             pass  # the row is gone, or the journal is elsewhere
         return 0.0
-
-
-def stored_offset(tables: Mapping[str, TableStatus]) -> int:
-    """The journal rows that every built-in table holds; 0 before the first. Tables that are missing do not count."""
-    return min((sum(tables[name].ends.values()) for name in FILLED_TABLES if name in tables), default=0)

@@ -119,7 +119,7 @@ class TestStatus:
         assert batches.count("envelopes.rows 300, read 100, envelopes.commit 50") == BATCHES_MAX
         assert "12.5 rows a second" in batches and "addBatch 900" in batches
         found = json.loads(cli("pipeline", "status", "--json").out)
-        assert found["tables"]["envelopes"]["lag_rows"] == 1 and found["tables"]["envelopes"]["lag_s"] > 0
+        assert found["tables"]["envelopes"]["lag_rows"] == 1 and found["tables"]["envelopes"]["lag_seconds"] > 0
 
     def test_a_directory_without_a_journal_is_an_error_unless_the_pipeline_reads_a_server(self, cli, tmp_path):
         fresh = tmp_path / "fresh"

@@ -127,6 +127,7 @@ def test_the_state_of_the_pipeline_has_every_name_whatever_it_left_out():
         "state": "off",
         **dict.fromkeys(("lag", "end", "offset", "restarts"), 0),
         "queries": {},
+        "tables": {},
         "behind": {},
         "own": {},
         **dict.fromkeys(("code", "message", "hint", "ui")),
@@ -136,4 +137,5 @@ def test_the_state_of_the_pipeline_has_every_name_whatever_it_left_out():
     told = msgspec.to_builtins(pipeline_state(status))
     assert (told["lag"], told["offset"], told["behind"]) == (20, 30, {"x": 30})
     assert told["own"] == {"means": "running"}
-    assert told["queries"]["ingest"] == {"offset": 40, "batches": 2, "rows": 10, "batch_ms": 300, "at_us": 7}
+    counts = {"offset": 40, "batches": 2, "rows": 10, "batch_ms": 300, "at_us": 7}
+    assert told["queries"]["ingest"] == {**counts, "recent": [], "input_rate": 0.0, "trigger": {}}

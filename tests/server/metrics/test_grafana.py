@@ -14,6 +14,11 @@ from penstock.server.metrics.metric_names import BY_NAME, METRICS
 NOT_SHOWN = {
     "loop_turn_seconds": "a histogram; the longest turn is shown",
     "dedup_ids": "a bounded size",
+    "pipeline_rows": "the input rate is shown",
+    "table_rows": "the bytes are shown",
+    "table_version": "for comparison with other programs",
+    "table_files": "compaction bounds it",
+    "table_lag_rows": "the lag in seconds is shown",
     "dedup_evicted": "for tuning `limits`, not for daily use",
     "rate_buckets": "a bounded size",
     "rate_buckets_forgotten": "for tuning `limits`, not for daily use",

@@ -152,14 +152,9 @@ def status(
         ]
         print_table(["query", "offset", "batches", "rows", "ms", "at"], rows)
     if found.tables and not batches:
-        took = found.table_ms
-        print_table(
-            ["table", "rows", "version", "lag rows", "lag s", "ms", "files", "bytes"],
-            [
-                [name, one.rows, one.version, one.lag_rows, round(one.lag_s, 1), took.get(name), one.files, one.bytes]
-                for name, one in found.tables.items()
-            ],
-        )
+        columns = ("rows", "version", "lag_rows", "lag_seconds", "batch_ms", "files", "bytes")
+        rows = [[name, *(getattr(one, column) for column in columns)] for name, one in found.tables.items()]
+        print_table(["table", *(column.replace("_", " ") for column in columns)], rows)
     for name, query in found.queries.items() if batches else ():
         _print_batches(name, query)
     for name, offset in found.behind.items():

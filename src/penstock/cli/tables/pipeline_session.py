@@ -71,7 +71,7 @@ def read_status(data: Path) -> PipelineStatus | None:
 
 def current_status(data: Path) -> PipelineStatus:
     """What the pipeline wrote last, or that it does not run, with the present ends of the journal and of the tables."""
-    from penstock.journal.lake_figures import LakeFigures, stored_offset
+    from penstock.journal.lake_figures import LakeFigures
     from penstock.journal.reader import JournalReader
 
     found = read_status(data) or PipelineStatus("off")
@@ -82,8 +82,7 @@ def current_status(data: Path) -> PipelineStatus:
         reader = JournalReader(data)
         found.journal = found.journal or reader.identity().id
         found.reach({reader.identity().id: reader.bounds().end})
-    found.tables = LakeFigures(data).read(found.ends, time.time_ns() // 1000)
-    found.stored = stored_offset(found.tables)
+    found.show(LakeFigures(data).read(found.ends, time.time_ns() // 1000))
     return found
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from penstock.core.errors import Refusal
-from penstock.ipc.pipeline import PipelineStatus, QueryStatus, TableStatus
+from penstock.ipc.pipeline import BatchStatus, PipelineStatus, TableStatus
 from penstock.journal.delta_log import newest_entry, table_names
 from penstock.journal.lake_figures import table_figures
 from penstock.journal.lake_location import LakePath, StoreError, lake_of, open_delta, open_parquet
@@ -75,6 +75,19 @@ class AlertsReply(msgspec.Struct):
     alerts: list[AlertRow]
 
 
+class QueryProgress(msgspec.Struct):
+    """How far a query of the pipeline is."""
+
+    offset: Count
+    batches: Count
+    rows: Count
+    batch_ms: Count
+    at_us: Count
+    recent: list[BatchStatus]
+    input_rate: float
+    trigger: dict[str, Count]
+
+
 class PipelineStateReply(msgspec.Struct):
     """The state of the Spark pipeline."""
 
@@ -89,7 +102,7 @@ class PipelineStateReply(msgspec.Struct):
     message: str | None
     hint: str | None
     ui: str | None
-    queries: dict[str, QueryStatus]
+    queries: dict[str, QueryProgress]
     tables: dict[str, TableStatus]
 
 

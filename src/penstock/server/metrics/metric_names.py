@@ -6,8 +6,9 @@ exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, Literal
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -197,9 +198,8 @@ METRICS = (
     MetricName("penstock_pipeline_offset", "gauge", "Journal rows before this are in the tables", ("query",), "pipeline"),
     MetricName("penstock_pipeline_batches", "counter", "Batches of this run", ("query",), "pipeline"),
     MetricName("penstock_pipeline_batch_ms", "gauge", "The latest batch", ("query",), "pipeline"),
-    MetricName("penstock_pipeline_batch_rows", "gauge", "Journal rows of the latest batch", ("query",), "pipeline"),
+    MetricName("penstock_pipeline_rows", "gauge", "Journal rows of the latest batch", ("query",), "pipeline"),
     MetricName("penstock_pipeline_input_rate", "gauge", "Rows a second that arrived, by Spark", ("query",), "pipeline"),
-    MetricName("penstock_pipeline_failures", "gauge", "Failures since it last ran for two minutes", (), "pipeline"),
     MetricName("penstock_table_rows", "gauge", "Rows of the table", ("table",), "pipeline"),
     MetricName("penstock_table_version", "gauge", "Last version of the table", ("table",), "pipeline"),
     MetricName("penstock_table_files", "gauge", "Data files of the table", ("table",), "pipeline"),
@@ -215,6 +215,12 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 def family(name: str, value: float | None = None) -> CounterMetricFamily | GaugeMetricFamily:
     """The family of a metric by its name: with its one value, or with its labels and values to come."""
     return BY_NAME[name].family(value)
+
+
+def readers(label: str) -> dict[str, Callable[[Any], float]]:
+    """The metrics with this label, and how each reads its row: by the last part of its name."""
+    names = [metric.name.removeprefix("penstock_") for metric in METRICS if metric.labels == (label,)]
+    return {name: attrgetter(name.partition("_")[2]) for name in names}
 
 
 def families(values: dict[str, float]) -> list[Metric]:

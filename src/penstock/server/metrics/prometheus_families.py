@@ -198,18 +198,10 @@ def _pipeline(status: PipelineStatus | None) -> list[Metric]:
         "penstock_pipeline_halted": int(status.state == "halted"),
         "penstock_pipeline_lag_rows": status.lag,
         "penstock_pipeline_restarts": status.restarts,
-        "penstock_pipeline_failures": status.failures,
     }
-    queries = {f"pipeline_{name}": attrgetter(name) for name in ("offset", "batches", "batch_ms", "input_rate")}
-    queries["pipeline_batch_rows"] = attrgetter("rows")
-    tables = {f"table_{name}": attrgetter(name) for name in ("rows", "version", "files", "bytes", "lag_rows")}
-    tables["table_lag_seconds"] = attrgetter("lag_s")
-    return [
-        *metric_names.families(values),
-        *labelled(status.queries.items(), queries),
-        *labelled(status.tables.items(), tables),
-        *labelled(status.table_ms.items(), {"table_batch_ms": float}),
-    ]
+    rows: dict[str, Mapping[str, Any]] = {"query": status.queries, "table": status.tables}
+    of_rows = [metric for label in rows for metric in labelled(rows[label].items(), metric_names.readers(label))]
+    return metric_names.families(values) + of_rows
 
 
 def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: bool) -> list[Metric]:

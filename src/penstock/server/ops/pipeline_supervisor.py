@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.ipc import pipeline
-from penstock.journal.lake_figures import LakeFigures, stored_offset
+from penstock.journal.lake_figures import LakeFigures
 from penstock.server.engine.child_supervisor import AfterExit, Backoff, ChildSupervisor
 from penstock.server.logging import logs
 
@@ -86,7 +86,7 @@ class PipelineSupervisor:
     def _with_tables(self, status: pipeline.PipelineStatus) -> pipeline.PipelineStatus:
         """A status with the tables and the journals as they are."""
         status.reach(self._ends())
-        status.tables, status.stored = self._tables, stored_offset(self._tables)
+        status.show(self._tables)
         return status
 
     async def stop(self) -> None:
