@@ -247,7 +247,9 @@ def rows_of_minutes() -> pa.Table:
         {"channel": "jobs/more", "enqueued": 2, "dead": 9, "wait_p95_ms": 200.0, "final": True},
         {"channel": "j%bs_", "enqueued": 0, "dead": 0, "wait_p95_ms": None, "final": True},
     ]
-    return pa.Table.from_pylist([{**blank, "minute": at, **row} for row in made], QUEUE_MINUTES.schema)
+    return pa.Table.from_pylist(
+        [{**blank, "journal": JOURNAL, "minute": at, **row} for row in made], QUEUE_MINUTES.schema
+    )
 
 
 @pytest.mark.promise(

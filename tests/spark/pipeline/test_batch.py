@@ -15,7 +15,7 @@ from penstock.spark.errors import DataLossError
 from penstock.spark.lake.schemas import QUEUE_MINUTES
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.lake_tables.minutes import MINUTE_US, reach_us
-from penstock.spark.pipeline.batch import MEASURED, JournalBatch, JournalRange, RecentRows
+from penstock.spark.pipeline.batch import MEASURED, JournalBatch, JournalRange, RecentRows, StepTimes
 from penstock.spark.pipeline.journal_group import JournalGroup
 from tests.spark.journal_builder import (
     JournalBuilder,
@@ -165,3 +165,15 @@ def test_a_batch_is_shortened_or_extended_to_the_same_end(tmp_path: Path) -> Non
     for first in (5, 15):
         other = batch.since({one: first})
         assert (other.firsts, other.ends, other.until, other.given) == ({one: first}, {one: 20}, batch.until, None)
+
+
+@pytest.mark.promise("Spark: pipeline", "a failed batch names its table and step")
+def test_times_of_steps_add_up_and_the_first_failure_is_named() -> None:
+    times = StepTimes()
+    for _ in range(2):
+        with times.of("read"):
+            pass
+    for step in ("envelopes.rows", "envelopes"):
+        with pytest.raises(ValueError, match="bad"), times.of(step):
+            raise ValueError("bad")
+    assert (list(times.ms), times.failed) == (["read", "envelopes.rows", "envelopes"], "envelopes.rows")

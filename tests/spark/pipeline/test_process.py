@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 import pytest
@@ -19,7 +19,9 @@ from penstock.ipc.pipeline import PipelineSection, PipelineTask
 from penstock.journal.retention import Retention
 from penstock.spark import location
 from penstock.spark.pipeline import process, steps
+from penstock.spark.pipeline.batch import StepTimes
 from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.journal_group import JournalGroup
 from penstock.spark.pipeline.reporter import Reporter
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess, environment
@@ -28,6 +30,8 @@ from tests.spark.shared_pipeline import status, stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.spark.location import SourceJournal
 
 PATIENCE_S = 120.0
 """Spark starts in five seconds on a quiet machine and in thirty on a busy one."""
@@ -48,7 +52,8 @@ pipeline:
 class CompactionFails:
     """Work of a query whose tables cannot be compacted."""
 
-    end = 7
+    end: ClassVar = {"j": 7}
+    times = StepTimes()
 
     def on_batch(self, _rows: object, _number: int) -> None: ...
 
@@ -61,10 +66,15 @@ def test_a_failed_compaction_is_reported_as_itself(tmp_path: Path, monkeypatch: 
     started: list[Callable[..., None]] = []
     monkeypatch.setattr(process, "start_query", lambda *given, **_: started.append(given[3]))
     runner = process.Runner(PipelineTask(str(tmp_path), PipelineSection()), Reporter(tmp_path))
-    runner._start(None, None, "ingest", CompactionFails())  # type: ignore[arg-type]
+    group = JournalGroup({"j": cast("SourceJournal", None)})
+    runner._start(None, group, "ingest", CompactionFails())  # type: ignore[arg-type]
     with pytest.raises(OSError, match="the disk is full"):
         started[0](None, 0)
-    assert isinstance(runner._errors["ingest"], OSError)
+    assert runner._fail("ingest", RuntimeError("what Spark says")) == 1
+    status = runner._reporter.status
+    assert status.message == "query `ingest`, step `compact`: OSError: the disk is full"
+    [batch] = status.queries["ingest"].recent
+    assert (status.queries["ingest"].offset, list(batch.steps)) == (7, ["compact"])
 
 
 def until(check: Callable[[], Any], what: str) -> Any:
