@@ -85,6 +85,26 @@ def test_a_failure_of_a_store_shows_no_signature() -> None:
     assert SECRET not in str(store_error(error, "abfss://c@x.dfs.core.windows.net"))
 
 
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        ("404 Not Found <Error><Code>NoSuchBucket</Code></Error>", "the bucket does not exist", "create it"),
+        (
+            "403 Forbidden <Error><Code>SignatureDoesNotMatch</Code></Error>",
+            "refuses the credentials",
+            "lake_credentials",
+        ),
+        ("Server returned non-2xx status code 403 Forbidden", "refuses the credentials", "lake_credentials"),
+        ("503 <Error><Code>SlowDown</Code></Error>", "answered SlowDown", "network"),
+        ("tcp connect error Connection refused (os error 111)", "Connection refused", "network"),
+    ],
+)
+def test_a_failure_of_a_store_says_what_to_do(text: str, what: str, hint: str) -> None:
+    error = store_error(OSError(text), "s3://bucket")
+    assert what in error.message
+    assert hint in error.hint
+
+
 def test_a_new_file_appears_when_it_is_complete(tmp_path: Path) -> None:
     file = NewFile(tmp_path / "a" / "one.parquet")
     Path(file.sink).write_bytes(b"12345")

@@ -36,6 +36,7 @@ LAKE = "lake"
 RECORD = "lake.json"
 SCHEMES = {"s3": "s3", "s3a": "s3", "abfss": "abfss", "abfs": "abfss", "gs": "gs"}
 """The schemes of object stores, and the one that is used for each."""
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
 BOUNDS = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "3", "retry_timeout": "60s"}
 """How long one request to a store may take, and how often it is repeated. The file of credentials may set others."""
 QUICK = {"connect_timeout": "2s", "timeout": "2s", "max_retries": "0"}
@@ -112,12 +113,17 @@ class ObjectPath:
 
     @property
     def key(self) -> str:
-        """The path that the filesystem knows it by."""
-        return _key(self.url)
+        """The path that the filesystem knows it by: Arrow's own one for S3 includes the bucket."""
+        return self.url.removeprefix("s3://").removeprefix(f"{self.root}/")
 
     @property
     def files(self) -> fs.FileSystem:
-        return _filesystem(*_root(self.url), self.credentials, _changed_ns(self.credentials))
+        return _filesystem(self.root, tuple(self.options().items()))
+
+    @property
+    def root(self) -> str:
+        """The bucket."""
+        return "/".join(self.url.split("/", 3)[:3])
 
     def options(self) -> dict[str, str]:
         """The storage options of delta-rs, secrets included."""
@@ -150,7 +156,7 @@ class ObjectPath:
         # Not by Arrow: it would leave an empty object in place of the directory, which a log does not expect.
         with store_errors(self):
             try:
-                _handler(*_root(self.url), self.credentials).delete_file(_inside(self.url))
+                _handler(self.root, self.options()).delete_file(self.url.removeprefix(f"{self.root}/"))
             except FileNotFoundError:
                 if not missing_ok:
                     raise
@@ -230,7 +236,8 @@ def read_credentials(file: str | None) -> dict[str, str]:
         if not equals or not name.strip():
             message = f"line {number} of the file of credentials `{file}` is not `NAME=value`"
             raise StoreError(Refusal("LakeUnavailable", message, hint="for example `AWS_ACCESS_KEY_ID=…`"))
-        found[name.strip().upper()] = value.strip().strip("\"'")
+        name = name.strip().upper()  # of the others, such as `timeout`, small letters are known
+        found[name if name.startswith(_VARIABLES) else name.lower()] = value.strip().strip("\"'")
     return found
 
 
@@ -325,8 +332,9 @@ def touch(path: LakePath, now: float) -> None:
 def copy_file(source: LakePath, target: LakePath) -> None:
     """Give a data file, which never changes, a second name."""
     if isinstance(source, ObjectPath):
+        assert isinstance(target, ObjectPath)
         with store_errors(source):
-            source.files.copy_file(source.key, _key(str(target)))
+            source.files.copy_file(source.key, target.key)
         return
     assert isinstance(target, Path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -350,39 +358,18 @@ def _setting(given: dict[str, str], name: str) -> str:
     return given.get(name) or os.environ.get(name, "")
 
 
-def _root(url: str) -> tuple[str, str]:
-    scheme, rest = url.split("://", 1)
-    return scheme, rest.partition("/")[0]
-
-
-def _inside(url: str) -> str:
-    return url.split("://", 1)[1].partition("/")[2]
-
-
-def _key(url: str) -> str:
-    return url.removeprefix("s3://") if url.startswith("s3://") else _inside(url)
-
-
-def _changed_ns(file: str | None) -> int:
-    try:
-        return os.stat(file).st_mtime_ns if file else 0
-    except OSError:
-        return 0  # reading it says why
-
-
-def _handler(scheme: str, bucket: str, credentials: str | None) -> fs.PyFileSystem:
+def _handler(root: str, options: dict[str, str]) -> fs.PyFileSystem:
     from deltalake.fs import DeltaStorageHandler
 
-    root = ObjectPath(f"{scheme}://{bucket}", credentials)
-    return fs.PyFileSystem(DeltaStorageHandler(root.url, root.options()))
+    return fs.PyFileSystem(DeltaStorageHandler(root, options))
 
 
 @lru_cache(maxsize=8)
-def _filesystem(scheme: str, bucket: str, credentials: str | None, changed_ns: int) -> fs.FileSystem:
+def _filesystem(root: str, options: tuple[tuple[str, str], ...]) -> fs.FileSystem:
     """The files of a bucket. Arrow's own client does not stop the other threads of a server while it waits, as that of delta-rs does."""
-    if scheme != "s3":
-        return _handler(scheme, bucket, credentials)
-    given = read_credentials(credentials)
+    given = dict(options)
+    if not root.startswith("s3://"):
+        return _handler(root, given)
     key = _setting(given, "AWS_ACCESS_KEY_ID")
     if key:  # else its client asks the network for a region that nothing needs
         os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")

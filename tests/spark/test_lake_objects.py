@@ -1,0 +1,72 @@
+"""Spark and the pipeline on a lake in an object store: formats, views, history, and the same tables as on a disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.journal.lake_location import lake_of, record_lake
+from penstock.spark import history, tables
+from penstock.spark.location import open_one
+from penstock.spark.pipeline import steps
+from penstock.spark.pipeline.ingest import Ingest, rebuild_table
+from tests.object_store import ObjectStore
+from tests.spark.journal_builder import JournalBuilder, content, talk, work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.more
+
+
+def _filled(spark: SparkSession, data: Path) -> Ingest:
+    ingest = Ingest(spark, open_one(data), lake_of(data), steps.built_in())
+    ingest.backfill()
+    return ingest
+
+
+@pytest.mark.promise("The lake", "the pipeline fills the same tables in S3 as on a disk")
+def test_the_pipeline_fills_the_same_tables_as_on_a_disk(
+    spark: SparkSession, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    found = []
+    for name in ("disk", "store"):
+        story = JournalBuilder(tmp_path / name)
+        if name == "store":
+            record_lake(story.data, object_store.lake(tmp_path))
+        work(story)
+        talk(story, 1)
+        story.seal()
+        work(story, minutes=1)
+        story.close()
+        object_store.break_answers("PUT _delta_log/0", "PUT /part-")
+        ingest = _filled(spark, story.data)
+        if name == "store":
+            rebuild_table(ingest, "deliveries")
+        ingest.close()
+        found.append(content(lake_of(story.data)))
+    assert found[0] == found[1]
+    journal_end = open_one(story.data).mark().end
+    names = tables(spark, story.data)
+    assert {"events", "queue_minutes", "conversations"} <= set(names)
+    assert spark.sql("select count(*) from events").first()[0] == history(spark, story.data).count() > 0
+    assert history(spark, story.data, first=3, end=5).count() == 2
+    assert spark.read.format("penstock").load(str(story.data)).count() == journal_end
+    assert not os.listdir(story.data / "lake")[1:], "only the locks are on the disk"
+
+
+def test_the_format_reads_and_writes_by_url(spark: SparkSession, object_store: ObjectStore, tmp_path: Path) -> None:
+    lake = object_store.lake(tmp_path)
+    options = {"credentials": str(lake.credentials)}
+    url = str(lake / "own").replace("s3://", "s3a://")
+    frame = spark.range(10).selectExpr("id", "id % 2 as kind")
+    frame.write.format("penstock_delta").options(**options, mergeKeys="id").mode("append").save(url)
+    more = spark.range(5, 15).selectExpr("id", "id % 3 as kind")
+    more.write.format("penstock_delta").options(**options, mergeKeys="id").mode("append").save(url)
+    read = spark.read.format("penstock_delta").options(**options)
+    assert read.load(url).count() == 15
+    assert read.option("versionAsOf", 1).load(url).count() == 10
+    assert {row.kind for row in read.load(url).where("id = 5").collect()} == {2}
