@@ -22,7 +22,7 @@ from penstock.spark.pipeline.alerts import Alert, envelope
 from penstock.spark.pipeline.watch import APP
 from tests.docs.documents import ROOT, blocks, penstock, reader_environment, run_blocks
 from tests.server_process import ServerProcess
-from tests.spark.shared_pipeline import OWN_CONFIG, OWN_TABLE, stop
+from tests.spark.shared_pipeline import OWN_CONFIG, OWN_TABLE, status, stop
 
 BLOCK_SECONDS = 240
 """A page may have to wait for Spark, on a machine that is busy with other tests."""
@@ -65,11 +65,22 @@ def test_a_table_of_ones_own_is_one_function_and_one_line(demo_pipeline: ServerP
     assert (demo_pipeline.folder / "penstock.yaml").read_text() == OWN_CONFIG
     given_up = ask(demo_pipeline, "select reason from given_up where id = 'sluice-1'")
     assert given_up == [{"reason": "term"}]
-    assert ask(demo_pipeline, "select sum(envelopes) as sent from sent_per_minute where sender = 'ann'") == [
-        {"sent": 2}
-    ]
+    assert ask(demo_pipeline, "select envelopes from senders where sender = 'ann'") == [{"envelopes": 2}]
+    assert ask(demo_pipeline, "select sum(envelopes) as sent from visits where sender = 'ann'") == [{"sent": 2}]
+    outcome = "select outcome from outcomes where id = 'sluice-1' and channel = 'jobs/sluice'"
+    assert ask(demo_pipeline, outcome) == [{"outcome": "dead"}]
+    settled = ask(demo_pipeline, "select count(*) as acked from deliveries where outcome = 'acked'")
+    assert ask(demo_pipeline, "select sum(acked) as acked from waits") == settled
     (last,) = ask(demo_pipeline, "select offset from last_sent where sender = 'ann'")
     assert last == ask(demo_pipeline, "select max(offset) as offset from envelopes where sender = 'ann'")[0]
+    typed = ask(demo_pipeline, "select gate, level, measured_at, place_river from types_plant_reading_v1")
+    assert typed == [{"gate": 3, "level": 2.5, "measured_at": None, "place_river": "Aare"}]
+    schemas = "schemas/plant/reading@v1.json"
+    assert (demo_pipeline.folder / schemas).read_text() == (ROOT / "examples" / schemas).read_text()
+    assert {(one.table, one.on_fail) for one in status(demo_pipeline.data).expectations} >= {
+        ("given_up", "drop"),
+        ("outcomes", "warn"),
+    }
 
 
 @pytest.mark.promise("Spark: pipeline", "an agent receives alerts as envelopes")

@@ -27,7 +27,8 @@ START_S = 240.0
 STOP_S = 60.0
 POLL_S = 0.05
 OWN_TABLE = "examples/own_table.py"
-OWN_CONFIG = "pipeline:\n  tables: [own_table.py]\n"
+OWN_SCHEMAS = "examples/schemas"
+OWN_CONFIG = "schemas:\n  dir: schemas\npipeline:\n  tables: [own_table.py]\n"
 ALERTS = "  alerts: {to: ops, rules: [{kind: dead_letters, id: dead}]}\n"
 PACE = "  nice: 0\n  memory: 512m\n  trigger_ms: 4000\n  watch_ms: 4000\n"
 """What a page does in a few seconds is one batch; a page waits for a batch or two."""
@@ -74,6 +75,7 @@ def demo_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     """`penstock up --demo` with the tables of the example, after the traffic of the demo has ended."""
     folder = tmp_path_factory.mktemp("demo")
     shutil.copy(ROOT / OWN_TABLE, folder)
+    shutil.copytree(ROOT / OWN_SCHEMAS, folder / "schemas")
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in QUICK_SPARK.items()))
     env = {"SPARK_CONF_DIR": str(folder)}
     server = ServerProcess(folder, "--pipeline", "--demo", config=OWN_CONFIG + ALERTS + PACE, env=env)

@@ -29,7 +29,7 @@ from penstock.spark import location
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import ALERTS, ENVELOPES
 from penstock.spark.lake.table import LakeTable
-from penstock.spark.pipeline import steps
+from penstock.spark.pipeline import own_tables, steps
 from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.watch import AlertWatch
@@ -175,7 +175,7 @@ def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     lake, expected = server.data / "lake", tmp_path / "expected"
     ends = {name: LakeTable(lake, table).progress(APP) for name, table in (("e", ENVELOPES), ("a", ALERTS))}
     assert ends["e"] == status.queries["ingest"].offset and ends["a"] == status.queries["watch"].offset
-    ingest = Ingest(spark, journal, expected, steps.built_in() + steps.load(spark, [tables]))
+    ingest = Ingest(spark, journal, expected, steps.built_in() + own_tables.load(spark, [tables]))
     ingest.on_batch(journal_frame(spark, journal.location, 0, ends["e"]))
     watch = AlertWatch(spark, journal, expected, RULES, None)
     watch.on_batch(journal_frame(spark, journal.location, 0, ends["a"]))

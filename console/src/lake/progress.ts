@@ -10,6 +10,16 @@ export interface QueryProgress {
   readonly at_us: number;
 }
 
+/** Rows of a user-defined table that failed an expectation. */
+export interface Expectation {
+  readonly table: string;
+  readonly name: string;
+  readonly on_fail: "drop" | "warn" | "fail";
+  readonly failed: number;
+  /** The key of one of these rows. */
+  readonly sample: string;
+}
+
 export interface Pipeline {
   readonly state: "off" | "starting" | "running" | "stopped" | "failed" | "halted";
   readonly lag: number;
@@ -20,6 +30,9 @@ export interface Pipeline {
   readonly behind: Readonly<Record<string, number>>;
   /** User-defined queries: `running`, or the error. Missing on older servers. */
   readonly own?: Readonly<Record<string, string>>;
+  /** User-defined tables that stopped, and why. */
+  readonly stopped?: Readonly<Record<string, string>>;
+  readonly expectations?: readonly Expectation[];
   readonly code?: string | null;
   readonly message?: string | null;
   readonly hint?: string | null;

@@ -7,7 +7,7 @@ import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
 import { Prose } from "../parts/prose.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import { type Pipeline, type QueryProgress, STATES, webAddress } from "../lake/progress.ts";
+import { type Expectation, type Pipeline, type QueryProgress, STATES, webAddress } from "../lake/progress.ts";
 import { QueryPanel } from "../lake/query.tsx";
 import { type Lake, TablesPanel } from "../lake/tables.tsx";
 import { fetchJson } from "../request.ts";
@@ -98,7 +98,53 @@ function Progress({ pipeline }: { pipeline: Pipeline }) {
         <Plot title="Pipeline lag" track={tracks(["penstock_pipeline_lag_rows"])} series={[{ label: "rows", colour: 3 }]} format={count} />
         <Queries queries={pipeline.queries} own={pipeline.own ?? {}} end={pipeline.end} />
       </div>
+      <Expectations expectations={pipeline.expectations ?? []} stopped={pipeline.stopped ?? {}} />
     </>
+  );
+}
+
+const ON_FAIL = { warn: "counts it", drop: "drops it", fail: "stops the table" } as const;
+
+interface ExpectationsProps {
+  readonly expectations: readonly Expectation[];
+  readonly stopped: NonNullable<Pipeline["stopped"]>;
+}
+
+/** What the user's tables promise of their rows, and the tables that stopped. */
+function Expectations({ expectations, stopped }: ExpectationsProps) {
+  const reasons = Object.entries(stopped);
+  if (expectations.length === 0 && reasons.length === 0) return null;
+  const columns: readonly Column<Expectation>[] = [
+    { key: "table", title: "Table", cell: ({ table }) => table, sort: ({ table }) => table },
+    { key: "name", title: "Expectation", cell: ({ name }) => name, sort: ({ name }) => name },
+    { key: "on_fail", title: "A row that fails", cell: (one) => ON_FAIL[one.on_fail], sort: (one) => one.on_fail },
+    {
+      key: "failed",
+      title: "Failed",
+      cell: ({ failed }) => (failed === 0 ? "0" : <Badge tone="warn">{count(failed)}</Badge>),
+      sort: ({ failed }) => failed,
+      isNumber: true,
+      help: "Rows since the pipeline started",
+    },
+    { key: "sample", title: "Such as", cell: ({ sample }) => <span class="mono">{sample === "" ? "–" : sample}</span> },
+  ];
+  return (
+    <Panel title="Expectations" isFlush>
+      <Table label="Expectations of your tables" columns={columns} rows={expectations} keyOf={({ table, name }) => `${table} ${name}`} empty={<Empty title="No expectations" />} />
+      {reasons.length > 0 && (
+        <ul class="own-queries" aria-label="Stopped tables">
+          {reasons.map(([name, reason]) => (
+            <li key={name}>
+              <span>{name}</span>
+              <Badge tone="bad">stopped</Badge>
+              <p class="said-by">
+                <Prose text={reason} />
+              </p>
+            </li>
+          ))}
+        </ul>
+      )}
+    </Panel>
   );
 }
 

@@ -111,6 +111,8 @@ class PipelineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Alert rules, and the recipient of alerts."""
     token_keys: Text | None = None
     """A file with keys of token streams, one JSON object a line, for `tokens` and `chain_ok` in `token_streams`. Default: none."""
+    schemas: Text | None = None
+    """A directory of JSON Schemas: payloads of each become the table `types_<name>_v<major>`. Default: `schemas.dir`."""
 
 
 class BatchStatus(msgspec.Struct):
@@ -175,6 +177,18 @@ class QueryStatus(msgspec.Struct):
         self.recent = [*self.recent[1 - BATCHES_MAX :], batch]
 
 
+class ExpectationStatus(msgspec.Struct):
+    """Rows of a user's table that failed an expectation."""
+
+    table: str
+    name: str
+    on_fail: Literal["drop", "warn", "fail"]
+    failed: int = 0
+    """Rows since the pipeline started."""
+    sample: str = ""
+    """The key of one of them."""
+
+
 PipelineState: TypeAlias = Literal["off", "starting", "running", "stopped", "failed", "halted"]
 
 
@@ -195,6 +209,9 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
     """Tables that lag behind their query, with their offsets."""
     own: dict[str, str] = {}
     """The queries of `pipeline.queries`: `running`, or the reason why not."""
+    stopped: dict[str, str] = {}
+    """Users' tables that stopped while the others run on, with the reason."""
+    expectations: list[ExpectationStatus] = []
     restarts: int = 0
     code: str | None = None
     message: str | None = None
@@ -277,6 +294,8 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
                 times = "" if self.failures < 2 else f"; {self.failures} failures in a row"
                 return "failed", f"{self.message}{times}; {lag}", self.hint or ""
             case "running":
+                if self.stopped:
+                    return "degraded", "; ".join([*self.stopped.values(), lag]), _TABLE
                 ended = [f"query `{name}`: {state}" for name, state in self.own.items() if state != "running"]
                 if ended:
                     return "degraded", "; ".join([*ended, lag]), _QUERY
@@ -289,6 +308,7 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
 
 
 _START = "`penstock up` runs one, and `penstock pipeline run --once` fills the tables now"
+_TABLE = "correct the table or its expectation in the file that `pipeline.tables` names, then restart the server"
 _QUERY = "correct the file that `pipeline.queries` names"
 STABLE_US = 120_000_000
 """A pipeline that has run this long is no longer failing."""

@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from penstock.spark.lake.catalog import history, tables
     from penstock.spark.lake_tables.token_streams import token_audit
     from penstock.spark.lake_tables.verification_keys import TokenKey
-    from penstock.spark.pipeline.steps import table
+    from penstock.spark.pipeline.expectations import expect
+    from penstock.spark.pipeline.own_tables import table
     from penstock.spark.session import make_session
 
-__all__ = ["TokenKey", "history", "make_session", "table", "tables", "token_audit"]
+__all__ = ["TokenKey", "expect", "history", "make_session", "table", "tables", "token_audit"]
 
 _MODULES = {
     "TokenKey": "lake_tables.verification_keys",
+    "expect": "pipeline.expectations",
     "history": "lake.catalog",
     "make_session": "session",
-    "table": "pipeline.steps",
+    "table": "pipeline.own_tables",
     "tables": "lake.catalog",
     "token_audit": "lake_tables.token_streams",
 }

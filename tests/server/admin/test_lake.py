@@ -130,6 +130,8 @@ def test_the_state_of_the_pipeline_has_every_name_whatever_it_left_out():
         "tables": {},
         "behind": {},
         "own": {},
+        "stopped": {},
+        "expectations": [],
         **dict.fromkeys(("code", "message", "hint", "ui")),
     }
     status = PipelineStatus("running", end=50, queries={"ingest": QueryStatus(40, 2, 10, 300, 7)}, behind={"x": 30})

@@ -25,7 +25,7 @@ from penstock.core.steps import Survey
 from penstock.dialects.courier.operations import queries
 from penstock.dialects.courier.operations.queries import STREAMS_A_TURN
 from penstock.dialects.streamservice.relay_memory import RelayMemory
-from penstock.ipc.pipeline import PipelineStatus, QueryStatus
+from penstock.ipc.pipeline import ExpectationStatus, PipelineStatus, QueryStatus
 from penstock.server.config.sections import RelaySection
 from penstock.server.engine.machines import make_machine
 from penstock.server.engine.runtime import Runtime
@@ -166,6 +166,18 @@ def test_the_pipeline_is_up_only_while_it_runs() -> None:
     halted = values(_pipeline(PipelineStatus(state="halted")))
     assert (halted["penstock_pipeline_up"], halted["penstock_pipeline_halted"]) == (0, 1)
     assert _pipeline(None) == []
+
+
+@pytest.mark.promise("Spark: pipeline", "rows that fail an expectation are counted in `/metrics`")
+def test_failed_expectations_and_stopped_tables_are_counted() -> None:
+    expected = [
+        ExpectationStatus("jobs", "has an id", "drop", 3, "offset=1"),
+        ExpectationStatus("jobs", "small", "warn"),
+    ]
+    found = values(_pipeline(PipelineStatus(state="running", expectations=expected, stopped={"sent": "no"})))
+    assert found["penstock_pipeline_expectation_failed_total[jobs][has an id][drop]"] == 3
+    assert found["penstock_pipeline_expectation_failed_total[jobs][small][warn]"] == 0
+    assert found["penstock_pipeline_tables_stopped"] == 1
 
 
 @pytest.mark.promise("Operations", "every metric has one name, kind and meaning, and a scrape has exactly those")

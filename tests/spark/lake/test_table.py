@@ -218,3 +218,10 @@ def test_any_order_of_writes_and_replays_gives_each_row_once(steps):
             assert offsets(appended.rows()) == list(range(end))
             assert counted(merged.rows()) == model
             assert merged.progress(APP) == appended.progress(APP) == end
+
+
+def test_a_merge_removes_the_rows_of_dropped_keys(tmp_path: Path) -> None:
+    table = LakeTable(tmp_path, COUNTS)
+    table.merge(counts({("a", 0): 1, ("b", 0): 2, ("c", 1): 3}), {APP: Progress(0, 1)})
+    table.merge(counts({("a", 0): 5}), {APP: Progress(1, 2)}, dropped=counts({("b", 0): 9, ("d", 0): 9}))
+    assert counted(table.rows()) == {("a", 0): 5, ("c", 1): 3}

@@ -18,10 +18,11 @@ from penstock.spark.errors import TableFailedError
 from penstock.spark.lake.schemas import AGENTS, CONVERSATIONS, DELIVERIES, ENVELOPES, QUEUE_MINUTES, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.deliveries import deliveries
-from penstock.spark.pipeline import steps
+from penstock.spark.pipeline import own_tables, steps
 from penstock.spark.pipeline.batch import journal_frame
-from penstock.spark.pipeline.ingest import Ingest, LostRowsError, accept, add_cluster, check_kept, rebuild_table
+from penstock.spark.pipeline.ingest import Ingest, LostRowsError, accept, add_cluster, check_kept
 from penstock.spark.pipeline.queries import CHECKPOINTS
+from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.reporter import Reporter
 from penstock.spark.pipeline.watch import AlertWatch
 from tests.spark.journal_builder import (
@@ -207,7 +208,7 @@ def test_a_table_of_a_user_is_one_function_and_catches_up_by_itself(
         "    return events.where(\"event = 'dead'\").select('journal', 'offset', 'channel', 'id', 'reason')\n"
     )
     run(spark, data, ingest_of(spark, data), rows_max=10_000)
-    mine = steps.load(spark, [file])
+    mine = own_tables.load(spark, [file])
     ingest = ingest_of(spark, data, mine)
     assert ingest.end == {JOURNAL: 0}
     ingest.level()
@@ -432,7 +433,7 @@ def test_a_users_table_that_raises_is_named_with_its_line(spark: SparkSession, w
         "in_a_task": (6, "ValueError: cannot read "),
         "in_the_jvm": (20, "DIVIDE_BY_ZERO"),
     }
-    for step in steps.load(spark, [file]):
+    for step in own_tables.load(spark, [file]):
         ingest = Ingest(spark, location.open_one(worked), tmp_path / "lake", [step])
         with pytest.raises(TableFailedError) as caught:
             ingest.backfill()

@@ -1,10 +1,8 @@
-"""Steps: their order, and tables of users that cannot be built."""
+"""Steps: their order."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -15,51 +13,6 @@ from penstock.spark.pipeline import steps
 from tests.spark.journal_builder import (
     INGESTED,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-def test_a_users_table_that_cannot_be_made_says_what_to_change(spark: SparkSession, tmp_path: Path) -> None:
-    cases = {
-        "absent.py": (None, "does not exist"),
-        "empty.py": ("", "marks no function"),
-        "clash.py": ("import penstock.spark as p\n@p.table()\ndef events(e): return e", "is built in"),
-        "keyless.py": (
-            "import penstock.spark as p\n@p.table(key=['journal', 'who'])\ndef mine(e): return e",
-            "no column `who`",
-        ),
-    }
-    for name, (text, said) in cases.items():
-        if text is not None:
-            (tmp_path / name).write_text(text)
-        with pytest.raises(steps.StepError, match=said):
-            steps.load(spark, [tmp_path / name])
-
-
-def test_users_tables_that_clash_or_do_not_load_are_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    mark = "import penstock.spark as p\n@p.table()\ndef {}(e): return e"
-    for texts, said in (
-        ([mark.format("_hidden")], "cannot be a table's name"),
-        (["import no_such_module_anywhere"], "line 1, cannot be loaded: ModuleNotFoundError"),
-        (
-            [mark.format("early").replace("return e", "\n    raise KeyError('x')")],
-            r"`early` of .*file0.py`, line 4: KeyError: 'x'",
-        ),
-        (
-            [mark.format("absent").replace("return e", "return None")],
-            r"`absent` of .*file0.py`, line 2: AttributeError",
-        ),
-        ([mark.format("errors"), mark.format("errors")], r"file1.*there is already a table `errors`"),
-    ):
-        files = [tmp_path / f"file{number}.py" for number in range(len(texts))]
-        for file, text in zip(files, texts, strict=True):
-            file.write_text(text)
-        with pytest.raises(steps.StepError, match=said):
-            steps.load(spark, files)
-
-
-# Without a JVM
 
 
 def names(rounds: list[list[steps.Step]]) -> list[list[str]]:
@@ -94,22 +47,6 @@ def test_some_steps_are_taken_in_the_given_order_without_their_sources() -> None
 def test_every_built_in_table_of_the_queue_has_one_step() -> None:
     made = [step.table.name for step in steps.built_in()]
     assert sorted(made) == sorted(set(INGESTED) - {"gaps"})
-
-
-def test_a_mark_keeps_the_function_and_says_how_rows_are_written(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from penstock.spark import table\n"
-        "@table()\ndef plain(events): return events\n"
-        "@table('renamed', key=['journal', 'who'], window='minute')\ndef counted(events): return events\n"
-        "@table(newest='offset')\ndef latest(events): return events\n"
-        "assert plain(1) == 1, 'the function is still a function'\n"
-    )
-    assert [(one.name, one.write, one.key) for one in steps._marks(file)] == [
-        ("plain", "append", ("journal", "offset")),
-        ("renamed", "merge", ("journal", "who")),
-        ("latest", "merge", ("journal", "offset")),
-    ]
 
 
 def test_the_progress_of_a_pipeline_that_is_down_counts_every_built_in_table() -> None:

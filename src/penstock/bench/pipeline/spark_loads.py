@@ -42,7 +42,7 @@ class SparkJob(LoadJob, kw_only=True):
 
 def growth(job: SparkJob) -> LoadReport:
     """Let a journal and its tables grow to several sizes, with the pipeline's own settings, and measure at each."""
-    from penstock.spark.pipeline.ingest import tables_only
+    from penstock.spark.pipeline.rebuild import tables_only
 
     sizes = sorted(job.rows)
     announce(note=f"warming up with {WARM_ROWS:,} rows")

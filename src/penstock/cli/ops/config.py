@@ -114,8 +114,9 @@ def _pipeline_problems(pipeline: PipelineSection, notices: list[str]) -> Iterato
     if importlib.util.find_spec("pyspark") is None:
         notices.append("pipeline: its files are not checked, because pyspark is not installed here")
         return
+    from penstock.spark.pipeline.own_tables import marked_tables
     from penstock.spark.pipeline.queries import QueryError, load_queries
-    from penstock.spark.pipeline.steps import StepError, marked_tables
+    from penstock.spark.pipeline.steps import StepError
 
     known: dict[str, Path] = {}
     for number, table_file in enumerate(pipeline.tables):

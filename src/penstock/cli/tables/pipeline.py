@@ -157,6 +157,11 @@ def status(
         print_table(["table", *(column.replace("_", " ") for column in columns)], rows)
     for name, query in found.queries.items() if batches else ():
         _print_batches(name, query)
+    if found.expectations:
+        expected = [[one.table, one.name, one.on_fail, one.failed, one.sample] for one in found.expectations]
+        print_table(["table", "expectation", "on fail", "rows", "such as"], expected)
+    for reason in found.stopped.values():
+        print_line(f"stopped: {reason}")
     for name, offset in found.behind.items():
         print_line(f"behind: {name} is at {offset}")
     for name, state in found.own.items():
@@ -307,7 +312,7 @@ def rebuild(
 
       penstock pipeline rebuild queue_minutes
     """
-    from penstock.spark.pipeline.ingest import rebuild_table
+    from penstock.spark.pipeline.rebuild import rebuild_table
 
     with (
         pipeline_session.open_tables([place.data, *(journal or ())], cluster, config) as ingest,

@@ -122,7 +122,7 @@ def refuse_running(data: Path) -> None:
 def open_tables(data: Sequence[Path], cluster: str | None, config: Path | None) -> Iterator[Ingest]:
     """A session that can fill tables, without a streaming query."""
     require_spark()
-    from penstock.spark.pipeline.ingest import tables_only
+    from penstock.spark.pipeline.rebuild import tables_only
 
     settings = load_settings(config)
     with as_pipeline_errors(), tables_only(data, cluster, settings) as ingest:

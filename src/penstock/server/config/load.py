@@ -80,6 +80,9 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
     config = _with_spaces(config, document.get("spaces"), path, errors)
     if errors:
         raise ConfigError([format_error(where, message, tree.lines) for where, message in errors])
+    if config.pipeline.schemas is None and config.schemas.dir is not None:
+        pipeline = msgspec.structs.replace(config.pipeline, schemas=config.schemas.dir)
+        config = msgspec.structs.replace(config, pipeline=pipeline)
     return config
 
 

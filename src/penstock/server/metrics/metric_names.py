@@ -207,6 +207,8 @@ METRICS = (
     MetricName("penstock_table_lag_rows", "gauge", "Journal rows that the table lacks", ("table",), "pipeline"),
     MetricName("penstock_table_lag_seconds", "gauge", "Age of the oldest row that the table lacks", ("table",), "pipeline"),
     MetricName("penstock_table_batch_ms", "gauge", "Rows and commit of the latest batch", ("table",), "pipeline"),
+    MetricName("penstock_pipeline_expectation_failed", "counter", "Rows of your own table that failed an expectation, in this run", ("table", "expectation", "on_fail"), "pipeline"),
+    MetricName("penstock_pipeline_tables_stopped", "gauge", "Your own tables that stopped while the others go on", (), "pipeline"),
 )  # fmt: skip
 """All of them, in the order of the reference."""
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -198,10 +198,13 @@ def _pipeline(status: PipelineStatus | None) -> list[Metric]:
         "penstock_pipeline_halted": int(status.state == "halted"),
         "penstock_pipeline_lag_rows": status.lag,
         "penstock_pipeline_restarts": status.restarts,
+        "penstock_pipeline_tables_stopped": len(status.stopped),
     }
     rows: dict[str, Mapping[str, Any]] = {"query": status.queries, "table": status.tables}
     of_rows = [metric for label in rows for metric in labelled(rows[label].items(), metric_names.readers(label))]
-    return metric_names.families(values) + of_rows
+    expected = [((one.table, one.name, one.on_fail), one) for one in status.expectations]
+    failed = labelled(expected, {"pipeline_expectation_failed": attrgetter("failed")})
+    return metric_names.families(values) + of_rows + failed
 
 
 def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: bool) -> list[Metric]:

@@ -60,9 +60,15 @@ def one_per_key(rows: pa.Table, key: Sequence[str], newest: str | None, name: st
 
 
 def plan(
-    root: LakePath, files: Sequence[LiveFile], rows: pa.Table, schema: pa.Schema, key: Sequence[str], newest: str | None
+    root: LakePath,
+    files: Sequence[LiveFile],
+    rows: pa.Table,
+    schema: pa.Schema,
+    key: Sequence[str],
+    newest: str | None,
+    dropped: int = 0,
 ) -> MergePlan:
-    """Plan the merge of rows, each key once, into those files of a table that may hold a key."""
+    """Plan the merge of rows, each key once, into those files of a table that may hold a key. The last `dropped` rows only remove."""
     change = MergePlan()
     if rows.num_rows == 0:
         return change
@@ -95,7 +101,7 @@ def plan(
             left = _without(data_files.read(root, file, schema), replaced)
             if left.num_rows:
                 (change.together if file.rows <= SMALL_ROWS else change.apart).append(left)
-    added = _without(rows, sorted(beaten)) if beaten else rows
+    added = _without(rows, sorted(beaten)) if beaten else rows.slice(0, rows.num_rows - dropped)
     if added.num_rows:
         change.together.append(added)
     return change

@@ -118,8 +118,11 @@ class LakeTable(TableReader):
         """
         return self._put("append", rows, progress)
 
-    def merge(self, rows: pa.Table, progress: Mapping[str, Progress]) -> bool:
-        """Insert rows and replace those with the same key. Returns False if all of the progress is stored already."""
+    def merge(self, rows: pa.Table, progress: Mapping[str, Progress], dropped: pa.Table | None = None) -> bool:
+        """Insert rows and replace those with the same key; remove the rows with the keys of `dropped`.
+
+        Returns False if all of the progress is stored already.
+        """
         definition = self.definition
         if not definition.key:
             raise LakeError(f"table `{self.name}` has no key to merge by", "name its columns, or append")
@@ -129,9 +132,11 @@ class LakeTable(TableReader):
             if progress and not fresh:
                 return False
             schema = arrow_schema(table)
-            rows = rewrite.one_per_key(self._fit(rows, schema), definition.key, definition.newest, definition.name)
+            every = [self._fit(part, schema) for part in (rows, dropped) if part is not None]
+            rows = rewrite.one_per_key(pa.concat_tables(every), definition.key, definition.newest, definition.name)
             files = rewrite.candidates(self.live(table), rows, definition.key, self.filters, definition.filters)
-            change = rewrite.plan(self.path, files, rows, schema, definition.key, definition.newest)
+            removing = 0 if dropped is None else dropped.num_rows
+            change = rewrite.plan(self.path, files, rows, schema, definition.key, definition.newest, removing)
             added = self._staged(table, change.together)
             for left in change.apart:
                 added += self._staged(table, [left])

@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from penstock.journal.parquet_table import FILE_SCHEMA
+from penstock.spark.lake.rewrite import candidates
 from penstock.spark.lake.table import Progress
 from penstock.spark.lake_tables.envelopes import INBOXES
 from penstock.spark.lake_tables.expressions import BEGUN, TOUCHED, without_own
@@ -18,9 +21,9 @@ from penstock.spark.lake_tables.minutes import MINUTE_US, floor_minute, from_us,
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.spark.lake.data_files import LiveFile
     from penstock.spark.lake.table import LakeTable
     from penstock.spark.location import JournalLocation, SourceJournal
 
@@ -58,7 +61,6 @@ def journal_frame(
     spark: SparkSession, location: JournalLocation, first: int, end: int, columns: list[str] | None = None
 ) -> DataFrame:
     """Rows `first` to `end - 1` as a DataFrame, read by the tasks."""
-    import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
 
     count = max(1, -(-(end - first) // TASK_ROWS))
@@ -95,8 +97,6 @@ class RecentRows:
 
     def rows(self, first: int, end: int) -> pa.Table | None:
         """Rows `first` to `end - 1`; None if they are too many to cache."""
-        import pyarrow as pa
-
         with self._lock:
             if end - first > RECENT_ROWS:
                 self._rows = None
@@ -112,8 +112,6 @@ class RecentRows:
             return self._rows.slice(0, end - first)
 
     def _read(self, first: int, end: int) -> pa.Table:
-        import pyarrow as pa
-
         from penstock.spark.source.partitions import check_present
 
         schema = pa.schema([FILE_SCHEMA.field(name) for name in MEASURED])
@@ -179,6 +177,17 @@ class JournalRange:
             # Retention removed the beginning of that minute. Its stored row was counted from all rows, so keep it and begin with the next.
             return first, (self.journal.time_of(oldest) // MINUTE_US + 1) * MINUTE_US
         return first, reach
+
+    def window(self, size_us: int) -> tuple[int, int]:
+        """The first row, and the time, of the windows that this range touches.
+
+        Without windows whose beginning retention has removed: their stored rows were computed from more rows than there are now.
+        """
+        oldest = self.journal.bounds().first
+        since_us = self.journal.time_of(self.first) // size_us * size_us
+        if oldest > 0:
+            since_us = max(since_us, (self.journal.time_of(oldest) // size_us + 1) * size_us)
+        return min(self.first, self.journal.offset_at(since_us)), since_us
 
     @property
     def minutes_since_us(self) -> int:
@@ -263,21 +272,28 @@ class JournalBatch:
     @cached_property
     def whole_minutes(self) -> DataFrame:
         """Every row, without bodies, of the minutes that this batch touches or may close."""
-        firsts = {one: part.reach[0] for one, part in self.ranges.items()}
+        return self._measured({one: part.reach for one, part in self.ranges.items()}, MINUTE_US)
+
+    def windows(self, size_us: int) -> DataFrame:
+        """Every row, without bodies, of the windows that this batch touches and whose beginning is kept."""
+        return self._measured({one: part.window(size_us) for one, part in self.ranges.items()}, size_us)
+
+    def _measured(self, reaches: Mapping[str, tuple[int, int]], size_us: int) -> DataFrame:
+        """Every row, without bodies, from a row and from the window of a time on."""
+        firsts = {one: first for one, (first, _) in reaches.items()}
         if firsts == self.firsts and self.given is not None:
-            return self.events.select(*MEASURED)
-        cached = self._cached(firsts)
-        rows = self._read(firsts, MEASURED) if cached is None else self.spark.createDataFrame(cached).coalesce(1)
+            rows = self.events.select(*MEASURED)
+        else:
+            cached = self._cached(firsts)
+            rows = self._read(firsts, MEASURED) if cached is None else self.spark.createDataFrame(cached).coalesce(1)
         begun = [
-            f"(journal = '{one}' and recorded_at >= timestamp_micros({since_us}))"
-            for one, since_us in self.minutes_since.items()
+            f"(journal = '{one}' and recorded_at >= timestamp_micros({time_us // size_us * size_us}))"
+            for one, (_, time_us) in reaches.items()
         ]
         return without_own(rows).where(" or ".join(begun))
 
     def _cached(self, firsts: Positions) -> pa.Table | None:
         """The rows from these on, from the cache of the driver; None if they are too many."""
-        import pyarrow as pa
-
         found = []
         for one, part in self.ranges.items():
             rows = None if self.recent is None else self.recent[one].rows(firsts[one], part.end)
@@ -286,9 +302,36 @@ class JournalBatch:
             found.append(rows)
         return pa.concat_tables(found)
 
+    def new_rows(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """The rows that this batch adds to a table with offsets."""
+        import pyarrow.compute as pc
+
+        table = self.lake(name)
+        wanted = pa.schema([table.definition.schema.field(column) for column in columns])
+        found = [wanted.empty_table()]
+        for one, part in self.ranges.items() if table.version() is not None else ():
+            field = pc.field
+            is_new = (field("journal") == one) & (field("offset") >= part.first) & (field("offset") < part.end)
+            rows = table.rows(columns, is_new, bounds={"offset": (part.first, part.end - 1)})
+            found.append(rows.cast(wanted))  # files may encode a column in another way
+        return pa.concat_tables(found)
+
+    def new_keys(self, names: Sequence[str], key: Sequence[str]) -> pa.Table:
+        """The keys of the rows that this batch adds to some tables, each once."""
+        found = pa.concat_tables([self.new_rows(name, key) for name in names])
+        return found.drop_null().group_by(list(key)).aggregate([])
+
+    def rows_of_keys(self, name: str, keys: pa.Table) -> DataFrame:
+        """All rows of a table that have one of these keys."""
+        table, key = self.lake(name), keys.column_names
+        delta = table.delta()
+        filtered = [column for column in table.definition.filters if column in key]
+        files = [] if delta is None else candidates(table.live(delta), keys, key, table.filters, filtered)
+        rows = self._rows_in(table, files)
+        return rows.join(self.spark.createDataFrame(keys).hint("broadcast"), key, "left_semi").select(*rows.columns)
+
     def touched_conversations(self) -> tuple[DataFrame, DataFrame]:
         """Every envelope and delivery of the conversations that this batch touches."""
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         named = self.events.selectExpr(f"{TOUCHED} as corr").where("corr is not null")
@@ -311,15 +354,18 @@ class JournalBatch:
         return sent.join(names, sent["talk"] == names["corr"], "left_semi"), ended.join(names, ["corr"], "left_semi")
 
     def _table_rows(self, name: str, moment: str, since_us: int, any_of: Mapping[str, pa.Array]) -> DataFrame:
-        """Rows of an append table from a time on, of the files that may have one of these values, by Spark's own Parquet reader."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
+        """Rows of an append table from a time on, of the files that may have one of these values."""
         table = self.lake(name)
         files = table.filters.holding(table.files({moment: (from_us(since_us), None)}), any_of)
-        paths = [str(table.path / file.path) for file in files]
+        ids = ", ".join(f"'{one}'" for one in self.group.journals)
+        return self._rows_in(table, files).where(f"journal in ({ids}) and {moment} >= timestamp_micros({since_us})")
+
+    def _rows_in(self, table: LakeTable, files: Sequence[LiveFile]) -> DataFrame:
+        """The rows of some files of a table, through Spark's own Parquet reader."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         schema = from_arrow_schema(table.definition.schema)
-        if not paths:
+        if not files:
             return self.spark.createDataFrame([], schema)
         reader = self.spark.read.schema(schema).option("basePath", str(table.path))
-        ids = ", ".join(f"'{one}'" for one in self.group.journals)
-        return reader.parquet(*paths).where(f"journal in ({ids}) and {moment} >= timestamp_micros({since_us})")
+        return reader.parquet(*(str(table.path / file.path) for file in files))

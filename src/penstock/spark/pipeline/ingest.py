@@ -4,13 +4,11 @@ Each table stores its progress in the same commit as its rows. So a repeated bat
 behind by a crash) first catches up by itself, and a lost checkpoint costs only time.
 
 Rows that retention removed before a table had them are refused, or recorded as a gap so that the pipeline can continue.
-
-A table is rebuilt from the whole journal next to the old one, which one commit replaces.
 """
 
 from __future__ import annotations
 
-import tempfile
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,24 +19,22 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.journal.delta_log import table_names
-from penstock.journal.lake_location import LakePath, lake_of, remove_tree
+from penstock.journal.lake_location import LakePath, lake_of
 from penstock.spark import location
 from penstock.spark.errors import HintedError, TableFailedError, line_in
 from penstock.spark.lake.catalog import open_table
-from penstock.spark.lake.data_files import StagedFile
 from penstock.spark.lake.schemas import EVENTS, GAPS, TABLES, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.minutes import from_us
-from penstock.spark.location import JournalLocation, SourceJournal
+from penstock.spark.location import SourceJournal
 from penstock.spark.pipeline.batch import JournalBatch, JournalRange, RecentRows, StepTimes, open_batch
-from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of, open_group
+from penstock.spark.pipeline.expectations import ExpectationCounts, ExpectationError, Tally, checked, stage
+from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
 from penstock.spark.pipeline.reporter import describe, diagnose
 from penstock.spark.pipeline.steps import Step, only, ordered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from penstock.ipc.pipeline import PipelineSection
 
 
 class LostRowsError(HintedError):
@@ -138,6 +134,9 @@ class Ingest:
         """How long rows stay, by table; None leaves the settings of the tables."""
         self.behind: dict[str, int] = {}
         """Tables that another writer had locked during the last batch, and how many rows of the journals they have."""
+        self.stopped: dict[str, HintedError] = {}
+        """Users' tables that stopped, and why; the others go on."""
+        self.expectations = ExpectationCounts()
         for table in self._tables.values():
             add_cluster(table)
         self.end = self.start_offset()
@@ -153,11 +152,13 @@ class Ingest:
     def table(self, name: str) -> LakeTable:
         """A table by name; one without a step here is only read."""
         known = self._tables.get(name)
-        return LakeTable(self._read_lake, TABLES[name]) if known is None else known
+        if known is None and name in TABLES:
+            return LakeTable(self._read_lake, TABLES[name])
+        return open_table(self._read_lake, name) if known is None else known
 
     def start_offset(self) -> Positions:
         """The least progress of all tables: reading from here misses no row."""
-        every = [self._stored(step) for step in self._steps]
+        every = [self._stored(step) for step in self._steps if step.table.name not in self.stopped]
         return {
             one: min((stored[one] for stored in every), default=first) for one, first in self.group.firsts().items()
         }
@@ -176,7 +177,7 @@ class Ingest:
         """Catch up tables that are behind the others, without waiting for new rows."""
         every = [self._stored(step) for step in self._steps]
         if any(stored != every[0] for stored in every):
-            self.backfill()
+            self.backfill(goes_on=True)
             self.end = self.start_offset()
 
     def _stored(self, step: Step) -> Positions:
@@ -214,9 +215,10 @@ class Ingest:
                 name = step.table.name
                 if name not in self.behind or any(source in self.behind for source in step.after):
                     continue
-                with self._tables[name].try_writing() as is_ours:
-                    if is_ours:
+                with self._stopping(step) as goes_on, self._tables[name].try_writing() as is_ours:
+                    if is_ours and goes_on:
                         self._catch_up(step, self.end)
+                    if is_ours:
                         del self.behind[name]
         finally:
             self._turn.release()
@@ -227,8 +229,9 @@ class Ingest:
         if any(source in self.behind for source in step.after):
             self.behind[name] = sum(self._stored(step).values())
             return
-        table = self._tables[name]
-        with table.try_writing() as is_ours:
+        with self._stopping(step) as goes_on, self._tables[name].try_writing() as is_ours:
+            if not goes_on:
+                return
             if not is_ours:  # a rebuild or backfill holds it; `catch_up_skipped` follows up
                 self.behind[name] = sum(self._stored(step).values())
                 return
@@ -236,9 +239,30 @@ class Ingest:
             if any(stored[one] < end for one, end in batch.ends.items()):
                 self._write(step, batch.since(stored))
 
+    @contextmanager
+    def _stopping(self, step: Step) -> Iterator[bool]:
+        """Yields whether a table goes on. A user's table whose rows fail an expectation stops, and so do those that read it."""
+        name = step.table.name
+        for source in step.after:
+            if source in self.stopped and name not in self.stopped:
+                self.stopped[name] = HintedError(f"table `{name}`: it reads the table `{source}`, which stopped")
+        try:
+            yield name not in self.stopped
+        except HintedError as error:
+            if not isinstance(error, ExpectationError) and not step.stops_alone:
+                raise
+            self.stopped[name] = error
+            print(error, file=sys.stderr)
+
     def _catch_up(self, step: Step, until: Positions, on_progress: OnProgress | None = None) -> Positions:
-        """Write the rows before `until` that a table lacks, a chunk of a journal at a time. Returns its progress."""
+        """Write the rows before `until` that a table lacks, a chunk of a journal at a time. Returns its progress.
+
+        Rows that a table which it reads lacks have to wait.
+        """
         stored = self._stored(step)
+        for source in step.reads:
+            there = self.group.stored(self.table(source))
+            until = {one: min(stop, there[one]) for one, stop in until.items()}
         for one, stop in until.items():
             journal = self.group.journals[one]
             if stored[one] < stop:
@@ -256,7 +280,7 @@ class Ingest:
         try:
             self._write_rows(step, batch)
         except Exception as error:
-            if step.file is None or diagnose(error, None)[0] is not None:
+            if step.file is None or isinstance(error, ExpectationError) or diagnose(error, None)[0] is not None:
                 raise
             line = line_in(step.file, error)
             raise TableFailedError(step.table.name, step.file, line, describe(error)) from error
@@ -271,11 +295,22 @@ class Ingest:
             with self.times.of(f"{table.name}.commit"):
                 _ = table.append([], progress) if step.table.write == "append" else table.merge(nothing, progress)
             return
+        tally = Tally(step.table, step.expectations)
         with self.times.of(f"{table.name}.rows"):
             rows = step.rows(batch)
-            made = stage(rows, table) if step.table.write == "append" else rows.toArrow()
+            if step.table.write == "append":
+                made = table.stage(rows.to_batches()) if isinstance(rows, pa.Table) else stage(rows, table, tally)
+            else:
+                made = rows if isinstance(rows, pa.Table) else checked(rows, step.expectations).toArrow()
         with self.times.of(f"{table.name}.commit"):
-            _ = table.merge(made, progress) if isinstance(made, pa.Table) else table.append(made, progress)
+            if isinstance(made, pa.Table):
+                made, dropped = tally.sift(made)
+                tally.check()
+                table.merge(made, progress, dropped if dropped.num_rows and step.table.newest is None else None)
+            else:
+                tally.check(lambda: table.discard(made))
+                table.append(made, progress)
+        self.expectations.add(tally)
 
     def _record_first_gap(self) -> None:
         """Record, once, the rows that were gone before the first batch."""
@@ -286,13 +321,18 @@ class Ingest:
 
     # Without a query
 
-    def backfill(self, names: Sequence[str] | None = None, on_progress: OnProgress | None = None) -> int:
-        """Bring tables to the ends of the journals without a query; returns how many rows that are."""
+    def backfill(
+        self, names: Sequence[str] | None = None, on_progress: OnProgress | None = None, *, goes_on: bool = False
+    ) -> int:
+        """Bring tables to the ends of the journals without a query; returns how many rows that are. May go on when a user's table stops."""
         until = {one: journal.bounds().end for one, journal in self.group.journals.items()}
         for step in (step for steps in self._rounds for step in steps):
             if names is None or step.table.name in names:
-                with self._tables[step.table.name].writing():
-                    self._catch_up(step, until, on_progress)
+                with self._stopping(step), self._tables[step.table.name].writing():
+                    if step.table.name not in self.stopped:
+                        self._catch_up(step, until, on_progress)
+        for error in () if goes_on else self.stopped.values():
+            raise error
         return sum(until.values())
 
     def compact_tables(self) -> None:
@@ -316,78 +356,3 @@ def add_cluster(table: LakeTable) -> None:
     with table.writing():
         rows = table.rows()
         table.overwrite(rows.append_column("cluster", rows.column("journal")), {})
-
-
-def stage(rows: DataFrame, table: LakeTable) -> list[StagedFile]:
-    """Write rows as files of a table, in the tasks; a later commit adds them to the table."""
-    import pickle
-
-    from pyspark.sql.types import BinaryType, StructField, StructType
-
-    def write(batches):  # type: ignore[no-untyped-def]
-        files = table.stage(batches)
-        yield pa.RecordBatch.from_pydict({"files": pa.array([pickle.dumps(files)], pa.binary())})
-
-    described = rows.mapInArrow(write, StructType([StructField("files", BinaryType())])).collect()
-    return [file for row in described for file in pickle.loads(row.files)]
-
-
-WORKSHOP = "_rebuild"
-"""The directory in the lake in which new tables are built."""
-
-
-@contextmanager
-def tables_only(data: Sequence[Path], cluster: str | None, settings: PipelineSection) -> Iterator[Ingest]:
-    """An `Ingest` in a session of its own, without a query: for rebuilds and backfills while a pipeline may run."""
-    from penstock.spark.pipeline import steps
-    from penstock.spark.session import make_session, pipeline_conf
-
-    with tempfile.TemporaryDirectory(prefix="penstock-spark-") as scratch:
-        group = open_group([JournalLocation(path=str(one.absolute())) for one in data], cluster)
-        spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=pipeline_conf(scratch))
-        try:
-            every = steps.built_in(settings.token_keys) + steps.load(spark, settings.tables)
-            ingest = Ingest(spark, group, lake_of(data[0]), every)
-            try:
-                yield ingest
-            finally:
-                ingest.close()
-        finally:
-            spark.stop()
-
-
-def rebuild_table(
-    ingest: Ingest, name: str, *, accept_loss: bool = False, on_progress: OnProgress | None = None
-) -> int:
-    """Build one table anew and replace the old one; returns the offset that it reaches.
-
-    Readers see the old rows until the commit that replaces them all. The writer's lock is held only for the last rows and that commit,
-    so a running pipeline waits only briefly.
-    """
-    oldest = max(ingest.group.firsts().values())
-    if oldest > 0 and not accept_loss:
-        raise LostRowsError(
-            f"rows 0 to {oldest - 1} are no longer kept, so a new `{name}` would begin at {oldest}",
-            "keep the old table, or pass `--accept-loss`",
-        )
-    table = ingest.table(name)
-    others = set() if table.version() is None else set(table.rows(["journal"]).column("journal").to_pylist())
-    others -= {*ingest.group.journals, ingest.group.cluster}
-    if others and not accept_loss:
-        raise LostRowsError(
-            f"the table `{name}` has rows of other journals, {', '.join(sorted(others))}, which a new one would lack",
-            "name their data directories with `--journal`, or pass `--accept-loss`",
-        )
-    workshop = ingest.lake / WORKSHOP
-    remove_tree(workshop / name)
-    copy = ingest.for_table(workshop, name)
-    try:
-        copy.backfill(on_progress=on_progress)
-        fresh = copy.table(name)
-        with table.writing():
-            end = copy.backfill(on_progress=on_progress)  # rows that arrived in the meantime
-            table.replace_with(fresh, map(app_of, ingest.group.journals))
-    finally:
-        copy.close()
-        remove_tree(workshop / name)
-    return end

@@ -102,6 +102,7 @@ class Runner:
         from penstock.spark.pipeline import steps
         from penstock.spark.pipeline.ingest import Ingest, check_kept
         from penstock.spark.pipeline.journal_group import open_group
+        from penstock.spark.pipeline.own_tables import all_steps
         from penstock.spark.pipeline.watch import AlertWatch
         from penstock.spark.session import make_session, pipeline_conf
 
@@ -115,7 +116,7 @@ class Runner:
         check_kept(group, self._lake, [step.table for step in steps.built_in()])
         conf = pipeline_conf(self._scratch) | self._task.conf
         spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=conf)
-        every = steps.built_in(settings.token_keys) + steps.load(spark, settings.tables)
+        every = all_steps(spark, settings)
         ingest = Ingest(spark, group, self._lake, every)
         ingest.check()
         steps.check_retention(every, settings.retention)
@@ -201,11 +202,13 @@ class Runner:
                 break
         else:
             # The query only sees new rows: tables that are new, or were left behind, lack older ones.
-            reporter.status.queries["ingest"].offset = ingest.backfill()
+            reporter.status.queries["ingest"].offset = ingest.backfill(goes_on=True)
             watch.on_clock(time.time_ns() // 1000)
             ingest.compact_tables()
             watch.compact_tables()
-        reporter.status.behind = dict(ingest.behind)
+        self._report(ingest)
+        if ingest.stopped:
+            return reporter.fail(next(iter(ingest.stopped.values())))
         reporter.write("stopped")
         return 0
 
@@ -229,7 +232,7 @@ class Runner:
             ingest.catch_up_skipped()
             watch.on_clock(time.time_ns() // 1000)
             reporter.status.reach(group.ends())
-            reporter.status.behind = dict(ingest.behind)
+            self._report(ingest)
             reporter.write()
         deadline = time.monotonic() + STOP_S  # for all of them together
         for query in (*queries.values(), *(own.query for own in self._own if own.query)):
@@ -241,6 +244,12 @@ class Runner:
         """Report why a query ended; returns the exit code."""
         cause, step = self._errors.get(name, (error, None))
         return self._reporter.fail(cause, name, step)
+
+    def _report(self, ingest: Ingest) -> None:
+        status = self._reporter.status
+        status.behind = dict(ingest.behind)
+        status.stopped = {name: str(error) for name, error in ingest.stopped.items()}
+        status.expectations = ingest.expectations.report()
 
     def _check_own(self, spark: SparkSession, group: JournalGroup) -> None:
         """Start the user queries that are due, and report the state of each."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions
-from penstock.spark.pipeline.steps import load_file
+from penstock.spark.pipeline.own_tables import load_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

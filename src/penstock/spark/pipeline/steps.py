@@ -6,28 +6,26 @@ way of cutting the journal into batches ends in the same table.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.journal.delta_log import TABLE_NAME
-from penstock.spark.errors import HintedError, line_in
+from penstock.spark.errors import HintedError
 from penstock.spark.lake import schemas
 from penstock.spark.lake.schemas import TableDefinition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from penstock.spark.pipeline.batch import JournalBatch
+    from penstock.spark.pipeline.expectations import Expectation
 
 
-Rows = Callable[["JournalBatch"], "DataFrame"]
-Window = Literal["minute"]
+Rows = Callable[["JournalBatch"], "DataFrame | pa.Table"]
+"""Rows of a table for a batch; an Arrow table needs no Spark job."""
 
 
 class StepError(HintedError):
@@ -49,7 +47,12 @@ class Step:
     by_minute: bool = False
     """Whether its rows become final: then a batch without rows for it may still close an open minute."""
     file: Path | None = None
-    """The file of a user's table."""
+    """The file of a user's table, or of its schema."""
+    expectations: tuple[Expectation, ...] = ()
+    stops_alone: bool = False
+    """Whether a schema that does not fit the stored table stops this table only."""
+    reads: tuple[str, ...] = ()
+    """Tables that it reads and that another process may fill: it never gets ahead of them."""
 
 
 def built_in(token_keys: str | Path | None = None) -> list[Step]:
@@ -83,118 +86,18 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
     ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class UserTable:
-    """A user function marked as a table."""
+def typed(schemas_dir: str | Path | None) -> list[Step]:
+    """The tables of typed payloads, one for each schema of a directory."""
+    from penstock.spark.lake_tables.envelopes import SENT
+    from penstock.spark.lake_tables.typed_payloads import SHARED, TypedTable, typed_tables
 
-    name: str
-    function: Callable[[DataFrame], DataFrame]
-    key: tuple[str, ...]
-    write: Literal["append", "merge"]
-    window: Window | None
-    newest: str | None
+    def step(made: TypedTable) -> Step:
+        def rows(batch: JournalBatch) -> pa.Table:
+            return made.rows(batch.new_rows("envelopes", [*SHARED, "payload", "payload_error"]))
 
+        return Step(made.definition, rows, ("envelopes",), SENT, file=made.file, stops_alone=True)
 
-_marked: list[UserTable] = []
-
-
-def table(
-    name: str | None = None,
-    *,
-    key: Sequence[str] = ("journal", "offset"),
-    window: Window | None = None,
-    newest: str | None = None,
-) -> Callable[[Callable[[DataFrame], DataFrame]], Callable[[DataFrame], DataFrame]]:
-    """Mark a function from journal rows to table rows. `pipeline.tables` of the config names the file that it is in.
-
-    Parameters
-    ----------
-    name
-        The name of the table; by default that of the function.
-    key
-        Columns that identify a row.
-    window
-        With `"minute"` the function is given every row of the minutes that new rows fell into, and its rows replace those of the
-        same key: for counts and percentiles. Otherwise it is given the new rows only, and its rows are appended.
-    newest
-        A column: of the rows of one key, the one with the greatest value in it is kept. For the latest of something.
-    """
-
-    def mark(function: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame], DataFrame]:
-        write: Literal["append", "merge"] = "merge" if window or newest else "append"
-        _marked.append(UserTable(name or function.__name__, function, tuple(key), write, window, newest))
-        return function
-
-    return mark
-
-
-def load(spark: SparkSession, files: Iterable[str | Path]) -> list[Step]:
-    """Load the steps of the tables in these files."""
-    known: dict[str, Path] = {}
-    return [_step(spark, Path(file), found) for file in files for found in marked_tables(Path(file), known)]
-
-
-def marked_tables(file: Path, known: dict[str, Path]) -> list[UserTable]:
-    """Load the tables of a file, without Spark; `known` has the tables of the files before, and gains these."""
-    found = _marks(file)
-    for name in (one.name for one in found):
-        if name in schemas.TABLES:
-            raise StepError(f"`{file}`: the table `{name}` is built in", "choose another name")
-        if name in known:
-            raise StepError(f"`{file}`: there is already a table `{name}`", "choose another name")
-        if not TABLE_NAME.fullmatch(name):
-            hint = 'begin with a letter or a digit, as in `@table("errors")`'
-            raise StepError(f"`{file}`: `{name}` cannot be a table's name", hint)
-        known[name] = file
-    return found
-
-
-def load_file(file: Path, setting: str, failure: Callable[[str], Exception]) -> ModuleType:
-    """Run a Python file that a setting names; raises `failure` if that is not possible."""
-    if not file.is_file():
-        raise failure(f"`{setting}` names `{file}`, which does not exist")
-    spec = importlib.util.spec_from_file_location(f"penstock_{setting.rpartition('.')[2]}_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        line = line_in(file, error)
-        where = "" if line is None else f", line {line}"
-        raise failure(f"`{file}`{where}, cannot be loaded: {type(error).__name__}: {error}") from error
-    return module
-
-
-def _marks(file: Path) -> list[UserTable]:
-    del _marked[:]
-    load_file(file, "pipeline.tables", StepError)
-    if not _marked:
-        raise StepError(f"`{file}` marks no function with `@penstock.spark.table()`")
-    return list(_marked)
-
-
-def _step(spark: SparkSession, file: Path, found: UserTable) -> Step:
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-
-    from penstock.journal.parquet_table import FILE_SCHEMA
-
-    try:
-        shape = found.function(spark.createDataFrame([], from_arrow_schema(FILE_SCHEMA))).schema
-    except Exception as error:
-        line = line_in(file, error) or found.function.__code__.co_firstlineno
-        why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        raise StepError(f"the table `{found.name}` of `{file}`, line {line}: {why}") from error
-    schema = to_arrow_schema(shape, timezone="UTC")
-    for column in ("journal", *found.key, *([found.newest] if found.newest else [])):
-        if column not in schema.names:
-            raise StepError(f"`{file}`: the table `{found.name}` has no column `{column}`", "add it")
-    partition_by = ("date",) if "date" in schema.names else ()
-    made = TableDefinition(found.name, schema, found.key, found.write, partition_by, found.newest)
-    function = found.function
-    if found.window:
-        return Step(made, lambda batch: function(batch.whole_minutes), file=file)
-    return Step(made, lambda batch: function(batch.events), file=file)
+    return [] if schemas_dir is None else [step(made) for made in typed_tables(schemas_dir)]
 
 
 def ordered(steps: Sequence[Step]) -> list[list[Step]]:
@@ -218,7 +121,7 @@ def only(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:
     for name in names:
         if name not in known:
             raise StepError(f"there is no table `{name}`", f"tables: {', '.join(known)}")
-    return [replace(known[name], after=()) for name in names]
+    return [replace(known[name], after=(), reads=known[name].after) for name in names]
 
 
 def check_retention(steps: Sequence[Step], names: Iterable[str]) -> None:
