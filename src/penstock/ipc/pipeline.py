@@ -235,7 +235,11 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
         """Every table holds all rows before this offset."""
         offsets = [query.offset for query in self.queries.values()] + list(self.behind.values())
         reported = min(offsets, default=0)
-        return self.stored if self.tables and (self.state != "running" or not offsets) else reported
+        if self.state == "running" and offsets:
+            return max(
+                reported, self.stored
+            )  # the tables may be newer than the report, or the report than the last look
+        return self.stored if self.tables else reported
 
     @property
     def lag(self) -> int:
