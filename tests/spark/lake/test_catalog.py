@@ -125,7 +125,7 @@ def test_a_persistent_catalog_gets_no_entries(settings, tmp_path):
     session = RecordedSession(settings)
     assert penstock.spark.tables(session, tmp_path) == ["notes"]
     [statement] = session.statements
-    assert statement.startswith("CREATE OR REPLACE TEMPORARY VIEW `notes` USING penstock_delta OPTIONS (path '")
+    assert statement.startswith("CREATE OR REPLACE TEMPORARY VIEW `notes` USING penstock_delta OPTIONS (path = '")
 
 
 def test_an_entry_has_the_columns_of_its_table(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from penstock.core.errors import PenstockError
 from penstock.spark.lake import rewrite
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake.delta_format import PenstockDelta, _path
@@ -81,11 +82,12 @@ def test_a_table_is_read_with_exactly_its_columns(tmp_path):
         ({"columns": "nope"}, "no column `nope`; it has journal"),
         ({"path": "nowhere"}, "no Delta table in"),
         ({"path": ""}, "needs the table's directory.*does not pass the LOCATION"),
+        ({"path": "ftp://host/x"}, "cannot be a lake"),
     ],
 )
 def test_a_wrong_option_says_what_would_be_right(tmp_path, options, message):
     LakeTable(tmp_path, NOTES).append(notes(0, 3), {APP: Progress(0, 3)})
-    with pytest.raises(LakeError, match=message):
+    with pytest.raises((LakeError, PenstockError), match=message):
         read(**{"path": tmp_path / "notes", **options})
 
 

@@ -85,7 +85,10 @@ def reference() -> str:
     ]
     for field in msgspec.structs.fields(Sections):
         kind = type_info(field.type)
-        parts.append(_section(_step(field.encode_name, kind), kind, 2))
+        if _structs_in(kind):
+            parts.append(_section(_step(field.encode_name, kind), kind, 2))
+        else:  # one value, without keys of its own
+            parts.append(f"## `{field.encode_name}`\n\n{field_docs(Sections)[field.name]}\n")
     return "\n".join(parts)
 
 
