@@ -1,8 +1,9 @@
 """A program over Spark Connect, run by `test_connect.py` in a process of its own: a process has either a classic session or this.
 
-    python -m tests.spark.over_connect DATA MASTER
+    python -m tests.spark.over_connect DATA MASTER [more]
 
-`MASTER` is `local[1]`, for a short run, or the address of a Connect server, `sc://host:port`. A server runs on `DATA`.
+`MASTER` is `local[1]`, or the address of a Connect server, `sc://host:port`. A server runs on `DATA`. A stream alone starts ten processes
+of Python, so a short run has none.
 """
 
 from __future__ import annotations
@@ -44,10 +45,22 @@ def session(master: str) -> SparkSession:
 
 
 def main(spark: SparkSession, data: str) -> None:
-    """A stream from the journal into a queue, the view of a table, and the history."""
+    """A batch into a queue, the view of a table, and the history."""
     from pyspark.sql import functions as f
 
     assert type(spark).__module__.startswith("pyspark.sql.connect")
+    one = spark.range(1).select(f.lit("stream:ones").alias("to"), f.lit("t").alias("type"), f.lit("1").alias("payload"))
+    one.write.format("penstock").options(path=data, app="one", batch=1).mode("append").save()
+    assert penstock.spark.tables(spark, data) == ["events"]
+    assert spark.sql(f"select count(*) from events where {OURS}").collect() == [(SENT,)]
+    sealed = penstock.spark.history(spark, data, since="2026-01-01T00:00:00Z", first=0)
+    assert sealed.where(OURS).count() == SENT
+
+
+def more(spark: SparkSession, data: str) -> None:
+    """A stream from the journal into a queue; views that follow their tables, and a directory that only the server sees."""
+    from pyspark.sql import functions as f
+
     # A relative path is one of the directory in which the server was started.
     here = Path(data).name
     journal = spark.readStream.format("penstock").option("startingOffsets", "earliest")
@@ -58,21 +71,6 @@ def main(spark: SparkSession, data: str) -> None:
     query.awaitTermination()
     sent = spark.read.format("penstock").option("channel", "echoes").option("event", "enqueue").load(here)
     assert sent.count() == SENT
-
-    assert penstock.spark.tables(spark, data) == ["events"]
-    assert spark.sql(f"select count(*) from events where {OURS}").collect() == [(SENT,)]
-    sealed = penstock.spark.history(spark, data, since="2026-01-01T00:00:00Z", first=0)
-    assert sealed.where(OURS).count() == SENT
-
-
-def more(spark: SparkSession, data: str) -> None:
-    """Batches into a queue and a table; views that follow their tables, and a directory that only the server sees."""
-    from pyspark.sql import functions as f
-
-    one = spark.range(1).select(f.lit("stream:ones").alias("to"), f.lit("t").alias("type"), f.lit("1").alias("payload"))
-    for _ in range(2):
-        one.write.format("penstock").options(path=data, app="one", batch=1).mode("append").save()
-    assert spark.read.format("penstock").option("channel", "ones").option("event", "enqueue").load(data).count() == 1
 
     numbers = spark.range(5).selectExpr("id as n")
     numbers.write.format("penstock_delta").mode("append").save(f"{data}/lake/mine")
@@ -86,8 +84,8 @@ def more(spark: SparkSession, data: str) -> None:
         assert penstock.spark.history(spark, data, end=1).count() == 1
 
 
-def declare(spark: SparkSession, data: str, *, dry: bool) -> None:
-    """Run the declarative project of the examples in this session, as `spark-pipelines` does, or only check it."""
+def declare(spark: SparkSession, data: str) -> None:
+    """Run the declarative project of the examples in this session, as `spark-pipelines` does."""
     from pyspark.pipelines.cli import load_pipeline_spec, register_definitions
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, handle_pipeline_events, start_run
@@ -99,19 +97,16 @@ def declare(spark: SparkSession, data: str, *, dry: bool) -> None:
         spark.conf.set(name, value)
     graph = create_dataflow_graph(spark, default_catalog=None, default_database=None, sql_conf=settings)
     register_definitions(file, SparkConnectGraphElementRegistry(spark, graph), spec, spark, graph)
-    run = {"full_refresh": None, "full_refresh_all": False, "refresh": None, "dry": dry}
+    run = {"full_refresh": None, "full_refresh_all": False, "refresh": None, "dry": False}
     handle_pipeline_events(start_run(spark, graph, storage=f"file://{data}/declarative", **run))
-    if dry:
-        return
     settled = spark.read.format("penstock_delta").load(f"{data}/lake/settled").select("id", "event").collect()
     assert settled == [("w", "ack")], settled
 
 
 if __name__ == "__main__":
     made = session(sys.argv[2])
-    is_short = sys.argv[2].startswith("local")
     main(made, sys.argv[1])
-    if not is_short:
+    if "more" in sys.argv[3:]:
         more(made, sys.argv[1])
-    declare(made, sys.argv[1], dry=is_short)
+        declare(made, sys.argv[1])
     made.stop()

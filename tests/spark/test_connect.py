@@ -18,6 +18,7 @@ from tests.integration.serving import Http, ids
 from tests.paths import ROOT
 from tests.server_process import ServerProcess
 from tests.spark.connect_server import connect_server, plain_environment
+from tests.tiers import first_of
 
 PROGRAM = ("-m", "tests.spark.over_connect")
 PATIENCE_S = 600.0
@@ -61,17 +62,29 @@ def run(server: ServerProcess, *words: str) -> None:
 
 @pytest.mark.promise("Spark: source and sinks", "everything works over Spark Connect as in a classic session")
 @pytest.mark.promise("Spark: source and sinks", "workers run the Python that imported `penstock.spark`")
-@pytest.mark.promise("Spark: pipeline", "a declarative pipeline of Spark keeps a table of the lake")
-def test_a_local_connect_session_reads_writes_and_has_the_tables(server: ServerProcess) -> None:
-    run(server, *PROGRAM, str(server.data), "local[1]")
-    assert len(Http(server.http).get("/v1/peek", stream="echoes", max=10).json["rows"]) == 3
+@pytest.mark.parametrize("extent", first_of([(), ("more",)], 1), ids=["short", "whole"])
+def test_a_local_connect_session_reads_writes_and_has_the_tables(
+    server: ServerProcess, extent: tuple[str, ...]
+) -> None:
+    run(server, *PROGRAM, str(server.data), "local[1]", *extent)
+    assert len(Http(server.http).get("/v1/peek", stream="ones", max=10).json["rows"]) == 1
 
 
 @pytest.mark.more
 @pytest.mark.promise("Spark: source and sinks", "everything works over Spark Connect as in a classic session")
 def test_a_separate_connect_server_does_the_same(server: ServerProcess) -> None:
     with connect_server(server.folder) as url:
-        run(server, *PROGRAM, str(server.data), url)
+        run(server, *PROGRAM, str(server.data), url, "more")
+
+
+def test_the_declarative_project_is_complete() -> None:
+    """The short case of the next one: the spec is read as Spark reads it, and it finds the definitions."""
+    from pyspark.pipelines.cli import load_pipeline_spec
+
+    file = ROOT / "examples/declarative/spark-pipeline.yml"
+    spec = load_pipeline_spec(file)
+    found = [path.name for library in spec.libraries for path in file.parent.glob(library.include) if path.is_file()]
+    assert "settled.py" in found and spec.storage.startswith("file:///")
 
 
 @pytest.mark.more
