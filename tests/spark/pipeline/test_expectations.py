@@ -12,7 +12,7 @@ from penstock.spark.pipeline.expectations import (
     Expectation,
     ExpectationCounts,
     ExpectationError,
-    Tally,
+    ExpectationTally,
     expect,
     expectations_of,
 )
@@ -49,13 +49,14 @@ def test_expectations_stack_in_the_order_in_which_they_are_written() -> None:
 
 
 def test_rows_that_fail_are_dropped_or_counted() -> None:
-    tally = Tally(APPENDED, EVERY)
+    tally = ExpectationTally(APPENDED, EVERY)
     kept, dropped = tally.sift(rows(1, 0, 9, 0))
     assert kept.to_pylist() == [{"journal": "j1", "offset": 0, "bytes": 1}, {"journal": "j1", "offset": 2, "bytes": 9}]
     assert dropped.column("offset").to_pylist() == [1, 3]
     assert tally.failed == [(2, ["journal=j1, offset=1"]), (1, ["journal=j1, offset=2"]), (0, [])]
     tally.check()
-    total = Tally(APPENDED, EVERY)
+    assert tally.sift(SCHEMA.empty_table())[0].num_rows == 0, "a table without rows has not been checked"
+    total = ExpectationTally(APPENDED, EVERY)
     for _ in range(2):
         total.add(tally.failed)  # two tasks
     assert [count for count, _ in total.failed] == [4, 2, 0]
@@ -63,7 +64,7 @@ def test_rows_that_fail_are_dropped_or_counted() -> None:
 
 @pytest.mark.promise("Spark: pipeline", "an expectation that fails stops its table alone and names a row")
 def test_an_expectation_that_stops_the_table_names_table_expectation_and_row() -> None:
-    tally = Tally(APPENDED, EVERY)
+    tally = ExpectationTally(APPENDED, EVERY)
     tally.sift(rows(1, 7, 7))
     with pytest.raises(ExpectationError) as caught:
         tally.check()
@@ -76,10 +77,10 @@ def test_an_expectation_that_stops_the_table_names_table_expectation_and_row() -
 def test_a_row_that_is_computed_again_counts_once() -> None:
     counts = ExpectationCounts()
     for _ in range(3):
-        tally = Tally(MERGED, EVERY)
+        tally = ExpectationTally(MERGED, EVERY)
         tally.sift(rows(9, 1))
         counts.add(tally)
-    more = Tally(MERGED, EVERY)
+    more = ExpectationTally(MERGED, EVERY)
     more.sift(rows(9, 9, first=0))
     counts.add(more)
     assert [(one.name, one.failed, one.sample) for one in counts.report()] == [
@@ -89,7 +90,7 @@ def test_a_row_that_is_computed_again_counts_once() -> None:
     ]
     appended = ExpectationCounts()
     for number in range(3):
-        tally = Tally(APPENDED, EVERY)
+        tally = ExpectationTally(APPENDED, EVERY)
         tally.sift(rows(9, first=number))
         appended.add(tally)
     assert appended.report()[1].failed == 3
@@ -98,7 +99,7 @@ def test_a_row_that_is_computed_again_counts_once() -> None:
 def test_the_memory_of_failed_rows_is_bounded() -> None:
     counts = ExpectationCounts()
     for first in (0, FAILED_KEYS_MAX):
-        tally = Tally(MERGED, EVERY)
+        tally = ExpectationTally(MERGED, EVERY)
         tally.sift(rows(*[9] * FAILED_KEYS_MAX, first=first))
         counts.add(tally)
     assert counts.report()[1].failed == 2 * FAILED_KEYS_MAX

@@ -6,7 +6,7 @@ exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -228,3 +228,14 @@ def readers(label: str) -> dict[str, Callable[[Any], float]]:
 def families(values: dict[str, float]) -> list[Metric]:
     """Families with one value each."""
     return [family(name, value) for name, value in values.items()]
+
+
+def labelled(
+    rows: Iterable[tuple[str | tuple[str, ...], Any]], values: Mapping[str, Callable[[Any], float]]
+) -> list[Metric]:
+    """A family for each metric, with a sample for each row: its label or labels, and what the metric reads of it."""
+    found = {name: family(f"penstock_{name}") for name in values}
+    for label, row in rows:
+        for name, value in values.items():
+            found[name].add_metric([label] if isinstance(label, str) else label, value(row))
+    return [*found.values()]

@@ -31,6 +31,7 @@ from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import TURN_BOUNDS, TurnTimes
 from penstock.server.metrics import metric_names
+from penstock.server.metrics.metric_names import labelled
 
 if TYPE_CHECKING:
     from penstock.server.engine.admission import AdmissionControl
@@ -131,17 +132,6 @@ class Exporter(msgspec.Struct, eq=False):
             + _journal(runtime, self.archive)
             + _views(runtime)
         )
-
-
-def labelled(
-    rows: Iterable[tuple[str | tuple[str, ...], Any]], values: Mapping[str, Callable[[Any], float]]
-) -> list[Metric]:
-    """A family for each metric, with a sample for each row: its label or labels, and what the metric reads of it."""
-    found = {name: metric_names.family(f"penstock_{name}") for name in values}
-    for label, row in rows:
-        for name, value in values.items():
-            found[name].add_metric([label] if isinstance(label, str) else label, value(row))
-    return [*found.values()]
 
 
 def _turns(turns: TurnTimes | None) -> list[Metric]:

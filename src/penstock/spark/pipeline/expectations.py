@@ -61,10 +61,9 @@ def expect(name: str, condition: str, *, on_fail: OnFail = "warn") -> Callable[[
     return mark
 
 
-def expectations_of(function: Callable[..., Any]) -> tuple[Expectation, ...]:
+def expectations_of(function: Any) -> tuple[Expectation, ...]:
     """The expectations of a function, in the order in which they are written."""
-    found: tuple[Expectation, ...] = getattr(function, _MARK, ())
-    return found
+    return tuple(getattr(function, _MARK, ()))
 
 
 class ExpectationError(HintedError):
@@ -84,7 +83,7 @@ def checked(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
 
 
 @dataclass
-class Tally:
+class ExpectationTally:
     """Counts the failures of a table's rows, and takes out those to drop. Runs where the rows are."""
 
     table: TableDefinition
@@ -98,7 +97,7 @@ class Tally:
         """The rows of the table, and those that are dropped."""
         names = [name for name in rows.column_names if not name.startswith(_COLUMN)]
         plain, stays = rows.select(names), pa.array([True] * rows.num_rows, pa.bool_())
-        for number, one in enumerate(self.expectations):
+        for number, one in enumerate(self.expectations if rows.num_rows else ()):
             passes = rows.column(f"{_COLUMN}{number}").combine_chunks()
             missed = plain.filter(pc.invert(passes))
             count, keys = self.failed[number]
@@ -114,9 +113,8 @@ class Tally:
 
     def add(self, failed: Iterable[tuple[int, list[str]]]) -> None:
         """Add the failures that a task counted."""
-        for number, (count, keys) in enumerate(failed):
-            before, known = self.failed[number]
-            self.failed[number] = before + count, known + keys
+        both = zip(self.failed, failed, strict=True)
+        self.failed = [(count + more, keys + more_keys) for (count, keys), (more, more_keys) in both]
 
     def check(self, before: Callable[[], None] | None = None) -> None:
         """Raise for the first expectation that stops the table, after `before`."""
@@ -127,7 +125,7 @@ class Tally:
                 raise ExpectationError(self.table.name, one, count, keys[0])
 
 
-def stage(rows: DataFrame, table: LakeTable, tally: Tally) -> list[StagedFile]:
+def stage(rows: DataFrame, table: LakeTable, tally: ExpectationTally) -> list[StagedFile]:
     """Write rows as files of a table, in the tasks; a later commit adds them to the table. Counts rows that fail expectations."""
     import pickle
 
@@ -136,7 +134,7 @@ def stage(rows: DataFrame, table: LakeTable, tally: Tally) -> list[StagedFile]:
     definition, expectations = tally.table, tally.expectations
 
     def write(batches):  # type: ignore[no-untyped-def]
-        here = Tally(definition, expectations)
+        here = ExpectationTally(definition, expectations)
         if expectations:
             batches = (kept for one in batches for kept in here.sift(pa.Table.from_batches([one]))[0].to_batches())
         files = table.stage(batches)
@@ -159,7 +157,7 @@ class ExpectationCounts:
         self._counts: dict[tuple[str, str], ExpectationStatus] = {}
         self._known: dict[tuple[str, str], dict[str, None]] = {}
 
-    def add(self, tally: Tally) -> None:
+    def add(self, tally: ExpectationTally) -> None:
         """Count the failures of a commit."""
         table = tally.table
         is_recomputed = table.write == "merge" and table.newest is None

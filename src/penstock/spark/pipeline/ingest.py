@@ -28,7 +28,7 @@ from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.minutes import from_us
 from penstock.spark.location import SourceJournal
 from penstock.spark.pipeline.batch import JournalBatch, JournalRange, RecentRows, StepTimes, open_batch
-from penstock.spark.pipeline.expectations import ExpectationCounts, ExpectationError, Tally, checked, stage
+from penstock.spark.pipeline.expectations import ExpectationCounts, ExpectationError, ExpectationTally, checked, stage
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
 from penstock.spark.pipeline.reporter import describe, diagnose
 from penstock.spark.pipeline.steps import Step, only, ordered
@@ -137,8 +137,9 @@ class Ingest:
         self.stopped: dict[str, HintedError] = {}
         """Users' tables that stopped, and why; the others go on."""
         self.expectations = ExpectationCounts()
-        for table in self._tables.values():
-            add_cluster(table)
+        for step in self._steps:
+            add_cluster(self._tables[step.table.name])
+            self.expectations.add(ExpectationTally(step.table, step.expectations))
         self.end = self.start_offset()
         """Rows before this are in every table that is not `behind`."""
 
@@ -295,7 +296,7 @@ class Ingest:
             with self.times.of(f"{table.name}.commit"):
                 _ = table.append([], progress) if step.table.write == "append" else table.merge(nothing, progress)
             return
-        tally = Tally(step.table, step.expectations)
+        tally = ExpectationTally(step.table, step.expectations)
         with self.times.of(f"{table.name}.rows"):
             rows = step.rows(batch)
             if step.table.write == "append":

@@ -165,10 +165,9 @@ def marked_tables(file: Path, known: dict[str, Path]) -> list[UserTable]:
     """Load the tables of a file, without Spark; `known` has the tables of the files before, and gains these."""
     found = _marks(file)
     for name in (one.name for one in found):
-        if name in schemas.TABLES:
-            raise StepError(f"`{file}`: the table `{name}` is built in", "choose another name")
-        if name in known:
-            raise StepError(f"`{file}`: there is already a table `{name}`", "choose another name")
+        if name in schemas.TABLES or name in known:
+            what = "the table `{}` is built in" if name in schemas.TABLES else "there is already a table `{}`"
+            raise StepError(f"`{file}`: {what.format(name)}", "choose another name")
         if not TABLE_NAME.fullmatch(name):
             hint = 'begin with a letter or a digit, as in `@table("errors")`'
             raise StepError(f"`{file}`: `{name}` cannot be a table's name", hint)
