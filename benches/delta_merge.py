@@ -60,6 +60,7 @@ def conversations(numbers: list[int], settled: int = 0) -> pa.Table:
     starts = [START + timedelta(milliseconds=100 * number) for number in numbers]
     columns = {
         "journal": ["journal"] * len(numbers),
+        "cluster": ["journal"] * len(numbers),
         "corr": [f"talk-{number * 0x9E3779B97F4A7C15 % 2**64:016x}" for number in numbers],
         "root_id": [f"e-{number}" for number in numbers],
         "started_at": starts,

@@ -272,7 +272,13 @@ def test_a_log_without_a_checkpoint_far_enough_back_is_left_alone(tmp_path):
 def latest_at(days: dict[str, float], now: float, *, offset: int = 0):
     """Rows of the table `agents`, each with the days since its time."""
     rows = [
-        {"journal": "j1", "agent": name, "offset": offset, "last_at": datetime.fromtimestamp(now - age * DAY_S, UTC)}
+        {
+            "journal": "j1",
+            "cluster": "j1",
+            "agent": name,
+            "offset": offset,
+            "last_at": datetime.fromtimestamp(now - age * DAY_S, UTC),
+        }
         for name, age in days.items()
     ]
     return pa.Table.from_pylist(rows, AGENTS.schema)
