@@ -11,7 +11,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from penstock.cli.tables import pipeline
-from penstock.ipc.pipeline import BATCHES_MAX, STATUS_FILE, BatchStatus, PipelineStatus, QueryStatus
+from penstock.ipc.pipeline import BATCHES_MAX, STATUS_FILE, BatchStatus, ExpectationStatus, PipelineStatus, QueryStatus
 from penstock.journal.disk import RealDisk
 from penstock.journal.parquet_table import EventsTable
 from penstock.spark.lake.locks import TableLock
@@ -66,6 +66,15 @@ class TestStatus:
             ["watch", "1"],
         ]
         assert lines[-2:] == ["behind: alerts is at 1", "own-mine: running"]
+
+    def test_expectations_and_stopped_tables_are_shown(self, cli, data):
+        expected = [ExpectationStatus("jobs", "has an id", "fail", 2, "offset=7")]
+        write_status(
+            data, PipelineStatus("running", pid=1, expectations=expected, stopped={"jobs": "table `jobs`: no"})
+        )
+        with TableLock(data / "lake", LOCK).held():
+            shown = cli("pipeline", "status").out
+        assert "jobs   has an id    fail     2     offset=7" in shown and "stopped: table `jobs`: no" in shown
 
     def test_one_that_died_is_stopped_and_so_are_its_queries(self, cli, data):
         write_status(data, PipelineStatus("running", pid=1, own={"own-mine": "running"}, ui="http://spark:4040"))

@@ -63,6 +63,13 @@ def test_an_empty_file_or_section_means_defaults(read: Read, text: str) -> None:
     assert read(text) == Config(source=read("").source)
 
 
+def test_typed_tables_use_the_schemas_of_the_streams_unless_told_otherwise(read: Read, tmp_path: Path) -> None:
+    assert read("").pipeline.schemas is None
+    text = f"schemas: {{dir: {tmp_path}}}\n"
+    assert read(text).pipeline.schemas == str(tmp_path)
+    assert read(text + "pipeline: {schemas: other}\n").pipeline.schemas == "other"
+
+
 def test_effective_config_loads_again(read: Read) -> None:
     config = read("streams: {retry: {}, perStreamCaps: {'a*': {retry: null}}}\nlisten: {control: off}")
     assert read(to_yaml(config)).streams == config.streams

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from penstock.ipc.pipeline import FILLED_TABLES
+from penstock.spark import location
 from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES
+from penstock.spark.lake.table import LakeTable, Progress
+from penstock.spark.lake_tables.envelopes import envelope_rows
 from penstock.spark.pipeline import steps
-from tests.spark.journal_builder import (
-    INGESTED,
-)
+from penstock.spark.pipeline.ingest import Ingest
+from tests.spark.journal_builder import INGESTED, JournalBuilder
+from tests.spark.pipeline.queried import APP
 
 
 def names(rounds: list[list[steps.Step]]) -> list[list[str]]:
@@ -62,3 +67,32 @@ def test_a_retention_needs_a_table_whose_rows_have_a_time() -> None:
     assert "queue_minutes" in (caught.value.hint or "")
     with pytest.raises(steps.StepError, match="`own` have no time"):
         steps.check_retention(every, ["own"])
+
+
+@pytest.mark.promise(
+    "Spark: pipeline", "payloads with a schema are tables with its columns, which evolve by its versions"
+)
+def test_typed_payloads_follow_the_envelopes_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In chunks of any size, never ahead of the table that they are read from, and without a JVM."""
+    schemas, data = tmp_path / "schemas" / "shop", tmp_path / "data"
+    schemas.mkdir(parents=True)
+    (schemas / "order@v1.json").write_text('{"properties": {"n": {"type": "integer"}}}')
+    story = JournalBuilder(data)
+    for number in range(12):
+        schema = {"schema": "shop/order@v1.2"} if number % 3 else {}
+        story.send("orders", f"o-{number}", "ann", payload={"n": number}, **schema)
+    story.close()
+    journal = location.open_one(data)
+    table = LakeTable(data / "lake", ENVELOPES)
+    made = steps.only([*steps.built_in(), *steps.typed(tmp_path / "schemas")], ["types_shop_order_v1"])
+    monkeypatch.setattr("penstock.spark.pipeline.ingest.CHUNK_ROWS", 5)
+    for end in (7, journal.bounds().end):
+        first = table.progress(APP) or 0
+        rows = pa.Table.from_batches(map(envelope_rows, journal.batches(first, end)))
+        table.append(rows, {APP: Progress(first, end)})
+        ingest = Ingest(cast("Any", None), journal, data / "lake", made)
+        ingest.backfill()
+        ingest.close()
+        assert ingest.table("types_shop_order_v1").progress(APP) == end
+    found = ingest.table("types_shop_order_v1").rows(["offset", "n"]).to_pylist()
+    assert sorted(row["n"] for row in found) == [number for number in range(12) if number % 3]
