@@ -8,13 +8,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.spark import location
 from penstock.spark.lake.catalog import open_table
+from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import JournalBatch, JournalRange
-from penstock.spark.pipeline.expectations import ExpectationError
+from penstock.spark.pipeline.expectations import Expectation, ExpectationError
 from penstock.spark.pipeline.own_tables import _marks, load, parse_span
 from penstock.spark.pipeline.rebuild import rebuild_table
 from tests.spark.journaled import JOURNAL
@@ -199,6 +201,7 @@ def other(events):
 """
 
 
+@pytest.mark.more
 @pytest.mark.promise("Spark: pipeline", "an expectation that fails stops its table alone and names a row")
 def test_an_expectation_that_fails_stops_its_table_and_no_other(
     spark: SparkSession, data: Path, tmp_path: Path
@@ -330,3 +333,29 @@ def test_a_duration_is_a_number_and_a_unit() -> None:
     for text in ("", "0 minutes", "32 days", "1 month", "15min", "-1 hour"):
         with pytest.raises(steps.StepError, match="write it as `15 minutes`"):
             parse_span(text, "window")
+
+
+@pytest.mark.promise("Spark: pipeline", "an expectation that fails stops its table alone and names a row")
+def test_a_table_stops_and_the_others_go_on(data: Path) -> None:
+    """The same as with Spark, with rows that are there already."""
+    schema = pa.schema({"journal": pa.string(), "offset": pa.int64()})
+    one = pa.table({"journal": [JOURNAL], "offset": [3], "_expectation_0": [False]})
+    expected = Expectation("no threes", "offset != 3", "fail")
+    tables = {
+        name: TableDefinition(name, schema, tuple(schema.names), "merge") for name in ("strict", "reader", "other")
+    }
+    made = [
+        steps.Step(tables["strict"], lambda batch: one, expectations=(expected,)),
+        steps.Step(tables["reader"], lambda batch: schema.empty_table(), after=("strict",)),
+        steps.Step(tables["other"], lambda batch: one.select(schema.names)),
+    ]
+    ingest = ingest_of(None, data, made, set())
+    end = location.open_one(data).bounds().end
+    ingest.level()
+    assert ingest.backfill(goes_on=True) == end and set(ingest.stopped) == {"strict", "reader"}
+    assert f"`no threes` (offset != 3): 1, such as journal={JOURNAL}, offset=3" in str(ingest.stopped["strict"])
+    assert ingest.start_offset() == {JOURNAL: end} and ingest.table("other").rows().num_rows == 1
+    assert ingest.table("strict").progress(APP) is None
+    with pytest.raises(ExpectationError):
+        ingest.backfill(["strict"])
+    ingest.close()
