@@ -25,6 +25,7 @@ SECTIONS = (
     "Stream Kernel",
     "Defects of the upstream program, fixed here",
     "Journal",
+    "The lake",
     "Spark: source and sinks",
     "Spark: pipeline",
     "Limits, reload and HTTP details",
