@@ -5,11 +5,11 @@ The machine's own state is checked after every step, so each test also tests the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.core.clock import Now
-from penstock.core.effects import Deliver, Expire, Hot, Send
+from penstock.core.effects import Deliver, Expire, Hot, Job, Send
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
@@ -280,3 +280,12 @@ class QueueDriver:
         found = [id_ for _, id_, _ in self.deliveries]
         self.deliveries = []
         return found
+
+
+def redrive(machine: QueueMachine, now: Now, name: str, limit: int, ids: Iterable[str] | None = None) -> Job | Refusal:
+    """Send dead letters back in one go. The job is counted when the effects are applied."""
+    job = machine.begin_redrive(now, name, limit, ids)
+    if isinstance(job, Job):
+        while job.waiting:
+            machine.send_back(job)
+    return job

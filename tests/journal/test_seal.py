@@ -24,7 +24,7 @@ from penstock.journal.open_and_repair import LIVE_PREFIX, LOG_PREFIX, named, seg
 from penstock.journal.parquet_table import EventsTable
 from penstock.journal.seal import Sealer
 from penstock.testing.disk import LyingDisk, PowerLossError
-from tests.core.driving import record_of
+from tests.core.driving import record_of, redrive
 from tests.journal.driven import Driven, from_disk, from_history, make, state, table_rows
 from tests.journal.histories import (
     DAY_US,
@@ -113,7 +113,7 @@ def test_a_settle_has_the_time_of_its_enqueue_row(tmp_path: Path, restart: str) 
     driven.machine.purge(driven.now, driven.channel("jobs"))
     driven.commit()
     driven.advance(2_500)
-    driven.machine.redrive(driven.now, "jobs", 1)
+    redrive(driven.machine, driven.now, "jobs", 1)
     driven.apply()
     driven.commit()
     driven.ack(consumer, "dead")
@@ -413,7 +413,7 @@ def test_live_file_and_tail_are_the_whole_history(
             case "term" if held:
                 driven.term(consumer, held[pick % len(held)].id)
             case "redrive":
-                driven.machine.redrive(driven.now, consumer.channel.name, pick)
+                redrive(driven.machine, driven.now, consumer.channel.name, pick)
                 driven.apply()
                 driven.commit()
             case "seal":

@@ -24,6 +24,7 @@ from penstock.core.records import DELAYED, HELD, LEASED, READY, Record, Settle, 
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import ANONYMOUS
 from penstock.server.engine.machines import WRAPPING
+from tests.core.driving import redrive
 from tests.property.model import Model, Place
 from tests.simulation.queue import checks
 from tests.simulation.queue.history import TERMINAL
@@ -432,7 +433,7 @@ class QueueStateful(RuleBasedStateMachine):
     def redrive(self, limit: int, place: int | None) -> None:
         dead = self.machine.channels.get("dlq/a")
         ids = None if dead is None or place is None else [record.id for record in dead.ready][place : place + 1] or None
-        job = self.machine.redrive(self.now, "a", limit, ids)
+        job = redrive(self.machine, self.now, "a", limit, ids)
         self.apply()
         assert isinstance(job, Refusal) or job.moved + len(job.kept) <= limit
 

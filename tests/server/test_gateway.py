@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.server.assembly import Endpoints
+from penstock.client.address import ServerEndpoints
 from penstock.server.config.spaces.space_yaml import load_space
 from penstock.server.files.yaml_tree import ConfigError
 from penstock.server.gateway import GatewayOptions, _announce, configure, main
@@ -80,7 +80,7 @@ def test_the_announcement_names_ports_tokens_and_what_is_not_started(
     (folder / ".mew").mkdir()
     (folder / "space.yaml").write_text(SPACE)
     options = GatewayOptions(folder / "space.yaml", 8080, "localhost", "info")
-    endpoints = Endpoints(1, "t", "http://localhost:8080")
+    endpoints = ServerEndpoints(1, "t", "http://localhost:8080")
     _announce(endpoints, load_space(options.space_config, {}), options)
     assert capsys.readouterr().out.splitlines() == [
         "Space ID: demo",

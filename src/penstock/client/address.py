@@ -41,15 +41,17 @@ class Address(NamedTuple):
 
 
 class ServerEndpoints(msgspec.Struct, frozen=True):
-    """The contents of `endpoints.json`; listeners that are off are absent or null."""
+    """The contents of `run/endpoints.json`; listeners that are off are absent or null."""
 
     pid: int = 0
     version: str = ""
-    http: str | None = None
+    http: str = ""
     control: str | None = None
     pub: str | None = None
     pull: str | None = None
     console: str | None = None
+    ws: str | None = None
+    """The second HTTP port."""
 
 
 def parse(url: str) -> Address:

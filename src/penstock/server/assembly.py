@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.client.address import ServerEndpoints
 from penstock.core.errors import Refusal
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.admin.journal import JournalReads
@@ -60,20 +61,6 @@ from penstock.transports.http import HttpListener
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """Messages create short-lived objects; with the default threshold of 700, the search for cycles takes 5% of the time."""
-
-
-class Endpoints(msgspec.Struct):
-    """The content of `run/endpoints.json`; null means that a listener is off."""
-
-    pid: int
-    version: str
-    http: str
-    control: str | None = None
-    pub: str | None = None
-    pull: str | None = None
-    console: str | None = None
-    ws: str | None = None
-    """The second HTTP port."""
 
 
 class Service:
@@ -134,11 +121,11 @@ class Service:
         self._listeners: list[HttpListener] = []
         self.skills: list[SkillWorker] = []
         self.control = ControlListener(self.runtime, self.tokens, self.guard, self.admission)
-        self.endpoints: Endpoints | None = None
+        self.endpoints: ServerEndpoints | None = None
         self._advertising: Advertisement | None = None
         self._looking: asyncio.Future[Any] | None = None
 
-    async def start(self) -> Endpoints:
+    async def start(self) -> ServerEndpoints:
         """Open every listener, then write `run/endpoints.json`."""
         config = self._config
         address = parse_host_port(config.listen.http)
@@ -160,7 +147,7 @@ class Service:
         self.operator_token = write_operator_token(self.run_dir / "operator.token")
         self.tokens.add_operator(self.operator_token)
         console = f"{url}/" if config.console.enabled else None
-        self.endpoints = Endpoints(os.getpid(), version(), url, control, *sockets, console, ws)
+        self.endpoints = ServerEndpoints(os.getpid(), version(), url, control, *sockets, console, ws)
         if config.listen.advertise is not None:
             self._advertising = Advertisement(Path(config.listen.advertise), self.runtime, url, control)
             await self._advertising.start()

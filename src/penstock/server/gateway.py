@@ -24,7 +24,7 @@ from penstock.server.logging import logs
 from penstock.server.up import EXIT_USAGE, StartHints, drain, run, stop_signals
 
 if TYPE_CHECKING:
-    from penstock.server.assembly import Endpoints
+    from penstock.client.address import ServerEndpoints
     from penstock.server.logging.logs import LogWriter
 
 DATA = "penstock"
@@ -121,7 +121,7 @@ async def _run(config: Config, writer: LogWriter, options: GatewayOptions) -> in
     return await drain(service)
 
 
-def _announce(endpoints: Endpoints, space: LoadedSpace, options: GatewayOptions) -> None:
+def _announce(endpoints: ServerEndpoints, space: LoadedSpace, options: GatewayOptions) -> None:
     """Print the lines of upstream's command, which scripts wait for."""
     port = endpoints.http.rpartition(":")[2]
     lines = [

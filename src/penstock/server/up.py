@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from penstock.client.address import ServerEndpoints
 from penstock.core.errors import PenstockError
 from penstock.journal.lake_location import lake_of
 from penstock.journal.segments import DamageError
-from penstock.server.assembly import Endpoints, Service
+from penstock.server.assembly import Service
 from penstock.server.config.cross_checks import relay_errors
 from penstock.server.config.load import Config, ConfigError, lake_problem, load
 from penstock.server.engine.admission import raise_descriptor_limit
@@ -180,7 +181,7 @@ def _pipeline_line(config: Config, data: Path | None) -> str:
     return f"{config.pipeline.master}, joins when Spark is up; tables in {lake_of(data)}"
 
 
-def _banner(service: Service, config: Config, data: Path | None, endpoints: Endpoints, *, has_demo: bool) -> str:
+def _banner(service: Service, config: Config, data: Path | None, endpoints: ServerEndpoints, *, has_demo: bool) -> str:
     """Where everything is; parts that are off without a flag are left out."""
     demo = None
     if has_demo:

@@ -15,13 +15,14 @@ from typing import Any, Self
 
 import msgspec
 
+from penstock.client.address import ServerEndpoints
 from penstock.client.queue.connect import Connecting, connect
 from penstock.client.space.client import Space
 from penstock.client.sync.queue import SyncClient, connect_sync
 from penstock.client.sync.twin import LoopThread
 from penstock.client.tokens.local_relay import LocalRelay, load_signing_key
 from penstock.core.errors import PenstockError, Refusal
-from penstock.server.assembly import Endpoints, Service
+from penstock.server.assembly import Service
 from penstock.server.up import Options, configure
 
 FREE = "127.0.0.1:0"
@@ -36,7 +37,7 @@ class MemoryServer:
         self._has_relay = relay
         self._thread: LoopThread | None = None
         self._service: Service | None = None
-        self._endpoints: Endpoints | None = None
+        self._endpoints: ServerEndpoints | None = None
         self._gc_threshold = gc.get_threshold()
 
     # -- addresses
@@ -120,7 +121,7 @@ class MemoryServer:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    async def _open(self) -> Endpoints:
+    async def _open(self) -> ServerEndpoints:
         with tempfile.TemporaryDirectory(prefix="penstock-config-") as folder:
             file = Path(folder) / "config.yaml"
             file.write_bytes(msgspec.json.encode(self._config))  # JSON is YAML too
@@ -146,7 +147,7 @@ class MemoryServer:
             gc.set_threshold(*self._gc_threshold)
         self._thread = self._service = self._endpoints = None
 
-    def _up(self) -> Endpoints:
+    def _up(self) -> ServerEndpoints:
         if self._endpoints is None:
             raise PenstockError(
                 Refusal("Unreachable", "this server is not running", hint="use it inside `with serve() as server`")

@@ -15,7 +15,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
 from penstock.core.rows import row_of
 from penstock.core.steps import Steps
-from tests.core.driving import QueueDriver, body_of, record_of
+from tests.core.driving import QueueDriver, body_of, record_of, redrive
 
 THREE = Policy(max_deliveries=3)
 
@@ -26,8 +26,8 @@ def letter(driver: QueueDriver, stream: str = "dlq/a", id_: str = "1") -> dict[s
     return header
 
 
-def redrive(driver: QueueDriver, limit: int = 1_000) -> Job:
-    job = driver.machine.redrive(driver.now, "a", limit)
+def redriven(driver: QueueDriver, limit: int = 1_000) -> Job:
+    job = redrive(driver.machine, driver.now, "a", limit)
     assert isinstance(job, Job), job
     driver.apply()
     driver.commit()
@@ -251,7 +251,7 @@ class TestRedrive:
     def test_sends_everything_home_although_the_home_remembers_the_ids(self) -> None:
         driver = self.driver()
         assert set(driver.channel("a").settled) == {"1", "2", "3"}
-        job = redrive(driver)
+        job = redriven(driver)
         assert (job.moved, len(job.kept)) == (3, 0)
         assert [(r.id, r.seq, r.attempt) for r in driver.channel("a").ready] == [
             ("1", 4, 0), ("2", 5, 0), ("3", 6, 0),
@@ -261,13 +261,13 @@ class TestRedrive:
 
     def test_is_bounded_and_takes_the_oldest_first(self) -> None:
         driver = self.driver()
-        assert redrive(driver, 2).moved == 2
+        assert redriven(driver, 2).moved == 2
         assert [record.id for record in driver.channel("dlq/a").ready] == ["3"]
 
     def test_keeps_what_the_home_has_no_room_for(self) -> None:
         driver = self.driver()
         driver.channel("a").policy = Policy(max_depth=2)
-        job = redrive(driver)
+        job = redriven(driver)
         assert (job.moved, len(job.kept)) == (2, 1)
         assert [record.id for record in driver.channel("dlq/a").ready] == ["3"]
 
@@ -278,13 +278,13 @@ class TestRedrive:
         driver.term(consumer, "1")
         driver.advance(2_000)
         driver.put("a", "1")
-        job = redrive(driver)
+        job = redriven(driver)
         assert (job.moved, len(job.kept)) == (0, 1)
         assert driver.state("dlq/a") == (1, 0, 0)
 
     def test_moves_only_the_chosen_ids(self) -> None:
         driver = self.driver()
-        job = driver.machine.redrive(driver.now, "a", 1, ["3", "2", "3"])
+        job = redrive(driver.machine, driver.now, "a", 1, ["3", "2", "3"])
         driver.apply()
         driver.commit()
         assert isinstance(job, Job) and job.moved == 2
@@ -293,7 +293,7 @@ class TestRedrive:
 
     def test_moves_no_id_if_one_of_them_is_not_a_dead_letter(self) -> None:
         driver = self.driver()
-        refusal = driver.machine.redrive(driver.now, "a", 1, ["1", "no-such-id"])
+        refusal = redrive(driver.machine, driver.now, "a", 1, ["1", "no-such-id"])
         assert isinstance(refusal, Refusal)
         assert (refusal.code, refusal.ref) == ("UnknownEnvelope", "no-such-id")
         assert [record.id for record in driver.channel("dlq/a").ready] == ["1", "2", "3"]
@@ -301,14 +301,14 @@ class TestRedrive:
     def test_a_chosen_id_that_finds_no_room_returns_to_its_place(self) -> None:
         driver = self.driver()
         driver.channel("a").policy = Policy(max_depth=0)
-        job = driver.machine.redrive(driver.now, "a", 1, ["2"])
+        job = redrive(driver.machine, driver.now, "a", 1, ["2"])
         driver.apply()
         assert isinstance(job, Job) and (job.moved, len(job.kept)) == (0, 1)
         assert [record.id for record in driver.channel("dlq/a").ready] == ["1", "2", "3"]
 
     def test_may_be_asked_for_by_either_name(self) -> None:
         driver = self.driver(1)
-        job = driver.machine.redrive(driver.now, "dlq/a", 10)
+        job = redrive(driver.machine, driver.now, "dlq/a", 10)
         assert isinstance(job, Job)
         driver.apply()
         assert job.moved == 1
@@ -316,14 +316,14 @@ class TestRedrive:
     def test_of_a_stream_without_dead_letters_is_refused_and_makes_nothing(self) -> None:
         driver = QueueDriver()
         driver.put("a", "1")
-        refusal = driver.machine.redrive(driver.now, "a", 10)
+        refusal = redrive(driver.machine, driver.now, "a", 10)
         assert isinstance(refusal, Refusal)
         assert refusal.code == "UnknownStream"
         assert not driver.machine.known("dlq/a")
 
     def test_what_failed_again_dies_again(self) -> None:
         driver = self.driver(1)
-        redrive(driver)
+        redriven(driver)
         consumer = driver.subscribe("a", 1)
         driver.term(consumer, "1", "again")
         assert letter(driver)["lastError"] == "again"
@@ -331,7 +331,7 @@ class TestRedrive:
 
     def test_a_refused_commit_undoes_both_ends(self) -> None:
         driver = self.driver(1)
-        driver.machine.redrive(driver.now, "a", 10)
+        redrive(driver.machine, driver.now, "a", 10)
         driver.apply()
         driver.refuse()
         assert driver.channel("a").live == {}
@@ -389,7 +389,7 @@ def test_the_identity_holds_after_every_way_out(verb: str) -> None:
             driver.machine.drop(driver.now, driver.channel("a"), ["4"], "operator")
         case _:
             driver.term(consumer, "1")
-            redrive(driver)
+            redriven(driver)
     row = driver.machine.metrics(driver.now, driver.channel("a"))
     gone = sum(row[f"q.{name}"] for name in ("ack", "dead", "drop", "purged", "moved"))
     assert row["q.in"] == gone + row["q.depth"] + row["q.if"] + row["q.delayed"]
@@ -416,7 +416,7 @@ def test_dead_letters_that_find_no_room_at_home_keep_their_place_by_urgency() ->
     for id_ in "1234":
         driver.term(consumer, id_)
     driver.put("q", "a", "b", "c", "d")  # there is no room at home
-    job = driver.machine.redrive(driver.now, "q", 2)
+    job = redrive(driver.machine, driver.now, "q", 2)
     assert not isinstance(job, Refusal)
     driver.apply()
     driver.commit()
@@ -432,7 +432,7 @@ def test_a_redrive_that_the_journal_refuses_leaves_the_memory_of_ids_as_it_was()
     driver.advance(5)
     driver.ack(consumer, "2")
     before = list(driver.channel("q").order)
-    driver.machine.redrive(driver.now, "q", 1)
+    redrive(driver.machine, driver.now, "q", 1)
     driver.apply()
     driver.refuse()
     assert list(driver.channel("q").order) == list(driver.channel("q").settled) == before
@@ -523,7 +523,7 @@ def _letters(driver: QueueDriver, count: int) -> None:
 
 
 def _redrive_chosen(driver: QueueDriver, ids: list[str]) -> Job:
-    job = driver.machine.redrive(driver.now, "a", 1, ids)
+    job = redrive(driver.machine, driver.now, "a", 1, ids)
     assert isinstance(job, Job)
     driver.apply()
     return job

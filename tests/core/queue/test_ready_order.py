@@ -13,7 +13,7 @@ from penstock.core.queue.policy import Policy, Retry
 from penstock.core.queue.ready_order import AGED_EVERY, KeyedOrder, PriorityOrder
 from penstock.core.queue.stage import Draft, Taken
 from penstock.core.records import Record
-from tests.core.driving import QueueDriver, record_of
+from tests.core.driving import QueueDriver, record_of, redrive
 from tests.core.queue.test_rebuild import Recorded
 
 KEYED = Policy(partitioned=True)
@@ -237,7 +237,7 @@ class TestKeys:
         reader = driver.subscribe("dlq/q", 1, label="d")
         driver.ids()
         put(driver, "b1", stream="elsewhere")
-        driver.machine.redrive(driver.now, "q", 10)
+        redrive(driver.machine, driver.now, "q", 10)
         driver.apply()
         driver.commit()
         assert sorted(driver.ids()) == ["a2", "b1"]
@@ -432,7 +432,7 @@ class TestLevels:
         driver.term(consumer, "3")
         peeked = driver.machine.peek(driver.now, driver.channel("q"), "ready", 10)
         assert [record.id for record in peeked] == ["2", "1"]
-        driver.machine.redrive(driver.now, "q", 1)
+        redrive(driver.machine, driver.now, "q", 1)
         driver.apply()
         driver.commit()
         assert [record.id for record in driver.channel("q").ready] == ["3", "2", "1"]

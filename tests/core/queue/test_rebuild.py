@@ -13,7 +13,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, Note
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import PIPELINE
-from tests.core.driving import QueueDriver, record_of
+from tests.core.driving import QueueDriver, record_of, redrive
 
 
 class Recorded(QueueDriver):
@@ -153,7 +153,7 @@ def test_dead_letters_and_redriven_ones_are_where_they_were() -> None:
     driver.put("a", "1", "2")
     driver.term(consumer, "1")
     driver.term(consumer, "2")
-    driver.machine.redrive(driver.now, "a", 1)
+    redrive(driver.machine, driver.now, "a", 1)
     driver.apply()
     driver.commit()
     fresh = driver.restarted()

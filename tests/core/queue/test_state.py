@@ -8,7 +8,7 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
-from tests.core.driving import QueueDriver, record_of
+from tests.core.driving import QueueDriver, record_of, redrive
 
 QUICK = Limits(idle_unload_ms=1_000)
 
@@ -86,7 +86,7 @@ class TestUnloading:
                 assert not isinstance(channel, Refusal)
                 driver.machine.purge(driver.now, channel)
             case _:
-                driver.machine.redrive(driver.now, "a", 1)
+                redrive(driver.machine, driver.now, "a", 1)
         assert name in driver.machine.channels
         driver.advance(2_000)
         assert name not in driver.machine.channels

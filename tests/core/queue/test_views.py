@@ -14,7 +14,7 @@ from penstock.core.limits import Limits
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.views import View, ViewChange, is_inbox
 from penstock.core.records import Record
-from tests.core.driving import QueueDriver, body_of, record_of
+from tests.core.driving import QueueDriver, body_of, record_of, redrive
 from tests.core.queue.test_rebuild import Recorded
 
 SAM, JEN = "agents/sam/inbox", "agents/jen/inbox"
@@ -92,7 +92,7 @@ class TestLatest:
         view = driver.machine.views.latest
         before = (view.version, shown(driver.machine))
         driver.term(consumer, "1")
-        driver.machine.redrive(driver.now, SAM, 10)
+        redrive(driver.machine, driver.now, SAM, 10)
         driver.apply()
         driver.commit()
         assert driver.state(SAM)[0] == 2
@@ -116,7 +116,7 @@ class TestRecovery:
         driver.put(JEN, "3")
         driver.term(driver.subscribe(JEN, 1), "3")
         driver.put(JEN, "4")
-        driver.machine.redrive(driver.now, JEN, 10)
+        redrive(driver.machine, driver.now, JEN, 10)
         driver.apply()
         driver.commit()
         assert shown(driver.restarted().machine) == shown(driver.machine) == {SAM: body_of("2"), JEN: body_of("4")}

@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from penstock.client.address import ServerEndpoints
 from penstock.core.limits import Limits
 from penstock.demo import story
 from penstock.demo.sensors import SENSORS
 from penstock.demo.task import DemoTask
-from penstock.server.assembly import Endpoints, Service
+from penstock.server.assembly import Service
 from penstock.server.config.load import Config
 from penstock.server.config.sections import StreamsSection
 from penstock.server.ops.demo_supervisor import QUERY, space_section, summary, task_of, with_demo
@@ -77,7 +78,7 @@ def task(config: Config, pub: str | None, *, prints: bool = True) -> DemoTask:
         service = Service(config, None, lambda: 0)
         try:
             service.operator_token = "op"
-            service.endpoints = Endpoints(1, "t", "http://127.0.0.1:1", pub=pub, pull=pub)
+            service.endpoints = ServerEndpoints(1, "t", "http://127.0.0.1:1", pub=pub, pull=pub)
             return task_of(service, config, prints=prints)
         finally:
             shutil.rmtree(service.run_dir)

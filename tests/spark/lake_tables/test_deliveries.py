@@ -14,7 +14,7 @@ from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES
 from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.lake_tables.envelopes import envelopes
 from penstock.spark.lake_tables.expressions import OWN_SENDER, without_own
-from tests.core.driving import START_WALL_US
+from tests.core.driving import START_WALL_US, redrive
 from tests.spark.journaled import COMMIT_US, JOURNAL, Journaled, events_of, holder
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def history() -> Journaled:
     bench.term(sam, "dead", "broken")
     bench.machine.purge(bench.now, bench.channel("jobs"))
     bench.commit()
-    bench.machine.redrive(bench.now, "jobs", 1)
+    redrive(bench.machine, bench.now, "jobs", 1)
     bench.apply()
     bench.commit()
     bench.send("agents/kim/inbox", "alert", OWN_SENDER)

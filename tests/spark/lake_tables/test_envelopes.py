@@ -31,7 +31,7 @@ from penstock.spark.lake_tables.envelopes import (
     turns,
 )
 from penstock.spark.lake_tables.expressions import OWN_SENDER, without_own
-from tests.core.driving import START_WALL_US
+from tests.core.driving import START_WALL_US, redrive
 from tests.spark.journaled import COMMIT_US, JOURNAL, Journaled, events_of, holder
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def test_the_newest_of_each_inbox_is_what_the_live_view_shows(spark: SparkSessio
     kim = bench.subscribe("agents/kim/inbox", 1)
     bench.term(kim, "e1")  # its letter is in the dead letters, and no newer envelope of the inbox
     bench.send("agents/kim/inbox", "e4", "lee")
-    bench.machine.redrive(bench.now, "agents/kim/inbox", 1)  # nor is it one when it is back
+    redrive(bench.machine, bench.now, "agents/kim/inbox", 1)  # nor is it one when it is back
     bench.apply()
     bench.commit()
     rows = spark.createDataFrame(bench.events).repartition(2).where(INBOXES)

@@ -165,7 +165,7 @@ def server_on(data: Path) -> tuple[str, str | None] | None:
 
     file = endpoints_file(data)
     endpoints = read_endpoints(file)
-    if endpoints is None or endpoints.http is None:
+    if endpoints is None or not endpoints.http:
         return None
     return endpoints.http, operator_token(endpoints.http, file)
 

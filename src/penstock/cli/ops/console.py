@@ -47,7 +47,7 @@ def _find(data: Path | None) -> tuple[str, str]:
         places = [data / "run" / "endpoints.json"]
     for file in places:
         endpoints = address.read_endpoints(file)
-        if endpoints is None or endpoints.http is None:
+        if endpoints is None or not endpoints.http:
             continue
         if endpoints.console is None:
             hint = "set `console.enabled: true` in the config file and restart"

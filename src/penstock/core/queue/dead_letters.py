@@ -168,15 +168,6 @@ def _finish(state: QueueState, now: Now, channel: Channel, job: Job) -> None:
     dispatch(state, now, channel)
 
 
-def redrive(state: QueueState, now: Now, name: str, limit: int, ids: Iterable[str] | None = None) -> Job | Refusal:
-    """Send dead letters back where they came from. The job is counted when the effects are applied."""
-    job = begin_redrive(state, now, name, limit, ids)
-    if isinstance(job, Job):
-        while job.waiting:
-            send_back(state, job)
-    return job
-
-
 def begin_redrive(
     state: QueueState, now: Now, name: str, limit: int, ids: Iterable[str] | None = None
 ) -> Job | Refusal:

@@ -52,7 +52,6 @@ class QueueMachine(QueueState):
 
     accept = dead_letters.accept
     sent = dead_letters.sent
-    redrive = dead_letters.redrive
     begin_redrive = dead_letters.begin_redrive
     send_back = dead_letters.send_back
     purge = dead_letters.purge

@@ -270,7 +270,7 @@ def _address(given: Mapping[str, str], patience_s: float) -> tuple[str, str | No
         return location.url, location.token
     file = Path(absolute_paths(path or ".")) / "run" / "endpoints.json"
     endpoints = read_endpoints(file)
-    if endpoints is None or endpoints.http is None:
+    if endpoints is None or not endpoints.http:
         raise sink_error(f"no server runs on `{path}`", f"start it with `penstock up --data {path}`")
     location = parse_locations(None, endpoints.http, token, token_file, patience_s)[0]
     return endpoints.http, location.token or operator_token(endpoints.http, file)
