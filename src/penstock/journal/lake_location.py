@@ -179,11 +179,8 @@ def parse_lake(text: str, credentials: str | None = None, side: Path | None = No
     if scheme not in SCHEMES or not parts.netloc or parts.query or parts.fragment:
         known = ", ".join(f"`{one}://`" for one in dict.fromkeys(SCHEMES.values()))
         shown = parts.netloc.rpartition("@")[2] if scheme not in {"abfss", "abfs"} else parts.netloc
-        raise PenstockError(
-            Refusal(
-                "InvalidRequest", f"`{scheme}://{shown}` cannot be a lake", hint=f"use a path, or a URL with {known}"
-            )
-        )
+        problem = f"`{scheme}://{shown}` cannot be a lake"
+        raise PenstockError(Refusal("InvalidRequest", problem, hint=f"use a path, or a URL with {known}"))
     if side is None:  # a table that was named by its URL alone
         side = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}", re.sub(r"\W+", "_", rest))
     path = os.path.abspath(os.path.expanduser(credentials)) if credentials else None
