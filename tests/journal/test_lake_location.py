@@ -46,7 +46,7 @@ def test_a_directory_records_its_lake_and_where_the_credentials_are(tmp_path: Pa
         "s3://bucket/a/b/events",
         "events",
         found,
-        tmp_path / "lake",
+        tmp_path / "lake" / "events",
     )
     record_lake(tmp_path, tmp_path / "lake")
     assert lake_of(tmp_path) == tmp_path / "lake"

@@ -101,7 +101,7 @@ class ObjectPath:
         return self.url
 
     def __truediv__(self, name: str | Path) -> ObjectPath:
-        return replace(self, url=f"{self.url}/{name}")
+        return replace(self, url=f"{self.url}/{name}", side=f"{self.side}/{name}")
 
     @property
     def name(self) -> str:
@@ -109,7 +109,7 @@ class ObjectPath:
 
     @property
     def parent(self) -> ObjectPath:
-        return replace(self, url=self.url.rpartition("/")[0])
+        return replace(self, url=self.url.rpartition("/")[0], side=self.side.rpartition("/")[0])
 
     @property
     def key(self) -> str:
@@ -182,7 +182,7 @@ def parse_lake(text: str, credentials: str | None = None, side: Path | None = No
         problem = f"`{scheme}://{shown}` cannot be a lake"
         raise PenstockError(Refusal("InvalidRequest", problem, hint=f"use a path, or a URL with {known}"))
     if side is None:  # a table that was named by its URL alone
-        side = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}", re.sub(r"\W+", "_", rest))
+        side = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}", rest)
     path = os.path.abspath(os.path.expanduser(credentials)) if credentials else None
     return ObjectPath(f"{SCHEMES[scheme]}://{rest.rstrip('/')}", path, str(side))
 

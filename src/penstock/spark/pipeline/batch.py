@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.journal.lake_location import ObjectPath
 from penstock.journal.parquet_table import FILE_SCHEMA
+from penstock.spark.lake import data_files
 from penstock.spark.lake.rewrite import candidates
 from penstock.spark.lake.table import Progress
 from penstock.spark.lake_tables.envelopes import INBOXES
@@ -22,6 +25,7 @@ from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_o
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from penstock.spark.lake.data_files import LiveFile
     from penstock.spark.lake.table import LakeTable
@@ -361,11 +365,27 @@ class JournalBatch:
         return self._rows_in(table, files).where(f"journal in ({ids}) and {moment} >= timestamp_micros({since_us})")
 
     def _rows_in(self, table: LakeTable, files: Sequence[LiveFile]) -> DataFrame:
-        """The rows of some files of a table, through Spark's own Parquet reader."""
+        """The rows of some files of a table, through Spark's own Parquet reader; from an object store, through Arrow."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         schema = from_arrow_schema(table.definition.schema)
         if not files:
             return self.spark.createDataFrame([], schema)
+        if isinstance(table.path, ObjectPath):
+            return self._stored_rows(table.path, files, schema)
         reader = self.spark.read.schema(schema).option("basePath", str(table.path))
         return reader.parquet(*(str(table.path / file.path) for file in files))
+
+    def _stored_rows(self, root: ObjectPath, files: Sequence[LiveFile], schema: StructType) -> DataFrame:
+        """The rows of files in an object store, through Arrow: Spark's own reader has no client for one."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        wanted = to_arrow_schema(schema, timezone="UTC")
+
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for described in (one for batch in batches for one in batch.column(0).to_pylist()):
+                for rows in data_files.batches(root, pickle.loads(described), wanted):
+                    yield pa.RecordBatch.from_arrays(rows.columns, schema=wanted)
+
+        named = self.spark.createDataFrame(pa.table({"file": [pickle.dumps(file) for file in files]}))
+        return named.mapInArrow(read, schema)
