@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.client.address import ServerEndpoints
 from penstock.journal.segments import DamageError
-from penstock.server.assembly import Endpoints, Service
+from penstock.server.assembly import Service
 from penstock.server.config.load import Config, ConfigError
 from penstock.server.journal.lifecycle import LockedError
 from penstock.server.logging.logs import LogWriter
@@ -149,7 +150,7 @@ def test_the_banner_shows_what_is_on() -> None:
     async def work() -> list[str]:
         service = Service(config, None, lambda: 0)
         shutil.rmtree(service.run_dir)
-        endpoints = Endpoints(1, "t", "http://127.0.0.1:1")
+        endpoints = ServerEndpoints(1, "t", "http://127.0.0.1:1")
         return _banner(service, config, None, endpoints, has_demo=False).splitlines()
 
     title, *lines = asyncio.run(work())
