@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.spark.lake import data_files
+from penstock.spark.lake import data_files, key_filters
 from penstock.spark.lake.key_filters import HashedKeys, read_filters, xxh64
 from penstock.spark.lake.schemas import TABLES
 from penstock.spark.lake.table import LakeTable, Progress
@@ -91,6 +93,36 @@ def test_a_table_of_an_earlier_version_is_read_and_rewritten_by_compaction(tmp_p
     assert table.filters.lacking(table.files(), ["address"]) == []
     assert max(file.rows for file in table.files()) <= 20
     assert table.compact_files() == (0, 0)
+
+
+def test_only_filters_of_live_files_are_held(tmp_path, monkeypatch):
+    table = filled(tmp_path)
+    for number in range(20):
+        table.merge(latest(["07-agent-2"], number + 1), {"app": Progress(number, number + 1)})
+    assert table.filters.lacking(table.files(), ["address"]) == []
+    assert set(table.filters._held) == {file.path for file in table.files()}
+    # Small filters count too: an entry is more than its blocks.
+    blocks = sum(one.nbytes for entry in table.filters._held.values() for one in entry["address"])
+    monkeypatch.setattr(key_filters, "HELD_BYTES_MAX", 2 * blocks)
+    again = LakeTable(tmp_path, LATEST)
+    assert again.filters.lacking(again.files(), ["address"]) == []
+    assert 1 <= len(again.filters._held) < len(again.files())
+    again.filters.keep([])
+    assert again.filters._bytes == 0
+
+
+def test_threads_share_the_filters_of_a_table(tmp_path):
+    table = filled(tmp_path)
+    files = table.files()
+    start = threading.Barrier(4)
+
+    def read(_):
+        start.wait(30)
+        return table.filters.lacking(files, ["address"])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(read, range(4))) == [[]] * 4
+    assert table.filters._bytes == sum(map(key_filters._size, table.filters._held.values()))
 
 
 def test_which_columns_have_filters():

@@ -327,3 +327,16 @@ def test_old_rows_of_a_table_without_dates_expire_by_their_newest_time(tmp_path)
     assert table.expire() == 1
     assert table.merge(latest_at({"old": 0}, clock.now, offset=9), {APP: Progress(4, 5)})
     assert sorted(table.rows().column("agent").to_pylist()) == ["kept", "new", "old", "stays"]
+
+
+def test_a_key_column_without_a_value_matches_no_file(tmp_path):
+    table = LakeTable(tmp_path, LATEST)
+    row = {"journal": "j1", "address": "sam", "offset": 1, "tags": None}
+    table.merge(pa.Table.from_pylist([row], LATEST.schema), {APP: Progress(0, 1)})
+
+    def found(*names):
+        keys = pa.table({"journal": ["j1"] * len(names), "address": pa.array(names, pa.string())})
+        return rewrite.candidates(table.files(), keys, LATEST.key, table.filters, LATEST.filters)
+
+    assert found(None, None) == found() == []
+    assert found(None, "sam") == table.files()

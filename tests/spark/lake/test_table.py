@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.spark.lake.data_files import SchemaError
+from penstock.spark.lake.rewrite import TIER_FILES
 from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake.table_reader import LakeError
 from tests.server_process import environment
-from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes, offsets
+from tests.spark.lakes import APP, COUNTS, LATEST, NOTES, counted, counts, notes, offsets
 
 
 def widened(table, *fields):
@@ -225,3 +227,18 @@ def test_a_merge_removes_the_rows_of_dropped_keys(tmp_path: Path) -> None:
     table.merge(counts({("a", 0): 1, ("b", 0): 2, ("c", 1): 3}), {APP: Progress(0, 1)})
     table.merge(counts({("a", 0): 5}), {APP: Progress(1, 2)}, dropped=counts({("b", 0): 9, ("d", 0): 9}))
     assert counted(table.rows()) == {("a", 0): 5, ("c", 1): 3}
+
+
+def test_compaction_rewrites_small_files_of_an_earlier_version_once(tmp_path: Path) -> None:
+    """They lack filters and are small: two reasons to rewrite them."""
+    earlier = LakeTable(tmp_path, replace(LATEST, write="append"))  # writes no filters
+    names = [f"agent-{number}" for number in range(TIER_FILES)]
+    for number, name in enumerate(names):
+        row = {"journal": "j1", "address": name, "offset": number, "tags": None}
+        earlier.append(pa.Table.from_pylist([row], LATEST.schema), {APP: Progress(number, number + 1)})
+    table = LakeTable(tmp_path, LATEST)
+    assert len(table.filters.lacking(table.files(), LATEST.filters)) == TIER_FILES
+    merged = table.compact(is_forced=True)
+    assert sorted(table.rows().column("address").to_pylist()) == names
+    assert merged == TIER_FILES
+    assert table.filters.lacking(table.files(), LATEST.filters) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tarfile
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -361,6 +362,35 @@ def test_an_older_lake_gets_clusters_once(file: Path, tmp_path: Path) -> None:
         add_cluster(LakeTable(lake, definition))
         table.merge(after.slice(0, 1), {app: Progress(progress, progress + 1)})
         assert (table.rows().num_rows, table.version()) == (before.num_rows, (version or 0) + 1), "the same key"
+
+
+def test_rows_get_a_cluster_though_the_column_is_there(tmp_path: Path) -> None:
+    """Another writer of the new version, such as a compaction, adds the column in a commit of its own."""
+    hour = 3_600_000_000
+
+    def agents(*rows: tuple[str, int, str | None]) -> pa.Table:
+        made = [
+            {"journal": "j1", "agent": name, "offset": at, "last_at": at * hour, "cluster": cluster}
+            for name, at, cluster in rows
+        ]
+        return pa.Table.from_pylist(made, AGENTS.schema)
+
+    schema = AGENTS.schema.remove(AGENTS.schema.get_field_index("cluster"))
+    earlier = LakeTable(tmp_path, replace(AGENTS, schema=schema, key=("journal", "agent")))
+    earlier.merge(agents(("kim", 1, None), ("sam", 2, None), ("ann", 3, None)).drop(["cluster"]), {APP: Progress(0, 4)})
+    table = LakeTable(tmp_path, AGENTS)
+    table.compact(is_forced=True)
+    assert table.rows().column("cluster").null_count == 3
+    # Rows that were written since have the same key as those without a cluster.
+    table.merge(agents(("sam", 5, "j1"), ("ann", 3, "j1"), ("joe", 6, "j2")), {APP: Progress(4, 7)})
+    for _ in range(2):
+        add_cluster(table)
+        version = table.version()
+    found = sorted((row["agent"], row["offset"], row["cluster"]) for row in table.rows().to_pylist())
+    assert found == [("ann", 3, "j1"), ("joe", 6, "j2"), ("kim", 1, "j1"), ("sam", 5, "j1")]
+    assert table.progress(APP) == 7
+    add_cluster(LakeTable(tmp_path, AGENTS))
+    assert table.version() == version, "nothing is left to fill"
 
 
 def test_a_rebuild_keeps_rows_of_journals_that_are_not_named(data: Path) -> None:

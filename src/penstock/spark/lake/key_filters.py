@@ -8,6 +8,7 @@ delta-rs use the same filters.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,17 +28,25 @@ if TYPE_CHECKING:
 
 HELD_BYTES_MAX = 256 * 1024 * 1024
 """Filters of a table in memory, about 100 million keys; when full: drop the one that was read first."""
+_ENTRY_BYTES = 600  # of an entry, without the blocks of its filters
 _PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 _SALTS = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)
 
 
 class KeyFilters:
-    """The filters of a table's files. Files never change, so a filter is read once."""
+    """The filters of a table's files. Files never change, so a filter is read once. Threads may share it."""
 
     def __init__(self, root: LakePath) -> None:
         self._root = root
         self._held: dict[str, dict[str, list[Filter]]] = {}
         self._bytes = 0
+        self._lock = threading.Lock()
+
+    def keep(self, live: Iterable[LiveFile]) -> None:
+        """Drop the filters of all other files."""
+        with self._lock:
+            for path in self._held.keys() - {file.path for file in live}:
+                self._bytes -= _size(self._held.pop(path))
 
     def holding(self, files: Sequence[LiveFile], wanted: Mapping[str, pa.Array]) -> list[LiveFile]:
         """The files that may have one of the values in one of the columns; a file without a filter may have any."""
@@ -56,15 +65,16 @@ class KeyFilters:
     def _read(self, file: LiveFile) -> dict[str, list[Filter]]:
         held = self._held.get(file.path)
         if held is None:
-            held = self._held[file.path] = read_filters(self._root / file.path)
-            self._bytes += _size(held)
-            while self._bytes > HELD_BYTES_MAX and len(self._held) > 1:
-                self._bytes -= _size(self._held.pop(next(iter(self._held))))
+            held = read_filters(self._root / file.path)
+            with self._lock:
+                self._bytes += _size(held) if self._held.setdefault(file.path, held) is held else 0
+                while self._bytes > HELD_BYTES_MAX and len(self._held) > 1:
+                    self._bytes -= _size(self._held.pop(next(iter(self._held))))
         return held
 
 
 def _size(filters: Mapping[str, list[Filter]]) -> int:
-    return sum(one.nbytes for blocks in filters.values() for one in blocks)
+    return _ENTRY_BYTES + sum(one.nbytes for blocks in filters.values() for one in blocks)
 
 
 def read_filters(path: LakePath) -> dict[str, list[Filter]]:

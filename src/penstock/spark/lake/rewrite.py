@@ -111,7 +111,7 @@ def candidates(
     files: Sequence[LiveFile], rows: pa.Table, key: Sequence[str], filters: KeyFilters, filtered: Sequence[str]
 ) -> list[LiveFile]:
     """The files whose bounds and filters allow a key of the rows."""
-    if rows.num_rows == 0:
+    if any(rows.column(name).null_count == rows.num_rows for name in key):  # no row has a whole key
         return []
     bounds = {}
     for name in key:

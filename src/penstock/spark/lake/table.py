@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,7 +75,7 @@ class LakeTable(TableReader):
         self._lock = TableLock(lake, table.name)
         self._is_ready = False
         self._commits = 0
-        self._compacted_at: float | None = None
+        self._compacted_at = float("-inf")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LakeTable, (self.lake, self.definition, self.clock)
@@ -92,11 +93,8 @@ class LakeTable(TableReader):
         definition = self.definition
         if not TABLE_NAME.fullmatch(definition.name):
             raise LakeError(f"`{definition.name}` cannot be a table's name", "use letters, digits, `_`, `-` and `.`")
-        wrong = [
-            name
-            for name in definition.partition_by
-            if not data_files.partition_fits(definition.schema.field(name).type)
-        ]
+        fits = data_files.partition_fits
+        wrong = [name for name in definition.partition_by if not fits(definition.schema.field(name).type)]
         if wrong:
             raise LakeError(f"`{wrong[0]}` cannot be a partition: use text, whole numbers, dates or booleans")
 
@@ -197,12 +195,7 @@ class LakeTable(TableReader):
         `retention` changes the setting of the table; empty means that rows stay. Returns how many files were merged.
         """
         now = self.clock()
-        is_due = (
-            self._compacted_at is None
-            or now - self._compacted_at >= rewrite.EVERY_S
-            or self._commits >= rewrite.EVERY_COMMITS
-        )
-        if not is_forced and not is_due:
+        if not (is_forced or now - self._compacted_at >= rewrite.EVERY_S or self._commits >= rewrite.EVERY_COMMITS):
             return 0
         with self.try_writing() as mine:
             if not mine or self.delta() is None:
@@ -240,7 +233,7 @@ class LakeTable(TableReader):
             went, came = 0, 0
             schema = arrow_schema(table)
             form = layout(schema, self.definition, table)
-            for group in [*rewrite.groups(self.live(table), files_min, form.file_rows), *self._outgrown(table)]:
+            for group in chain(rewrite.groups(self.live(table), files_min, form.file_rows), self._outgrown(table)):
                 parts = (data_files.read(self.path, file, schema) for file in group)
                 merged = data_files.write(self.path, form, parts)
                 self._commit(table, "compact", {}, merged, group)
@@ -248,14 +241,13 @@ class LakeTable(TableReader):
                 went, came = went + len(group), came + len(merged)
             return went, came
 
-    def _outgrown(self, table: DeltaTable) -> list[list[LiveFile]]:
+    def _outgrown(self, table: DeltaTable) -> Iterator[list[LiveFile]]:
         """Files of an earlier version, larger than files are now or without a filter: a few are rewritten at a time."""
-        if self.definition.write == "append":
-            return []
-        files = self.live(table)
+        # A generator: it begins when the groups before it are committed, so it names no file that they replaced.
+        files = self.live(table) if self.definition.write == "merge" else []
         found = [file for file in files if file.rows > 2 * data_files.MERGE_FILE_ROWS_MAX]
         found += [file for file in self.filters.lacking(files, self.definition.filters) if file not in found]
-        return [[file] for file in found[:OUTGROWN_FILES]]
+        yield from ([file] for file in found[:OUTGROWN_FILES])
 
     def _ready(self) -> DeltaTable:
         """The table with every column of its definition; creates it if needed."""

@@ -70,12 +70,7 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
             *({name: values[index] for name, values in part.items()} for part in parts.values()),
         )
         for index, (path, size, rows) in enumerate(
-            zip(
-                actions.column("path").to_pylist(),
-                actions.column("size_bytes").to_pylist(),
-                actions.column("num_records").to_pylist(),
-                strict=True,
-            )
+            zip(*(actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")), strict=True)
         )
     ]
 
@@ -186,6 +181,7 @@ class TableReader:
         """The data files of an opened version, in no order."""
         if self._live[0] != table.version():
             self._live = table.version(), live_files(table)
+            self.filters.keep(self._live[1])
         return self._live[1]
 
     def rows(

@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.journal.delta_log import table_names
 from penstock.journal.lake_location import LakePath, lake_of
 from penstock.spark import location
 from penstock.spark.errors import HintedError, TableFailedError, line_in
+from penstock.spark.lake import data_files, rewrite
 from penstock.spark.lake.catalog import open_table
-from penstock.spark.lake.schemas import EVENTS, GAPS, TABLES, TableDefinition
+from penstock.spark.lake.schemas import AGENTS, CONVERSATIONS, EVENTS, GAPS, TABLES, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.minutes import from_us
 from penstock.spark.location import SourceJournal
@@ -352,8 +354,18 @@ def _may_close(table: LakeTable, batch: JournalBatch) -> bool:
 
 def add_cluster(table: LakeTable) -> None:
     """Give the rows of a lake of an earlier version the cluster that they belong to: their journal."""
-    if "cluster" not in table.definition.key or table.version() is None or "cluster" in table.schema().names:
+    if table.name not in (CONVERSATIONS.name, AGENTS.name) or table.version() is None:
+        return
+    schema = table.schema()
+    unsure = (file for file in table.files() if file.nulls.get("cluster") != 0)
+    parts = (data_files.read(table.path, file, schema, ["cluster"]) for file in unsure)
+    if "cluster" in schema.names and not any(part.column(0).null_count for part in parts):
         return
     with table.writing():
         rows = table.rows()
-        table.overwrite(rows.append_column("cluster", rows.column("journal")), {})
+        known = rows.column("cluster") if "cluster" in rows.column_names else pa.nulls(rows.num_rows, pa.string())
+        filled = {"cluster": pc.coalesce(known, rows.column("journal"))}
+        rows = pa.table(dict(zip(rows.column_names, rows.columns, strict=True)) | filled)
+        # A row with the same key may have been written since. It comes last, so it also wins if the times are the same.
+        rows = rows.take(pc.sort_indices(pc.is_valid(known)))
+        table.overwrite(rewrite.one_per_key(rows, table.definition.key, "last_at", table.name), {})

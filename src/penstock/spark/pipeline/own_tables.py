@@ -273,7 +273,7 @@ def _rows(found: UserTable, batch: JournalBatch) -> DataFrame | pa.Table:
     events = batch.events.where(found.where)
     if found.state is None:
         return function(events)
-    keys = events.select(*found.key).distinct().toArrow()
+    keys = events.select(*found.key).distinct().toArrow().drop_null()
     names = batch.lake(found.name).definition.schema.names
     return function(events, batch.rows_of_keys(found.name, keys)).select(*names)
 
