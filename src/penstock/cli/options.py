@@ -79,13 +79,7 @@ PLAIN = Output()
 DEFAULTS = Common()
 
 
-def run(
-    common: Common,
-    work: Callable[[Any], Awaitable[R]],
-    *,
-    agent: str | None = None,
-    reconnect: bool = False,
-) -> R:
+def run(common: Common, work: Callable[[Any], Awaitable[R]], *, agent: str | None = None, reconnect: bool = False) -> R:
     """Connect, do the work with the client, close."""
     from penstock.client import address
     from penstock.client.queue.connect import connect

@@ -97,9 +97,7 @@ def _fenced(match: re.Match[str]) -> str:
 
 
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")],
-    *,
-    output: Output = PLAIN,
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")], *, output: Output = PLAIN
 ) -> None:
     """Print a script with which a shell completes commands and options.
 

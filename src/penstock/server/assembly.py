@@ -300,10 +300,7 @@ class Service:
         assert self.endpoints is not None
         journal = self.archive.journal
         self.pipeline = PipelineSupervisor(
-            self.archive.data,
-            self._config.pipeline,
-            self.endpoints.http,
-            lambda: {journal.id: journal.next_offset},
+            self.archive.data, self._config.pipeline, self.endpoints.http, lambda: {journal.id: journal.next_offset}
         )
         self.pipeline.start()
 

@@ -156,10 +156,7 @@ class MemoryServer:
 
 
 def serve(
-    config: Mapping[str, Any] | None = None,
-    *,
-    spaces: Mapping[str, Sequence[str]] | None = None,
-    relay: bool = False,
+    config: Mapping[str, Any] | None = None, *, spaces: Mapping[str, Sequence[str]] | None = None, relay: bool = False
 ) -> MemoryServer:
     """Run a Penstock for a test: use `with`, also in asynchronous code, because the server runs on its own thread.
 

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 def export(
     *,
     out: Annotated[
-        str,
-        Parameter(name=["--out", "-o"], allow_leading_hyphen=True, help="The file to write; - is stdout."),
+        str, Parameter(name=["--out", "-o"], allow_leading_hyphen=True, help="The file to write; - is stdout.")
     ],
     format_: Annotated[
         Literal["jsonl", "parquet"] | None, Parameter(name="--format", help="Default: by the file's name.")

@@ -19,8 +19,7 @@ def pipe(
     ] = None,
     connect: Annotated[list[str] | None, Parameter(help="Pipe server of a host to connect to, likewise.")] = None,
     tap: Annotated[
-        str | None,
-        Parameter(help="Only copy the envelopes of this stream: no lease, and no input."),
+        str | None, Parameter(help="Only copy the envelopes of this stream: no lease, and no input.")
     ] = None,
     server: Annotated[
         str | None,

@@ -64,8 +64,7 @@ def new(
     name: Annotated[str, Parameter(help="Name of the token in lists and logs, and for `revoke`.")],
     *,
     scope: Annotated[
-        list[str],
-        Parameter(help="A scope, such as `streams:jobs/*:enqueue`; may be repeated.", negative=""),
+        list[str], Parameter(help="A scope, such as `streams:jobs/*:enqueue`; may be repeated.", negative="")
     ],
     agent: Annotated[str | None, Parameter(help="The agent that the token acts for.")] = None,
     tenant: Annotated[str | None, Parameter(help="The tenant of the token.")] = None,

@@ -95,8 +95,7 @@ def start(
 def stdio(
     *,
     server: Annotated[
-        str | None,
-        Parameter(help="Use this server instead: tcp://host:port, unix:/path or http://host:port."),
+        str | None, Parameter(help="Use this server instead: tcp://host:port, unix:/path or http://host:port.")
     ] = None,
     token: Annotated[str | None, token_option("With --server: the token; without it, say hello with one.")] = None,
     output: Output = PLAIN,

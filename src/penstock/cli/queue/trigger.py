@@ -110,10 +110,7 @@ def rm(rule: str, *, common: Common = DEFAULTS) -> None:
 
 @trigger.command(name="try")
 def try_(
-    to: str,
-    file: Annotated[Path, Parameter(help="A file with the envelope, as JSON.")],
-    *,
-    common: Common = DEFAULTS,
+    to: str, file: Annotated[Path, Parameter(help="A file with the envelope, as JSON.")], *, common: Common = DEFAULTS
 ) -> None:
     """Show what each trigger would do with an envelope, or why it would not fire; nothing is sent.
 

@@ -39,8 +39,7 @@ class Gateway(Output):
     ] = None
     token: Token = None
     space: Annotated[
-        str | None,
-        Parameter(env_var="PENSTOCK_SPACE", show_env_var=True, help="The space; default: the only one."),
+        str | None, Parameter(env_var="PENSTOCK_SPACE", show_env_var=True, help="The space; default: the only one.")
     ] = None
 
 
@@ -244,10 +243,7 @@ def open_stream(
 
     async def work(joined: Space) -> None:
         stream = await joined.open_stream(
-            _names(target),
-            content_type=content_type,
-            description=description,
-            overflow="wait" if lossless else None,
+            _names(target), content_type=content_type, description=description, overflow="wait" if lossless else None
         )
         whom = ", ".join(stream.target) or "everybody"
         if not seat.as_json:

@@ -25,8 +25,7 @@ pipeline = App(name="pipeline", help="Run and manage the Spark pipeline that fil
 
 ConfigFile = Annotated[Path | None, Parameter(name="--config", help="The server's config file.")]
 Journals = Annotated[
-    list[Path] | None,
-    Parameter(help="A further data directory whose journal fills the same tables; may be repeated."),
+    list[Path] | None, Parameter(help="A further data directory whose journal fills the same tables; may be repeated.")
 ]
 Cluster = Annotated[str | None, Parameter(help="The `cluster` of several journals; default: the id of the first.")]
 Names = Annotated[list[str] | None, Parameter(help="Tables; default: all.")]

@@ -297,10 +297,7 @@ class Space:
         return stream
 
     async def invite(
-        self,
-        participant: str,
-        capabilities: Sequence[Capability] = (),
-        reason: str | None = None,
+        self, participant: str, capabilities: Sequence[Capability] = (), reason: str | None = None
     ) -> Invitation:
         """Invite a new participant. The invitation holds its token, which cannot be looked up later."""
         payload: dict[str, object] = {"participant_id": participant, "initial_capabilities": list(capabilities)}

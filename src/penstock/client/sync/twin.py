@@ -221,9 +221,7 @@ def parameters_of(source: Callable[P, object]) -> Callable[[Callable[..., R]], C
     return declare
 
 
-def made_like(
-    source: Callable[P, object],
-) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+def made_like(source: Callable[P, object]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
     """Declare that `__init__` takes the parameters of the class `source`."""
 
     def declare(init: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:

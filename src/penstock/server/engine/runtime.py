@@ -26,15 +26,7 @@ from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
 from penstock.core.steps import STEP_BYTES, Survey
 from penstock.journal.port import Committed, Journal, Outcome
-from penstock.server.engine.connections import (
-    FAILED,
-    Connection,
-    ConnectionTable,
-    Log,
-    Scheduler,
-    Timer,
-    TurnListener,
-)
+from penstock.server.engine.connections import FAILED, Connection, ConnectionTable, Log, Scheduler, Timer, TurnListener
 from penstock.server.engine.minute_ticker import MinuteTicker
 from penstock.server.engine.schedulers import SurveyQueue
 from penstock.server.engine.view_followers import ViewFollowers
