@@ -18,7 +18,6 @@ from tests.integration.serving import Http, ids
 from tests.paths import ROOT
 from tests.server_process import ServerProcess
 from tests.spark.connect_server import connect_server, plain_environment
-from tests.tiers import first_of
 
 PROGRAM = ("-m", "tests.spark.over_connect")
 PATIENCE_S = 600.0
@@ -62,7 +61,8 @@ def run(server: ServerProcess, *words: str) -> None:
 
 @pytest.mark.promise("Spark: source and sinks", "everything works over Spark Connect as in a classic session")
 @pytest.mark.promise("Spark: source and sinks", "workers run the Python that imported `penstock.spark`")
-@pytest.mark.parametrize("extent", first_of([(), ("more",)], 1), ids=["short", "whole"])
+@pytest.mark.more
+@pytest.mark.parametrize("extent", [(), ("more",)], ids=["short", "whole"])
 def test_a_local_connect_session_reads_writes_and_has_the_tables(
     server: ServerProcess, extent: tuple[str, ...]
 ) -> None:

@@ -106,6 +106,7 @@ def fill(spark: SparkSession, group: JournalGroup, lake: Path, rows_max: int) ->
     return counts
 
 
+@pytest.mark.more
 @pytest.mark.promise("Spark: pipeline", "one traffic split over three journals gives the same tables as over one")
 def test_split_traffic_gives_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
     story = JournalBuilder(tmp_path / "whole")
