@@ -236,9 +236,9 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
         offsets = [query.offset for query in self.queries.values()] + list(self.behind.values())
         reported = min(offsets, default=0)
         if self.state == "running" and offsets:
-            return max(
-                reported, self.stored
-            )  # the tables may be newer than the report, or the report than the last look
+            # The tables may be newer than the report, or the report than the last look.
+            newest = max(min((query.offset for query in self.queries.values()), default=0), self.stored)
+            return min([newest, *self.behind.values()])
         return self.stored if self.tables else reported
 
     @property
@@ -255,8 +255,9 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
     def show(self, tables: dict[str, TableStatus]) -> None:
         """Take the tables as they are, and the time that each took in the latest batch."""
         self.tables = tables
-        ends = [sum(tables[name].ends.values()) for name in FILLED_TABLES if name in tables]
-        self.stored = min(ends, default=0)
+        # A table that the first batch has not made yet lacks every row; those of alerts exist only if there are rules.
+        expected = [name for name in FILLED_TABLES if name in tables or name not in WATCHED_TABLES]
+        self.stored = min(sum(tables[name].ends.values()) if name in tables else 0 for name in expected)
         for query in self.queries.values():
             took = query.recent[-1].steps if query.recent else {}
             for name, table in tables.items():
@@ -316,9 +317,10 @@ _TABLE = "correct the table or its expectation in the file that `pipeline.tables
 _QUERY = "correct the file that `pipeline.queries` names"
 STABLE_US = 120_000_000
 """A pipeline that has run this long is no longer failing."""
+WATCHED_TABLES = ("agents", "alerts")
 FILLED_TABLES = (
     "queue_minutes", "envelopes", "deliveries", "frames", "token_chunks", "latest_per_agent", "trigger_minutes",
-    "fanout_minutes", "token_streams", "conversations", "agents", "alerts",
+    "fanout_minutes", "token_streams", "conversations", *WATCHED_TABLES,
 )  # fmt: skip
 """The tables whose progress is that of the pipeline."""
 STATUS_FILE = "pipeline.json"

@@ -44,6 +44,7 @@ QUICK = {"connect_timeout": "2s", "timeout": "2s", "max_retries": "0"}
 _STORE_CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"\b(40[134])\b (?:Unauthorized|Forbidden|Not Found)")
 _QUERY = re.compile(r"\?[^\s\"'<>]*")
+_USER = re.compile(r"//[^/@\s]+@")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|↳")
 _CREDENTIALS_HINT = (
     "check the variables of the environment, or the file `lake_credentials`, and the permissions of that account"
@@ -60,7 +61,8 @@ class StoreError(PenstockError, OSError):
 
 def store_error(error: BaseException, url: str) -> StoreError:
     """What went wrong, by the code that the store answered: the libraries hand it on only inside a text."""
-    text = _QUERY.sub("", _COLOUR.sub("", str(error)))  # a query may contain a signature
+    # A query may contain a signature, and an address a password.
+    text = _USER.sub("//", _QUERY.sub("", _COLOUR.sub("", str(error))))
     found = _STORE_CODE.search(text) or _STATUS.search(text)
     code = found[1] if found else ""
     if code in {"NoSuchBucket", "ContainerNotFound"}:
@@ -181,6 +183,10 @@ def parse_lake(text: str, credentials: str | None = None, side: Path | None = No
         shown = parts.netloc.rpartition("@")[2] if scheme not in {"abfss", "abfs"} else parts.netloc
         problem = f"`{scheme}://{shown}` cannot be a lake"
         raise PenstockError(Refusal("InvalidRequest", problem, hint=f"use a path, or a URL with {known}"))
+    user = parts.netloc.rpartition("@")[0]
+    if ":" in user or (user and SCHEMES[scheme] != "abfss"):
+        problem = f"the URL of the lake `{parts.netloc.rpartition('@')[2]}` contains credentials"
+        raise PenstockError(Refusal("InvalidRequest", problem, hint="put them into the file `lake_credentials`"))
     if side is None:  # a table that was named by its URL alone
         side = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}", rest)
     path = os.path.abspath(os.path.expanduser(credentials)) if credentials else None
@@ -198,7 +204,7 @@ def lake_of(data: Path) -> LakePath:
 
 def record_lake(data: Path, lake: LakePath) -> None:
     """Record the lake of a data directory, durably."""
-    if lake == data / LAKE:
+    if lake == Path(os.path.abspath(data / LAKE)):  # nothing absolute, so that the directory can be moved
         (data / RECORD).unlink(missing_ok=True)
     else:
         credentials = lake.credentials if isinstance(lake, ObjectPath) else None

@@ -35,7 +35,7 @@ def ids(data: Path) -> set[str]:
 def written(quiet, tmp_path):
     """A directory that a running server has locked: this process."""
     data = Path(shutil.copytree(quiet, tmp_path / "data"))
-    (data / "run/endpoints.json").write_text(f'{{"pid":{os.getpid()},"http":null,"control":null}}')
+    (data / "run/endpoints.json").write_text(f'{{"pid":{os.getpid()},"control":null}}')
     writer = RealDisk(data / "journal")
     assert writer.lock()
     yield data

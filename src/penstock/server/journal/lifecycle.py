@@ -124,7 +124,9 @@ class JournalLifecycle:
         """Record where the config places the lake. What was sealed before must be there: it may be nowhere else."""
         now, journal = lake_of(self.data), _id_of(self._disk)
         credentials = self._config.lake_credentials
-        if self._config.lake is None and isinstance(now, ObjectPath):
+        if self._config.lake is None:
+            if not isinstance(now, ObjectPath):
+                return
             credentials = credentials or now.credentials
         lake = parse_lake(self._config.lake or str(now), credentials, self.data / LAKE)
         if str(lake) != str(now):

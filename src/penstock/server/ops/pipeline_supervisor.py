@@ -113,7 +113,12 @@ class PipelineSupervisor:
     async def _look(self) -> None:
         """Read the tables again and again, in a thread."""
         while True:
-            self._tables = await asyncio.to_thread(self._figures.read, self._ends(), _now_us())
+            try:
+                self._tables = await asyncio.to_thread(self._figures.read, self._ends(), _now_us())
+            except Exception as error:
+                logs.warning(
+                    "pipeline.figures", reason=f"{type(error).__name__}: {error}", note="looked at again later"
+                )
             await asyncio.sleep(LOOK_S)
 
     async def _exited(self, code: int, pause_s: float) -> AfterExit:

@@ -57,6 +57,9 @@ class RuntimePort(Protocol):
     def after(self, gate: int, session: Session, call: Callable[[Now], None]) -> None:
         """Call with the time when batch `gate` has its outcome, then write what it left for the session."""
 
+    def when(self, gate: int, fresh: bool, call: Callable[[Refusal | None], object]) -> None:
+        """The same, also if the peer has gone."""
+
     def input_refused(self, door: str, code: str) -> None:
         """Count a message that is too large, no JSON, or JSON that is not accepted."""
 

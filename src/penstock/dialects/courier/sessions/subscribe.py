@@ -137,24 +137,27 @@ class SubscribeSession(MessageSession[_Message]):
         if message.lease_id is not None and len(ids) == 1:
             self._settle(now, ids[0], "ack", message)
             return
-        work = self._ack_all(now, ids)
-        if len(ids) > ACK_STEP:
+        live = self._consumer.channel.live
+        notices = {id_: self._notice(id_, "ack") for id_ in ids if id_ in live} if self._query.confirm else {}
+        denied = self._machine.ack(now, self._consumer, ids)  # at once: a peer may close right after its acks
+        confirmed = [(id_, notice) for id_, notice in notices.items() if id_ not in live]
+        work = self._answer_acks(denied, confirmed, self._machine.commit_log.gate)
+        if max(len(denied), len(confirmed)) > ACK_STEP:
             self._queue.carry_out(work, lambda done: None)
         else:
             Steps(work).all(now)
 
-    def _ack_all(self, now: Now, ids: list[str]) -> Generator[None, Now, None]:
-        live = self._consumer.channel.live
-        for start in range(0, len(ids), ACK_STEP):
-            if start:
-                now = yield
-            part = ids[start : start + ACK_STEP]
-            notices = {id_: self._notice(id_, "ack") for id_ in part if id_ in live} if self._query.confirm else {}
-            for one in self._machine.ack(now, self._consumer, part):
-                self._deny(one)
-            for id_, notice in notices.items():
-                if id_ not in live:
-                    self._confirm(id_, notice, self._machine.commit_log.gate)
+    def _answer_acks(
+        self, denied: list[Denied], confirmed: list[tuple[str, bytes]], gate: int
+    ) -> Generator[None, Now, None]:
+        for number, one in enumerate(denied, 1):
+            self._deny(one)
+            if number % ACK_STEP == 0:
+                yield
+        for number, (id_, notice) in enumerate(confirmed, 1):
+            self._confirm(id_, notice, gate)
+            if number % ACK_STEP == 0:
+                yield
 
     def _settle(self, now: Now, id_: str, op: str, message: _Message) -> None:
         fields = message.delay_ms, message.reason, message.requeue, message.ms, message.backoff

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
+from penstock.core.records import Record
+from penstock.core.scopes import OPERATOR
 from penstock.dialects.courier.sessions.control.frames import FRAME_NAMES
 from tests.dialects.courier.talking import Broker, HandJournal, codes, envelope, filled, line
 
@@ -304,3 +306,33 @@ def test_no_line_breaks_a_session_and_no_error_changes_anything(lines: list[byte
             break
         if heard and all(frame["type"] == "error" for frame in heard):
             assert broker.picture() == before
+
+
+def test_acks_before_a_close_all_count() -> None:
+    broker = Broker()
+    peer = broker.control()
+    ids = [f"e{number}" for number in range(4_000)]
+    broker.machine.enqueue(broker.now, "q", [Record(id_, "t", b"{}") for id_ in ids])
+    broker.runtime.schedule_turn()
+    broker.run()
+    peer.say(type_="subscribe", stream="q", credit=len(ids))
+    broker.run()
+    assert broker.machine.channels["q"].leased == len(ids)
+    peer.send(line(type_="ack", id=ids))
+    peer.gone()
+    broker.run()
+    assert not broker.machine.channels["q"].live
+
+
+def test_what_follows_a_purge_is_done_although_the_peer_has_gone() -> None:
+    journal = HandJournal()
+    broker = Broker(journal=journal)
+    peer = broker.control(OPERATOR)
+    lines = [line(type_="enqueue", to="a", env=envelope("z")), line(type_="purge", stream="a")]
+    peer.send(b"".join([*lines, line(type_="enqueue", to="b", env=envelope("after"))]))
+    peer.gone()
+    broker.run()
+    while journal.waiting:
+        journal.commit()
+        broker.run()
+    assert not broker.machine.channels["a"].live and len(broker.machine.channels["b"].live) == 1

@@ -224,7 +224,7 @@ class ControlSession:
                 work = move_steps(self._machine, self.link.principal, frame)
                 self._queue.carry_out(work, partial(self._answer, frame.req_id))
                 if self._queue.is_paused:  # until what the requests before it enqueue is there
-                    self._runtime.after(self.answers.gate, self, lambda then: self._queue.resume())
+                    self._runtime.when(self.answers.gate, False, lambda refusal: self._queue.resume())
             case _:
                 self._answer(frame.req_id, self._operate(now, frame))
                 return
@@ -358,24 +358,21 @@ class ControlSession:
             request = SettleRequest(ids[0], "ack", frame.lease_id)
             self._answer(frame.req_id, self._subs.settle(now, request, frame.sub_id))
             return
-        work = self._ack_all(now, ids, frame)
-        if len(ids) > ACK_STEP:
-            self._queue.carry_out(work, lambda done: None)
-        else:
-            Steps(work).all(now)
-
-    def _ack_all(self, now: Now, ids: list[str], frame: frames.AckFrame) -> Generator[None, Now, None]:
-        is_denied = False
-        for start in range(0, len(ids), ACK_STEP):
-            if start:
-                now = yield
-            denied = self._subs.ack(now, ids[start : start + ACK_STEP], frame.sub_id)
-            self._weight += min(len(ids), ACK_STEP) + frames.FRAME_WEIGHT * len(denied)
-            for one in denied:
-                deny(self.answers, frame.req_id, one)
-            is_denied |= bool(denied)
-        if not is_denied and frame.req_id is not None:
+        denied = self._subs.ack(now, ids, frame.sub_id)  # at once: a peer may close right after its acks
+        self._weight += len(ids) + frames.FRAME_WEIGHT * min(len(denied), ACK_STEP)
+        if not denied and frame.req_id is not None:
             self._answer(frame.req_id, Result({"id": frame.id}, self._machine.commit_log.gate))
+        refusing = self._deny_all(frame.req_id, denied)
+        if len(denied) > ACK_STEP:
+            self._queue.carry_out(refusing, lambda done: None)
+        else:
+            Steps(refusing).all(now)
+
+    def _deny_all(self, req_id: str | int | None, denied: list[Denied]) -> Generator[None, Now, None]:
+        for number, one in enumerate(denied, 1):
+            deny(self.answers, req_id, one)
+            if number % ACK_STEP == 0:
+                yield
 
     # What the runtime calls
 
