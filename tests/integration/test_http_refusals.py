@@ -394,12 +394,15 @@ def test_a_wrong_token_is_never_anonymous(unchanged):
 
 
 def test_bodies_that_are_no_json_are_counted(quiet):
-    def counted() -> float:
+    def counted(code: str = "InvalidJSON") -> float:
         lines = quiet.get("/metrics").body.decode().splitlines()
-        name = 'penstock_inputs_refused_total{code="InvalidJSON",door="http"}'
+        name = f'penstock_inputs_refused_total{{code="{code}",door="http"}}'
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
     before = counted()
     for body in (b"{", enqueue_body(b'{"a":1,"a":2}'), enqueue_body(b"[" * 70_000 + b"]" * 70_000)):
         assert quiet.ask("POST", "/v1/enqueue", body).code in ("InvalidJSON", "TooLarge")
     assert counted() >= before + 2
+    large = counted("TooLarge")
+    assert quiet.ask("POST", "/v1/pull", b" " * 2_000_000).code == "TooLarge"
+    assert counted("TooLarge") == large + 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from http import HTTPStatus
 from types import CoroutineType
 from typing import Any
 
@@ -75,7 +76,7 @@ class HttpEndpoint:
         elif is_for_spaces(exchange):
             return self._spaces.failed(exchange, error)
         elif isinstance(error, http.BodyTooLargeError):
-            reply = _too_large(self._runtime.machine.limits.frame_max)
+            reply = self._count(_too_large(self._runtime.machine.limits.frame_max))
         elif isinstance(error, TimeoutError):
             reply = error_reply(Refusal("Timeout", "the body did not arrive in time"))
         elif isinstance(error, ValueError) and exchange.is_upgrade:
@@ -124,7 +125,7 @@ class HttpEndpoint:
             return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
         bound = self._runtime.machine.limits.frame_max if route.is_large else SMALL_BODY
         if (refused := _body_refusal(exchange, bound)) is not None:
-            return refused
+            return self._count(refused)
         tokens, changes = self._services.tokens, self._services.tokens.changes
         body = await exchange.read()
         name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
@@ -221,6 +222,11 @@ class HttpEndpoint:
         if isinstance(outcome, (Result, Denied, Refusal)):
             self._runtime.apply(request.now)
         return outcome
+
+    def _count(self, reply: Reply) -> Reply:
+        if reply.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            self._runtime.input_refused("http", "TooLarge")
+        return reply
 
     def _counted(self, refusal: Refusal) -> Refusal:
         if refusal.code in ("InvalidJSON", "TooLarge"):
