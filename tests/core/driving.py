@@ -14,12 +14,14 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.channel import Channel
+from penstock.core.queue.dead_letters import begin_purge
 from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy, default_policy
 from penstock.core.queue.settle import Denied, Done
 from penstock.core.records import LEASED, PENDING, Record, is_fresh
 from penstock.core.scopes import OPERATOR, Principal
+from penstock.core.steps import Steps
 from penstock.server.engine.machines import WRAPPING
 
 START_US = 5_000_000_000
@@ -289,3 +291,10 @@ def redrive(machine: QueueMachine, now: Now, name: str, limit: int, ids: Iterabl
         while job.waiting:
             machine.send_back(job)
     return job
+
+
+def purge_all(machine: QueueMachine, now: Now, channel: Channel) -> int:
+    """Drop what is ready or delayed, in one turn."""
+    job = Steps(begin_purge(channel, len(channel.live) + 1)).all(now)
+    machine.purge_part(now, job, 0, len(job.records))
+    return len(job.records)

@@ -24,7 +24,7 @@ from penstock.journal.open_and_repair import LIVE_PREFIX, LOG_PREFIX, named, seg
 from penstock.journal.parquet_table import EventsTable
 from penstock.journal.seal import Sealer
 from penstock.testing.disk import LyingDisk, PowerLossError
-from tests.core.driving import record_of, redrive
+from tests.core.driving import purge_all, record_of, redrive
 from tests.journal.driven import Driven, from_disk, from_history, make, state, table_rows
 from tests.journal.histories import (
     DAY_US,
@@ -110,7 +110,7 @@ def test_a_settle_has_the_time_of_its_enqueue_row(tmp_path: Path, restart: str) 
     driven.release(consumer, "released")
     driven.machine.drop(driven.now, driven.channel("jobs"), ["dropped"], "sam")
     driven.commit()
-    driven.machine.purge(driven.now, driven.channel("jobs"))
+    purge_all(driven.machine, driven.now, driven.channel("jobs"))
     driven.commit()
     driven.advance(2_500)
     redrive(driven.machine, driven.now, "jobs", 1)

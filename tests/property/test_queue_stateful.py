@@ -24,7 +24,7 @@ from penstock.core.records import DELAYED, HELD, LEASED, READY, Record, Settle, 
 from penstock.core.rows import Row, row_of
 from penstock.core.scopes import ANONYMOUS
 from penstock.server.engine.machines import WRAPPING
-from tests.core.driving import redrive
+from tests.core.driving import purge_all, redrive
 from tests.property.model import Model, Place
 from tests.simulation.queue import checks
 from tests.simulation.queue.history import TERMINAL
@@ -416,7 +416,7 @@ class QueueStateful(RuleBasedStateMachine):
         channel = self.machine.find(name)
         if not isinstance(channel, Refusal):
             waiting = len(channel.ready) + channel.delayed
-            assert self.machine.purge(self.now, channel) == waiting
+            assert purge_all(self.machine, self.now, channel) == waiting
             assert len(channel.ready) == channel.delayed == 0
             self.apply()
 

@@ -234,12 +234,11 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
     def offset(self) -> int:
         """Every table holds all rows before this offset."""
         offsets = [query.offset for query in self.queries.values()] + list(self.behind.values())
-        reported = min(offsets, default=0)
         if self.state == "running" and offsets:
             # The tables may be newer than the report, or the report than the last look.
             newest = max(min((query.offset for query in self.queries.values()), default=0), self.stored)
             return min([newest, *self.behind.values()])
-        return self.stored if self.tables else reported
+        return self.stored if self.tables else min(offsets, default=0)
 
     @property
     def lag(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.core.queue.enqueue import Admitted
 from penstock.core.queue.policy import Policy
-from tests.core.driving import QueueDriver, record_of
+from tests.core.driving import QueueDriver, purge_all, record_of
 
 
 def test_a_batch_refused_whole_never_was() -> None:
@@ -65,7 +65,7 @@ def test_a_refused_purge_and_a_refused_dead_letter_are_undone() -> None:
     driver = QueueDriver()
     consumer = driver.subscribe("a", 1)
     driver.put("a", "1", "2")
-    driver.machine.purge(driver.now, driver.channel("a"))
+    purge_all(driver.machine, driver.now, driver.channel("a"))
     driver.machine.term(driver.now, consumer, driver.held(consumer, "1"), "no")
     driver.apply()
     driver.refuse()

@@ -15,7 +15,7 @@ from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
 from penstock.core.rows import row_of
 from penstock.core.steps import Steps
-from tests.core.driving import QueueDriver, body_of, record_of, redrive
+from tests.core.driving import QueueDriver, body_of, purge_all, record_of, redrive
 
 THREE = Policy(max_deliveries=3)
 
@@ -347,7 +347,7 @@ class TestPurge:
         driver.put("a", "1", "2", "3", "4")
         driver.nack(consumer, "2", 1_000)
         assert driver.state("a") == (2, 1, 1)
-        assert driver.machine.purge(driver.now, driver.channel("a")) == 3
+        assert purge_all(driver.machine, driver.now, driver.channel("a")) == 3
         driver.apply()
         driver.commit()
         assert driver.batches[-1] == ["purge"] * 3
@@ -361,7 +361,7 @@ class TestPurge:
     def test_leaves_what_is_not_yet_committed(self) -> None:
         driver = QueueDriver()
         driver.offer("a", record_of("1"))
-        assert driver.machine.purge(driver.now, driver.channel("a")) == 0
+        assert purge_all(driver.machine, driver.now, driver.channel("a")) == 0
         driver.commit()
         assert driver.state("a") == (1, 0, 0)
 
@@ -384,7 +384,7 @@ def test_the_identity_holds_after_every_way_out(verb: str) -> None:
         case "expire":
             driver.advance(1_500)
         case "purge":
-            driver.machine.purge(driver.now, driver.channel("a"))
+            purge_all(driver.machine, driver.now, driver.channel("a"))
         case "drop":
             driver.machine.drop(driver.now, driver.channel("a"), ["4"], "operator")
         case _:

@@ -13,7 +13,7 @@ from penstock.core.queue.policy import Policy, Retry
 from penstock.core.queue.ready_order import AGED_EVERY, KeyedOrder, PriorityOrder
 from penstock.core.queue.stage import Draft, Taken
 from penstock.core.records import Record
-from tests.core.driving import QueueDriver, record_of, redrive
+from tests.core.driving import QueueDriver, purge_all, record_of, redrive
 from tests.core.queue.test_rebuild import Recorded
 
 KEYED = Policy(partitioned=True)
@@ -221,7 +221,7 @@ class TestKeys:
         consumer = driver.subscribe("q", 10)
         put(driver, "a1", "a2", "b1", "b2", "1")
         driver.nack(consumer, "b1", 60_000)
-        assert driver.machine.purge(driver.now, driver.channel("q")) == 3
+        assert purge_all(driver.machine, driver.now, driver.channel("q")) == 3
         driver.commit()
         put(driver, "a3", "b3")
         assert driver.ids() == ["a1", "b1", "1", "b3"]
@@ -436,7 +436,7 @@ class TestLevels:
         driver.apply()
         driver.commit()
         assert [record.id for record in driver.channel("q").ready] == ["3", "2", "1"]
-        assert driver.machine.purge(driver.now, driver.channel("q")) == 3
+        assert purge_all(driver.machine, driver.now, driver.channel("q")) == 3
         assert len(driver.channel("q").ready) == 0
 
 

@@ -8,7 +8,7 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
-from tests.core.driving import QueueDriver, record_of, redrive
+from tests.core.driving import QueueDriver, purge_all, record_of, redrive
 
 QUICK = Limits(idle_unload_ms=1_000)
 
@@ -84,7 +84,7 @@ class TestUnloading:
             case "purge":
                 channel = driver.machine.find("a")
                 assert not isinstance(channel, Refusal)
-                driver.machine.purge(driver.now, channel)
+                purge_all(driver.machine, driver.now, channel)
             case _:
                 redrive(driver.machine, driver.now, "a", 1)
         assert name in driver.machine.channels

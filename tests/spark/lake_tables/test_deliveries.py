@@ -14,7 +14,7 @@ from penstock.spark.lake.schemas import DELIVERIES, ENVELOPES
 from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.lake_tables.envelopes import envelopes
 from penstock.spark.lake_tables.expressions import OWN_SENDER, without_own
-from tests.core.driving import START_WALL_US, redrive
+from tests.core.driving import START_WALL_US, purge_all, redrive
 from tests.spark.journaled import COMMIT_US, JOURNAL, Journaled, events_of, holder
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def history() -> Journaled:
     bench.advance(400)
     bench.ack(sam, "acked")
     bench.term(sam, "dead", "broken")
-    bench.machine.purge(bench.now, bench.channel("jobs"))
+    purge_all(bench.machine, bench.now, bench.channel("jobs"))
     bench.commit()
     redrive(bench.machine, bench.now, "jobs", 1)
     bench.apply()

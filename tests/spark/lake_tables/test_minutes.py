@@ -34,6 +34,7 @@ from penstock.spark.lake_tables.minutes import (
 from penstock.spark.pipeline.batch import JournalBatch
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.steps import Step, built_in
+from tests.core.driving import purge_all
 from tests.spark.journal_builder import JournalBuilder, rule
 from tests.spark.journaled import MINUTE_0, Journaled, events_of, holder
 from tests.spark.pipeline.queried import batch_between
@@ -90,7 +91,7 @@ def history() -> Journaled:
     again = bench.subscribe("jobs", 1)
     bench.wait(3)
     bench.ack(again, "4")
-    bench.machine.purge(bench.now, bench.channel("other"))
+    purge_all(bench.machine, bench.now, bench.channel("other"))
     bench.commit()
     bench.wait(120)
     return bench

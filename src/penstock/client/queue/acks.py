@@ -29,10 +29,7 @@ class Acks:
     """The acks of one subscription; `refused` applies an error to a delivery."""
 
     def __init__(
-        self,
-        connection: ControlConnection,
-        sub_id: str,
-        refused: Callable[[Delivery, PenstockError], PenstockError],
+        self, connection: ControlConnection, sub_id: str, refused: Callable[[Delivery, PenstockError], PenstockError]
     ) -> None:
         self._connection = connection
         self._sub_id = sub_id

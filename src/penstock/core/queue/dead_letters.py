@@ -22,7 +22,6 @@ from penstock.core.queue.state import Cause, QueueState
 from penstock.core.records import DELAYED, HELD, LEASED, PENDING, READY, Record, Settle
 from penstock.core.rules import firing
 from penstock.core.rules.rule_set import Firing
-from penstock.core.steps import Steps
 from penstock.core.tenants import dead_name, home_name, is_dead
 
 STEP_COST = 2_000
@@ -247,13 +246,6 @@ def purge_part(state: QueueState, now: Now, job: Purge, start: int, count: int) 
         state.commit_log.facts.append(Settle("purge", record, None, record.attempt, record.first_wall_us))
         state.settle(record, "purged", now)
     state.rest(channel, now)
-
-
-def purge(state: QueueState, now: Now, channel: Channel) -> int:
-    """Drop what is ready or delayed, in one turn."""
-    job = Steps(begin_purge(channel, len(channel.live) + 1)).all(now)
-    purge_part(state, now, job, 0, len(job.records))
-    return len(job.records)
 
 
 def drop(state: QueueState, now: Now, channel: Channel, ids: Iterable[str], peer: str) -> int | Refusal:

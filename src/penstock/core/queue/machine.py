@@ -54,7 +54,6 @@ class QueueMachine(QueueState):
     sent = dead_letters.sent
     begin_redrive = dead_letters.begin_redrive
     send_back = dead_letters.send_back
-    purge = dead_letters.purge
     purge_part = dead_letters.purge_part
     drop = dead_letters.drop
 

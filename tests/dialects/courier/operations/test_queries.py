@@ -17,6 +17,7 @@ from penstock.dialects.courier.operations.queries import STREAMS_A_TURN, Metrics
 from penstock.server.engine.machines import make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import HandScheduler
+from tests.core.driving import purge_all
 from tests.dialects.courier.operations.operation_results import code, only, value
 from tests.dialects.courier.talking import Broker, envelope
 
@@ -147,7 +148,7 @@ def test_a_stream_that_goes_to_sleep_meanwhile_is_still_found() -> None:
     where = WhereSurvey(machine, OPERATOR, "e1")
     where.step(NOW)
     last = list(machine.channels.values())[-1]
-    machine.purge(NOW, last)
+    purge_all(machine, NOW, last)
     machine.commit_log.take_batch()
     machine.committed(NOW, COUNT)
     last.touched_us = -machine.limits.idle_unload_ms * 1000

@@ -21,6 +21,7 @@ from penstock.dialects.courier.operations.redrive_and_purge import (
     redrive,
     redrive_steps,
 )
+from tests.core.driving import purge_all
 from tests.dialects.courier.operations.operation_results import code, only, value
 from tests.dialects.courier.talking import Broker, envelope, filled
 
@@ -148,7 +149,7 @@ def test_two_purges_at_once_share_the_stream() -> None:
 def test_a_step_of_a_redrive_is_shorter_where_a_letter_costs_more(body: bytes, window: int, least: int) -> None:
     broker = many(window)
     if window:
-        broker.machine.purge(broker.now, broker.machine.channels["q"])
+        purge_all(broker.machine, broker.now, broker.machine.channels["q"])
     text = body % (b"x" * 8_000) if b"%" in body else body
     broker.machine.enqueue(broker.now, "dlq/q", [Record(f"e{number}", "t", text) for number in range(1_000)])
     broker.runtime.schedule_turn()

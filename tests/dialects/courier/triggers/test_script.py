@@ -18,6 +18,7 @@ from penstock.dialects.courier.operations.outcomes import Result
 from penstock.dialects.courier.triggers import admin, config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.triggers.script import TriggerEnvelope, TriggerScript
+from tests.core.driving import purge_all
 from tests.dialects.courier.talking import Broker, HandJournal, envelope, filled
 
 SEED = {
@@ -400,7 +401,7 @@ def test_a_failing_rule_affects_no_other_rule_and_is_paused() -> None:
     assert len(told(broker, "other")) == 10
     assert counts(broker) == {"run": 6, "emitted": 1, "fail": 5, "blocked": 4}
     broker.advance(30_001)
-    broker.machine.purge(broker.now, broker.machine.channels["told"])
+    purge_all(broker.machine, broker.now, broker.machine.channels["told"])
     enqueue(broker, "s", envelope("later"))
     assert counts(broker)["emitted"] == 2
 
