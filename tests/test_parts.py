@@ -35,7 +35,7 @@ def test_the_commands_of_the_parts_are_targets_of_the_makefile() -> None:
 
 def test_a_file_that_is_named_before_its_folder_runs_first() -> None:
     paths = list(parts.PARTS[0].paths)
-    first, second, *_, folder = paths
+    first, second, _, folder, *_ = paths
     assert second.startswith(f"{folder}/")
     tests = [f"{folder}/lake/test_table.py::test_a", f"{second}::test_b[1]", f"{first}::test_c", f"{second}::test_a"]
     ordered = sorted(tests, key=lambda test: parts.place(paths, test))

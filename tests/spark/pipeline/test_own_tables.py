@@ -21,7 +21,6 @@ from penstock.spark.pipeline.own_tables import _marks, load, parse_span
 from penstock.spark.pipeline.rebuild import rebuild_table
 from tests.spark.journaled import JOURNAL
 from tests.spark.pipeline.queried import APP, ingest_of, run
-from tests.tiers import first_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,7 +153,8 @@ def expected(worked: Path) -> dict[str, list[str]]:
 @pytest.mark.promise(
     "Spark: pipeline", "9: windows, sessions, joins and states of users are the same however the journal is cut"
 )
-@pytest.mark.parametrize("case", first_of([(0, OWN[1:4:2]), *((seed, OWN) for seed in range(1, 5))], 1))
+@pytest.mark.more
+@pytest.mark.parametrize("case", [(0, OWN[1:4:2]), *((seed, OWN) for seed in range(1, 5))])
 def test_every_kind_of_table_is_the_same_however_the_journal_is_cut(
     spark: SparkSession, data: Path, made: list[steps.Step], expected: dict[str, list[str]], case: tuple[int, list[str]]
 ) -> None:
