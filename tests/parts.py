@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 PARTS = (
     # In the order in which they use the one pipeline, which then ends. Spark gives a Python worker 10 s to start: others yield to it.
-    # The last two folders make it as long as the others.
+    # The last folder makes it as long as the others.
     Part(
         "spark",
         (
@@ -50,7 +50,6 @@ PARTS = (
             "tests/spark/test_notebooks.py",
             "tests/spark",
             "tests/client",
-            "tests/dialects",
         ),
     ),
     # Of about the same length, so that no core is idle at the end. The browser starts when the checks have ended.
