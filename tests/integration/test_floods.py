@@ -85,7 +85,7 @@ def test_clients_are_served_beside_many_connections(count, start_server):
 @pytest.mark.parametrize("count", first_of([30, 500], 1))
 def test_paused_readers_of_events_cost_little_and_delay_no_one(count, start_server):
     if not allowed(2 * count):
-        pytest.skip("too few descriptors")
+        pytest.skip(f"{2 * count} connections need more descriptors than this user may have")
     server = start_server(config=f"limits: {{outbox_total_max: {16 * MIB}}}")
     http, pid = Http(server.http), server.process.pid
 

@@ -4,9 +4,8 @@ import { useState } from "preact/hooks";
 
 import { notify, report } from "../notices.ts";
 import { Button } from "../parts/button.tsx";
-import { Confirm } from "../parts/dialog.tsx";
+import { Confirm, FormDialog, TokenDialog } from "../parts/form.tsx";
 import { Choice, Field } from "../parts/field.tsx";
-import { FormDialog, TokenDialog } from "../parts/form.tsx";
 import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { type Column, Table } from "../parts/table.tsx";
 import { fetchJson } from "../request.ts";

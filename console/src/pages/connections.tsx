@@ -4,7 +4,7 @@ import { useMemo, useState } from "preact/hooks";
 
 import { notify, report } from "../notices.ts";
 import { Button } from "../parts/button.tsx";
-import { Confirm } from "../parts/dialog.tsx";
+import { Confirm } from "../parts/form.tsx";
 import { Filter } from "../parts/field.tsx";
 import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { type Column, Table } from "../parts/table.tsx";

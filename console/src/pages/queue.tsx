@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { type Range, RANGES } from "../history.ts";
 import { notify, report } from "../notices.ts";
 import { Button } from "../parts/button.tsx";
-import { Confirm } from "../parts/dialog.tsx";
+import { Confirm } from "../parts/form.tsx";
 import { Tabs } from "../parts/field.tsx";
 import { Figure, Figures } from "../parts/figure.tsx";
 import { Empty, PageHead, Refused } from "../parts/panel.tsx";

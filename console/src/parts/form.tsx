@@ -1,4 +1,5 @@
-// Dialogs with a form: a button that submits it, the error of the last attempt, and the token that an attempt has made.
+// Dialogs with a form: a button that submits it, the error of the last attempt, the confirmation of an action that cannot be undone, and the
+// token that an attempt has made.
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
@@ -20,10 +21,11 @@ interface FormProps {
   readonly onSubmit: () => Promise<void>;
   readonly onClose: () => void;
   readonly closeVerb?: string;
+  readonly kind?: "main" | "danger";
   readonly children: ComponentChildren;
 }
 
-export function FormDialog({ title, verb, icon, canSubmit, onSubmit, onClose, closeVerb = "Cancel", children }: FormProps) {
+export function FormDialog({ title, verb, icon, canSubmit, onSubmit, onClose, closeVerb = "Cancel", kind = "main", children }: FormProps) {
   const [failure, fail] = useState<Failure | undefined>(undefined);
   const [isBusy, setBusy] = useState(false);
   const submit = async (): Promise<void> => {
@@ -50,12 +52,33 @@ export function FormDialog({ title, verb, icon, canSubmit, onSubmit, onClose, cl
         <Refused failure={failure} />
         <div class="actions end">
           <Button onPress={onClose}>{closeVerb}</Button>
-          <Button type="submit" kind="main" {...(icon && { icon })} isDisabled={!canSubmit || isBusy}>
+          <Button type="submit" kind={kind} {...(icon && { icon })} isDisabled={!canSubmit || isBusy}>
             {verb}
           </Button>
         </div>
       </form>
     </Dialog>
+  );
+}
+
+interface ConfirmProps {
+  readonly title: string;
+  readonly children: ComponentChildren;
+  /** A word to type before the button is enabled; without it the button is always enabled. */
+  readonly word?: string;
+  readonly verb: string;
+  readonly onConfirm: () => Promise<void>;
+  readonly onClose: () => void;
+}
+
+export function Confirm({ title, children, word, verb, onConfirm, onClose }: ConfirmProps) {
+  const [typed, type] = useState("");
+  const isSure = word === undefined || typed === word;
+  return (
+    <FormDialog title={title} verb={verb} kind="danger" canSubmit={isSure} onSubmit={onConfirm} onClose={onClose}>
+      {children}
+      {word !== undefined && <Field label={`Type ${word} to confirm`} value={typed} onInput={type} />}
+    </FormDialog>
   );
 }
 

@@ -8,8 +8,7 @@ import { fetchJson } from "../request.ts";
 import { type Envelope, homeNameOf, isDeadLetters, type Peeked, type Redriven, redriven } from "../streams.ts";
 import { plural } from "../format.ts";
 import { Button } from "./button.tsx";
-import { Confirm } from "./dialog.tsx";
-import { EnvelopeForm, type Typed } from "./form.tsx";
+import { Confirm, EnvelopeForm, type Typed } from "./form.tsx";
 
 interface RepairsProps {
   /** Envelopes of one stream, at least one. */

@@ -5,9 +5,8 @@ import { useState } from "preact/hooks";
 import { parseTyped } from "../json.ts";
 import { notifyFailure, notify } from "../notices.ts";
 import { Command } from "../parts/button.tsx";
-import { Confirm } from "../parts/dialog.tsx";
+import { Confirm, FormDialog, TokenDialog } from "../parts/form.tsx";
 import { Field } from "../parts/field.tsx";
-import { FormDialog, TokenDialog } from "../parts/form.tsx";
 import { asFailure, fetchJson } from "../request.ts";
 import type { Space } from "./survey.ts";
 

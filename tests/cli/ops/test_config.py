@@ -104,7 +104,6 @@ def test_without_a_server_there_is_nothing_to_reload(tmp_path, capsys):
     "Operations", "`config check` loads the files of tables and names the file, the line and the error"
 )
 def test_a_table_file_that_cannot_load_is_a_problem_with_its_line(tmp_path, capsys):
-    pytest.importorskip("pyspark")
     (tmp_path / "torn.py").write_text("from penstock.spark import table\n\n@table(\n")
     (tmp_path / "asks.py").write_text("import penstock\n\nimport no_such_module_anywhere\n")
     (tmp_path / "fine.py").write_text("from penstock.spark import table\n@table()\ndef fine(events): return events\n")

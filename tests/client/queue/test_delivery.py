@@ -11,6 +11,7 @@ from datetime import date
 from types import SimpleNamespace
 
 import msgspec
+import pydantic
 import pytest
 from msgspec import Raw
 
@@ -120,7 +121,6 @@ def test_what_does_not_fit_is_an_error_that_names_the_place():
 
 def models():
     """Real models, nested and strict: JSON has no dates, but a strict model reads them from JSON."""
-    pydantic = pytest.importorskip("pydantic")
 
     class Part(pydantic.BaseModel):
         name: str
