@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 import penstock
+from penstock.journal.reader import JournalReader
 from tests.console.visiting import Visiting, confirm, notified, operator, operator_token
 from tests.integration.serving import Http, envelope, ids, until
 from tests.server.admin.test_lake_history import write_minutes
@@ -335,10 +336,11 @@ def test_a_plot_of_seven_days_is_filled_from_the_lake(tmp_path: Path, visit: Vis
     server = ServerProcess(tmp_path)
     try:
         now_s = int(time.time()) // 60 * 60
+        journal = JournalReader(server.data).identity().id
         write_minutes(
             server.data,
             [
-                {"channel": "old", "ago": ago, "enqueued": 84_000, "ready": 4_321}
+                {"journal": journal, "channel": "old", "ago": ago, "enqueued": 84_000, "ready": 4_321}
                 for ago in (60 * 24 * 6, 60 * 24 * 3, 120)
             ],
             now_s,

@@ -58,7 +58,19 @@ def test_a_path_may_be_a_lake(tmp_path: Path) -> None:
     assert lake_of(tmp_path) == side_of(lake_of(tmp_path)) == tmp_path / "elsewhere"
 
 
-@pytest.mark.parametrize("text", ["ftp://host/x", "s3://", "s3://bucket/x?y=1", "https://user:secret@host/x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ftp://host/x",
+        "s3://",
+        "s3://bucket/x?y=1",
+        "https://user:secret@host/x",
+        "s3:/x:secret@y",
+        "file:/x",
+        "file://x/y",
+        " ",
+    ],
+)
 def test_other_urls_are_refused_without_their_secrets(text: str) -> None:
     with pytest.raises(PenstockError, match=r"cannot be a lake") as caught:
         parse_lake(text)

@@ -326,7 +326,7 @@ STATUS_FILE = "pipeline.json"
 """Name of the status file in the run directory."""
 LOG_FILE = "pipeline.log"
 """Name of the file in the run directory with the output of the latest run."""
-READ_LOG = f"read `run/{LOG_FILE}` in the data directory, the output of its latest run"
+READ_LOG = f"read `run/{LOG_FILE}` in the data directory, the output of its latest run; `{LOG_FILE}.1` is that of the run before"
 EXIT_HALTED = 4
 """Exit code of the pipeline's process when a restart would fail in the same way."""
 

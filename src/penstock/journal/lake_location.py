@@ -41,6 +41,7 @@ BOUNDS = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "3", "retry_
 """How long one request to a store may take, and how often it is repeated. The file of credentials may set others."""
 QUICK = {"connect_timeout": "2s", "timeout": "2s", "max_retries": "0"}
 """The same for the start of a server, which does not wait for a store."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _STORE_CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"\b(40[134])\b (?:Unauthorized|Forbidden|Not Found)")
 _QUERY = re.compile(r"\?[^\s\"'<>]*")
@@ -175,14 +176,18 @@ class _Record(msgspec.Struct):
 def parse_lake(text: str, credentials: str | None = None, side: Path | None = None) -> LakePath:
     """The location that a URL or a path names; raises `PenstockError` if it is neither."""
     scheme, rest = text.split("://", 1) if "://" in text else ("file", text)
+    known = ", ".join(f"`{one}://`" for one in dict.fromkeys(SCHEMES.values()))
+    hint = f"use a path, or a URL with {known}"
     if scheme == "file":
+        # `s3:/x` would be a relative path, and the first part of `file://x/y` is a host.
+        if not rest.strip() or _SCHEME.match(rest) or (rest != text and rest[0] not in "/~"):
+            shown = text.rpartition("@")[2]
+            raise PenstockError(Refusal("InvalidRequest", f"`{shown}` cannot be a lake", hint=hint))
         return Path(os.path.abspath(os.path.expanduser(rest)))
     parts = urlsplit(text)
     if scheme not in SCHEMES or not parts.netloc or parts.query or parts.fragment:
-        known = ", ".join(f"`{one}://`" for one in dict.fromkeys(SCHEMES.values()))
         shown = parts.netloc.rpartition("@")[2] if scheme not in {"abfss", "abfs"} else parts.netloc
-        problem = f"`{scheme}://{shown}` cannot be a lake"
-        raise PenstockError(Refusal("InvalidRequest", problem, hint=f"use a path, or a URL with {known}"))
+        raise PenstockError(Refusal("InvalidRequest", f"`{scheme}://{shown}` cannot be a lake", hint=hint))
     user = parts.netloc.rpartition("@")[0]
     if ":" in user or (user and SCHEMES[scheme] != "abfss"):
         problem = f"the URL of the lake `{parts.netloc.rpartition('@')[2]}` contains credentials"

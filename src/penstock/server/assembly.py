@@ -201,7 +201,7 @@ class Service:
             console=self.console,
             health=HealthMonitor(runtime.machine.health),
             history=history,
-            lake_history=LakeHistory(history, sql, data),
+            lake_history=LakeHistory(history, sql, data, "" if archive is None else archive.journal.id),
             pipeline=self.pipeline_status,
             reload=self.reload,
         )

@@ -18,7 +18,7 @@ from penstock.journal.lake_location import lake_of
 from penstock.journal.segments import DamageError
 from penstock.server.assembly import Service
 from penstock.server.config.cross_checks import relay_errors
-from penstock.server.config.load import Config, ConfigError, lake_problem, load
+from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.engine.admission import raise_descriptor_limit
 from penstock.server.engine.child_supervisor import ChildSupervisor
 from penstock.server.engine.process_memory import MemoryTrimmer
@@ -66,16 +66,13 @@ START_HINTS = StartHints()
 
 def configure(options: Options, env: Mapping[str, str]) -> Config:
     """The config of the file and the environment, with the flags over it."""
-    config = load(options.config, env)
+    config = load(options.config, env, options.lake)
     listen = _given(config.listen, http=options.http, control=options.control, advertise=options.advertise)
     log = _given(config.logs, level=options.log_level)
     pipeline = _given(config.pipeline, enabled=False if options.no_pipeline else None)
     is_on = config.relay.enabled is not False and not options.no_relay
     relay = _given(config.relay, enabled=is_on, pub=options.pub or None, pull=options.pull or None)
-    config = _given(config, lake=options.lake)
-    lake = None if options.lake is None else lake_problem(config)
-    found = [*relay_errors(relay), *([] if lake is None else [lake])]
-    if found:
+    if found := list(relay_errors(relay)):
         raise ConfigError([f"{'.'.join(map(str, path))}: {text}" for path, text in found])
     config = msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline, relay=relay)
     if options.demo:

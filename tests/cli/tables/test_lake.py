@@ -52,12 +52,23 @@ def test_small_files_and_old_files_go_by_hand(cli, data):
 
 def test_without_tables_the_commands_say_how_to_fill_them(cli, tmp_path):
     fresh = tmp_path / "fresh"
+    (fresh / "journal").mkdir(parents=True)
     assert "penstock pipeline run --once" in cli("lake", "ls", at=fresh).err
     assert json.loads(cli("lake", "ls", "--json", at=fresh).out) == {"tables": []}
     for name in ("compact", "vacuum"):
         assert "no tables in" in cli("lake", name, at=fresh).err
         assert json.loads(cli("lake", name, "--json", at=fresh).out) == {"tables": []}
-    assert not fresh.exists()
+    assert [path.name for path in fresh.iterdir()] == ["journal"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("lake", "ls"), ("lake", "vacuum"), ("lake", "history", "notes"), ("sql", "select 1"), ("sql", "show tables")],
+)
+def test_another_directory_is_named_and_stays_as_it_is(cli, tmp_path, command):
+    seen = cli(*command, code=1, at=tmp_path / "elsewhere")
+    assert "elsewhere` is not a data directory" in seen.err and "--data" in seen.err and "pipeline run" not in seen.err
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("name", ["compact", "vacuum"])

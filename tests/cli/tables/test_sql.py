@@ -144,6 +144,7 @@ def test_what_is_not_there_is_said_with_what_is(cli, tmp_path):
     assert "there are: counts, notes" in cli("sql", "select * from nope", code=1).err
     seen = cli("sql", "select nope from notes", code=1)
     assert "nope" in seen.err and "describe" in seen.err
+    (tmp_path / "fresh" / "journal").mkdir(parents=True)
     assert "penstock pipeline run --once" in cli("sql", "select 1", code=1, at=tmp_path / "fresh").err
     assert json.loads(cli("sql", "select * from nope", "--json", code=1).out)["error"]["code"] == "InvalidRequest"
 

@@ -30,17 +30,29 @@ def write_minutes(folder: Path, rows: list[dict[str, Any]], now_s: int = NOW_S) 
         at = datetime.fromtimestamp(now_s - 60 * row["ago"], UTC)
         depths = {"ready": None, "leased": None, "delayed": None}
         found.append(
-            {"date": at.date(), "minute": at, **counts, **depths, **{k: v for k, v in row.items() if k != "ago"}}
+            {
+                "journal": "mine",
+                "date": at.date(),
+                "minute": at,
+                **counts,
+                **depths,
+                **{k: v for k, v in row.items() if k != "ago"},
+            }
         )
     schema = pa.schema(
-        [("date", pa.date32()), ("minute", pa.timestamp("us", "UTC")), ("channel", pa.string())]
+        [
+            ("journal", pa.string()),
+            ("date", pa.date32()),
+            ("minute", pa.timestamp("us", "UTC")),
+            ("channel", pa.string()),
+        ]
         + [(name, pa.int64()) for name in (*counts, "ready", "leased", "delayed")]
     )
     write_deltalake(folder / "lake" / "queue_minutes", pa.Table.from_pylist(found, schema))
 
 
 def history_of(data: Path | None, rings: MetricsHistory | None = None) -> LakeHistory:
-    return LakeHistory(rings or MetricsHistory(), SqlEndpoint(data, ConsoleSection), data)
+    return LakeHistory(rings or MetricsHistory(), SqlEndpoint(data, ConsoleSection), data, "mine")
 
 
 @pytest.mark.promise("Console", "plots reach back seven days and over restarts, from the lake")
@@ -52,6 +64,7 @@ def test_rows_of_the_lake_come_before_those_of_the_server(tmp_path: Path) -> Non
             {"channel": "jobs", "ago": 40, "enqueued": 120, "ready": 7},
             {"channel": "it's", "ago": 40, "enqueued": 60, "ready": 1},
             {"channel": "jobs", "ago": 37, "enqueued": 60},
+            {"channel": "jobs", "ago": 37, "enqueued": 600, "ready": 9, "journal": "of another server"},
             {"channel": "jobs", "ago": 60 * 24 * 9, "enqueued": 5},
         ],
     )

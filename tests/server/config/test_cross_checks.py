@@ -59,3 +59,20 @@ def test_a_retention_names_a_table_of_the_pipeline(problems: Problems, read: Rea
     assert problems("pipeline: {retention: {envelopes: 0d}}") and problems("pipeline: {retention: {envelopes: 90}}")
     assert read("pipeline: {retention: {envelopes: 90d, agents: 7d}}").pipeline.retention["agents"] == "7d"
     assert read("pipeline: {retention: {own: 90d}, tables: [own.py]}")  # the pipeline checks it
+
+
+@pytest.mark.parametrize(
+    ("retention", "named"),
+    [
+        ("envelopes: 90d, deliveries: 400d, conversations: 365d", ["envelopes"]),
+        ("deliveries: 9d", ["deliveries"]),
+        ("envelopes: 90d, deliveries: 90d, conversations: 90d", []),
+        ("conversations: 90d", []),
+    ],
+)
+def test_a_table_that_conversations_are_computed_from_is_kept_as_long(
+    read: Read, retention: str, named: list[str]
+) -> None:
+    notices = read(f"pipeline: {{retention: {{{retention}}}}}").notices
+    assert [name for notice in notices for name in named if f"keep `{name}`" in notice] == named
+    assert len(notices) == len(named)

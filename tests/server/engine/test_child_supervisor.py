@@ -16,6 +16,7 @@ import pytest
 from penstock.server.engine.child_supervisor import (
     ERRORS_MAX,
     EXIT_NOT_STARTED,
+    LOGS_KEPT,
     AfterExit,
     Backoff,
     ChildError,
@@ -106,12 +107,13 @@ def test_reports_are_read_until_stdout_closes(child: Callable[[str], str]) -> No
     assert lines == [b"hello\n"]
 
 
-def test_the_log_file_holds_the_latest_run_only(child: Callable[[str], str], tmp_path: Path) -> None:
+def test_each_run_has_a_log_and_a_few_earlier_ones_are_kept(child: Callable[[str], str], tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     supervisor = ChildSupervisor(child("print(word)\nprint('e', file=sys.stderr)"), log=log, stdout="log")
-    for word in ("first", "second"):
-        assert run(supervisor.run(Task(word))) == 0
-    assert sorted(log.read_text().split()) == ["e", "second"]
+    for number in range(LOGS_KEPT + 2):
+        run(supervisor.run(Task(str(number))))
+    logs = {path.name: sorted(path.read_text().split()) for path in tmp_path.glob("child.log*")}
+    assert logs == {"child.log": ["4", "e"], **{f"child.log.{ago}": [str(4 - ago), "e"] for ago in (1, 2, 3)}}
 
 
 def test_a_child_that_cannot_start_is_an_exit_code_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.journal.selection import Selection
 
 DATA = Path("penstock-data")
+NAME_DATA = "name the data directory of a server with --data; `penstock log ls` shows what one holds"
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -149,8 +150,7 @@ def reading() -> Iterator[None]:
     try:
         yield
     except JournalError as error:
-        hint = "name the data directory of a server with --data; `penstock log ls` shows what one holds"
-        raise PenstockError(Refusal("InvalidRequest", str(error), hint=hint)) from None
+        raise PenstockError(Refusal("InvalidRequest", str(error), hint=NAME_DATA)) from None
     except DamageError as error:
         raise PenstockError(Refusal("JournalDamaged", str(error))) from None
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from penstock.cli.history.journal import DATA_DEFAULT, DataOption
+from penstock.cli.history.journal import DATA_DEFAULT, NAME_DATA, DataOption
 from penstock.cli.output import ago, print_json, print_line, print_note, print_table
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.plain_values import iso
 
 if TYPE_CHECKING:
+    from penstock.journal.lake_location import LakePath
     from penstock.spark.lake.table import LakeTable
 
 NO_TABLES_HINT = "`penstock pipeline run --once` fills the tables from the journal; name another directory with --data"
@@ -36,11 +37,10 @@ def ls(*, place: DataOption = DATA_DEFAULT) -> None:
       penstock lake ls --data /var/lib/penstock --json
     """
     from penstock.journal.delta_log import table_names
-    from penstock.journal.lake_location import lake_of
     from penstock.spark.lake.catalog import summary
 
     with speaking():
-        folder = lake_of(place.data)
+        folder = lake_in(place.data)
         found = [summary(folder, name) for name in table_names(folder)]
     if place.as_json:
         rows = [{**vars(one), "at": iso(one.at_ms * 1000)} for one in found]
@@ -70,11 +70,10 @@ def history(
       penstock lake history envelopes
       penstock lake history queue_minutes --limit 100 --json
     """
-    from penstock.journal.lake_location import lake_of
     from penstock.spark.lake.catalog import open_table
 
     with speaking():
-        opened = open_table(lake_of(place.data), table)
+        opened = open_table(lake_in(place.data), table)
         kept = opened.log.kept()
         rows: list[dict[str, Any]] = [
             {
@@ -134,15 +133,23 @@ def vacuum(*, table: OneTable = None, place: DataOption = DATA_DEFAULT) -> None:
     _maintain(place, table, work)
 
 
+def lake_in(data: Path) -> LakePath:
+    """The lake of a data directory. Another directory is refused: there, no pipeline would ever fill tables."""
+    from penstock.journal.lake_location import LAKE, RECORD, lake_of
+
+    if not any((data / name).exists() for name in ("journal", LAKE, RECORD)):
+        raise PenstockError(Refusal("InvalidRequest", f"`{data}` is not a data directory", hint=NAME_DATA))
+    return lake_of(data)
+
+
 def _tables(data: Path, name: str | None) -> list[LakeTable]:
     from penstock.journal.delta_log import table_names
-    from penstock.journal.lake_location import lake_of
     from penstock.spark.lake.catalog import EVENTS, open_table
 
     if name == EVENTS:
         hint = "sealing maintains it; run `penstock log seal` to seal now"
         raise PenstockError(Refusal("InvalidRequest", f"`{EVENTS}` is not the pipeline's table", hint=hint))
-    folder = lake_of(data)
+    folder = lake_in(data)
     names = [name] if name is not None else [one for one in table_names(folder) if one != EVENTS]
     return [open_table(folder, one) for one in names]
 

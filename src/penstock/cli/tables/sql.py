@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from penstock.cli.history.journal import DATA_DEFAULT, DataOption
 from penstock.cli.options import flag
 from penstock.cli.output import print_lines, print_note
-from penstock.cli.tables.lake import speaking
+from penstock.cli.tables.lake import lake_in, speaking
 from penstock.core.errors import PenstockError
 from penstock.journal.plain_values import plain
 
@@ -44,12 +44,11 @@ def sql(
       penstock sql "select * from deliveries" --wide | less -S
       penstock sql "describe deliveries"
     """
-    from penstock.journal.lake_location import lake_of
     from penstock.journal.sql import ask
 
     with speaking():
         try:
-            answer = ask(lake_of(place.data), query)
+            answer = ask(lake_in(place.data), query)
         except PenstockError as error:
             _point_at(query, error.refusal.ref)
             raise

@@ -42,9 +42,10 @@ Row = list[Any]  # the time in seconds, then a number or None for each of `_NAME
 class LakeHistory:
     """The history of one server."""
 
-    def __init__(self, rings: MetricsHistory, sql: SqlEndpoint, data: Path | None) -> None:
+    def __init__(self, rings: MetricsHistory, sql: SqlEndpoint, data: Path | None, journal: str) -> None:
+        """`journal` is the id of the server's own journal: a lake may hold the rows of others too."""
         self._rings, self._sql = rings, sql
-        self._data = data
+        self._data, self._journal = data, journal
         self._kept: dict[tuple[str, int], tuple[int, list[Row] | Refusal]] = {}
         self._turn = asyncio.Lock()
 
@@ -77,14 +78,14 @@ class LakeHistory:
         if isinstance(table, Path) and not (table / "_delta_log").exists():
             return NO_TABLE
         step_s = MINUTE_S * math.ceil(query.seconds / ROWS_MAX / MINUTE_S)
-        reply = await self._sql.sql(SqlRequest(_select(query, now, step_s), ROWS_MAX))
+        reply = await self._sql.sql(SqlRequest(_select(query, now, step_s, self._journal), ROWS_MAX))
         rows = reply if isinstance(reply, Refusal) else _filled(msgspec.json.decode(reply.body, type=SqlAnswer), step_s)
         kept = [(one, entry) for one, entry in self._kept.items() if one != key][1 - KEPT_MAX :]
         self._kept = dict([*kept, (key, (now.us + KEPT_US, rows))])
         return rows
 
 
-def _select(query: HistoryQuery, now: Now, step_s: int) -> str:
+def _select(query: HistoryQuery, now: Now, step_s: int, journal: str) -> str:
     """The newest rows first, so that those are kept if `console.sql_rows` allows fewer."""
     since = datetime.fromtimestamp(now.wall_us // 1_000_000 - query.seconds, UTC)
     sums = ", ".join(f"sum({name})" for name in _RATES)
@@ -94,7 +95,7 @@ def _select(query: HistoryQuery, now: Now, step_s: int) -> str:
     one = f" and channel = '{name}'" if name else ""
     return (
         f"select date_part('epoch', date_bin(interval '{step_s} seconds', minute)) as at, {sums}, {depths} from {TABLE} "
-        f"where date >= date '{since:%Y-%m-%d}' and minute >= timestamp '{since:%Y-%m-%dT%H:%M:%S}Z'{one} "
+        f"where journal = '{journal}' and date >= date '{since:%Y-%m-%d}' and minute >= timestamp '{since:%Y-%m-%dT%H:%M:%S}Z'{one} "
         "group by at order by at desc"
     )
 

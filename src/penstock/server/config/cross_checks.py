@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from penstock.core import scopes
 from penstock.core.limits import Limits
 from penstock.core.names import AGENT_FORM, address_problem, is_agent, is_stream, stream_form
 from penstock.dialects.courier.triggers.config import Trigger, problems
-from penstock.ipc.pipeline import FILLED_TABLES, AnyAlertRule
+from penstock.ipc.pipeline import FILLED_TABLES, AnyAlertRule, PipelineSection
 from penstock.server.config import sections
 from penstock.server.config.validation import FieldError, shorten
 from penstock.server.files.addresses import parse_alias, parse_control, parse_host_port, parse_network
@@ -79,6 +80,19 @@ def cross_check(config: sections.Sections, unread: Container[str] = ()) -> Itera
         if getattr(limits, low) > getattr(limits, high):
             message = f"`{getattr(limits, low)}` is more than `{high}`, which is {getattr(limits, high)}"
             yield ("limits", low), message
+
+
+def retention_notices(pipeline: PipelineSection) -> Iterator[str]:
+    """Tables that lose rows earlier than `conversations`, which is computed from them."""
+    days = {name: int(age[:-1]) for name, age in pipeline.retention.items()}
+    until = days.get("conversations", math.inf)
+    for name in ("envelopes", "deliveries"):
+        if days.get(name, math.inf) < until:
+            kept = pipeline.retention.get("conversations", "no limit")
+            yield (
+                f"pipeline.retention: `{name}` has {days[name]}d and `conversations` {kept}: an envelope to an older conversation"
+                f" computes its row from what is left, so its counts shrink; keep `{name}` at least as long"
+            )
 
 
 def _settings(

@@ -20,7 +20,7 @@ from penstock.core.queue.policy import Policy, Retry
 from penstock.core.rate_limits import Rate, Rates
 from penstock.core.tenants import DEAD_PREFIX, TENANTS, Quota, is_dead, split
 from penstock.server.config import environment, validation
-from penstock.server.config.cross_checks import cross_check
+from penstock.server.config.cross_checks import cross_check, retention_notices
 from penstock.server.config.sections import (
     RateSettings,
     RetrySettings,
@@ -35,7 +35,7 @@ from penstock.server.files.schema_files import read_schemas
 from penstock.server.files.secret_files import digest_of, token_error
 from penstock.server.files.yaml_tree import ConfigError, format_error, read_text
 
-__all__ = ["Config", "ConfigError", "lake_problem", "load", "policy_for", "quotas", "rates", "settings_for"]
+__all__ = ["Config", "ConfigError", "load", "policy_for", "quotas", "rates", "settings_for"]
 
 
 class Config(Sections, frozen=True):
@@ -44,13 +44,13 @@ class Config(Sections, frozen=True):
     source: str | None = None
     """The config file."""
     notices: tuple[str, ...] = ()
-    """Settings that are accepted and have no effect in this version."""
+    """Settings that are accepted, and have no effect or an unexpected one."""
     serves_courier: bool = True
     """Whether Courier is served; otherwise its routes are for the operator only, and the routes of the spaces are open."""
 
 
-def load(path: Path | None, env: Mapping[str, str]) -> Config:
-    """Read the file, or the one in COURIER_CONFIG, or none; raises ConfigError with all errors."""
+def load(path: Path | None, env: Mapping[str, str], lake: str | None = None) -> Config:
+    """Read the file, or the one in COURIER_CONFIG, or none, with another lake if one is given; raises ConfigError with all errors."""
     if path is None and env.get("COURIER_CONFIG"):
         path = Path(env["COURIER_CONFIG"])
     tree = yaml_tree.YamlTree() if path is None else yaml_tree.parse(read_text(path))
@@ -68,6 +68,8 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
         parts[name] = _section(name, section, errors)
     unread = [name for name, part in parts.items() if part is None]
     environment.apply(parts, env, errors)
+    if lake is not None:
+        parts["lake"] = lake
     config = Config(
         **{name: part for name, part in parts.items() if part is not None},
         source=None if path is None else str(path),
@@ -80,6 +82,7 @@ def load(path: Path | None, env: Mapping[str, str]) -> Config:
     config = _with_spaces(config, document.get("spaces"), path, errors)
     if errors:
         raise ConfigError([format_error(where, message, tree.lines) for where, message in errors])
+    config = msgspec.structs.replace(config, notices=(*config.notices, *retention_notices(config.pipeline)))
     if config.pipeline.schemas is None and config.schemas.dir is not None:
         pipeline = msgspec.structs.replace(config.pipeline, schemas=config.schemas.dir)
         config = msgspec.structs.replace(config, pipeline=pipeline)
@@ -199,26 +202,29 @@ def _places(config: Config) -> Iterator[validation.FieldError]:
     if config.schemas.dir is not None:
         for problem in read_schemas(config.schemas.dir)[1]:
             yield ("schemas", "dir"), problem
-    if (lake := lake_problem(config)) is not None:
+    if (lake := _lake_problem(config)) is not None:
         yield lake
     root = config.skills.git.root
     if root is not None and not Path(root).is_dir():
         yield ("skills", "git", "root"), f"`{root}` is not a directory"
 
 
-def lake_problem(config: Config) -> validation.FieldError | None:
+def _lake_problem(config: Config) -> validation.FieldError | None:
     """Why the lake cannot be where the config places it, as far as this machine knows."""
-    if config.lake is None:
+    if config.lake is None and config.lake_credentials is None:
         return None
     from penstock.journal.lake_location import ObjectPath, parse_lake
 
     try:
-        lake = parse_lake(config.lake, config.lake_credentials)
+        lake = None if config.lake is None else parse_lake(config.lake, config.lake_credentials)
     except PenstockError as error:
         return ("lake",), f"{error.message}; {error.hint}"
     try:
         if isinstance(lake, ObjectPath):
             lake.options()
+        elif config.lake_credentials is not None:
+            of_none = "needs an object store, such as `lake: s3://bucket/lake` or `penstock up --lake s3://bucket/lake`"
+            return ("lake_credentials",), of_none
     except PenstockError as error:
         return ("lake_credentials",), error.message
     return None

@@ -22,6 +22,8 @@ EXIT_S = 5.0
 """How long a child may take to exit after it closes its stdout."""
 TERMINATE_S = 0.2
 """How long a child may take to react to SIGTERM before it is killed."""
+LOGS_KEPT = 3
+"""Logs of earlier runs that are kept, as `<log>.1` (the run before) and so on: a restart must not remove the reason of a failure."""
 EXIT_NOT_STARTED = 256
 """Reported when the system cannot start the child; no process exits with it, and signals are negative."""
 
@@ -73,6 +75,8 @@ class ChildSupervisor:
 
     async def start(self, task: msgspec.Struct) -> asyncio.subprocess.Process:
         """Start the child and send it its task."""
+        if self._log is not None:
+            _rotate(self._log)
         with contextlib.nullcontext() if self._log is None else self._log.open("wb") as log:
             stdout = {"inherit": None, "log": log, "reports": asyncio.subprocess.PIPE}[self._stdout]
             self._process = await _spawn(self._module, self._environment, stdout, log)
@@ -156,6 +160,13 @@ async def run_child(module: str, task: msgspec.Struct, environment: Mapping[str,
     if code != 0:
         raise ChildError(module, code, text)
     return output
+
+
+def _rotate(log: Path) -> None:
+    for number in range(LOGS_KEPT, 0, -1):
+        newer = log.with_name(f"{log.name}.{number - 1}") if number > 1 else log
+        with contextlib.suppress(FileNotFoundError):
+            newer.replace(log.with_name(f"{log.name}.{number}"))
 
 
 async def _spawn(

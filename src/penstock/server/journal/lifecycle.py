@@ -20,7 +20,7 @@ from penstock.core.errors import PenstockError, Refusal
 from penstock.core.records import Entry
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
-from penstock.journal.lake_location import LAKE, QUICK, ObjectPath, StoreError, lake_of, parse_lake, record_lake
+from penstock.journal.lake_location import LAKE, QUICK, StoreError, lake_of, parse_lake, record_lake
 from penstock.journal.open_and_repair import Opened, Progress, read_identity
 from penstock.journal.parquet_table import EventsTable
 from penstock.journal.port import Refused
@@ -123,12 +123,9 @@ class JournalLifecycle:
     def _place_lake(self) -> None:
         """Record where the config places the lake. What was sealed before must be there: it may be nowhere else."""
         now, journal = lake_of(self.data), _id_of(self._disk)
-        credentials = self._config.lake_credentials
         if self._config.lake is None:
-            if not isinstance(now, ObjectPath):
-                return
-            credentials = credentials or now.credentials
-        lake = parse_lake(self._config.lake or str(now), credentials, self.data / LAKE)
+            return
+        lake = parse_lake(self._config.lake, self._config.lake_credentials, self.data / LAKE)
         if str(lake) != str(now):
             held = EventsTable(now).sealed_end(journal, SHARD)
             if held and EventsTable(lake).sealed_end(journal, SHARD) < held:

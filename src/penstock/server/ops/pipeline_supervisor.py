@@ -56,7 +56,7 @@ class PipelineSupervisor:
         """The tables as of the last look."""
         self._file = data / "run" / pipeline.STATUS_FILE
         self._log = data / "run" / pipeline.LOG_FILE
-        # Spark's output is long and for experts: the log file holds the latest run only.
+        # Spark's output is long and for experts: it goes to a file.
         self._child = ChildSupervisor(MODULE, log=self._log, stdout="log", environment={"PYTHONUNBUFFERED": "1"})
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
