@@ -63,7 +63,7 @@ def test_an_envelope_that_fails_again_and_again_is_named(server: ServerProcess, 
         client.send("doctor/poison", 1, id="poison-1")
         for _ in range(6):
             [job] = client.pull("doctor/poison", wait_ms=5_000)
-            job.nack(delay_ms=0, reason="no such file")
+            job.nack(delay_ms=0, reason="no such file", confirm=True)
         code, found = report(server.data)
         assert code == 3
         assert found["redeliveries"][0] == "failed"

@@ -30,7 +30,7 @@ def test_a_pulled_lease_survives_a_cut_and_its_ack_is_repeated():
             frame = await line.read("pull")
             line.ok(frame, deliveries=[ROW])
             [delivery] = await pulling
-            acking = asyncio.ensure_future(delivery.ack())
+            acking = asyncio.ensure_future(delivery.ack(confirm=True))
             first = await line.read("settle")
             assert (first["id"], first["op"], first["leaseId"]) == ("m1", "ack", "L")
             await line.cut()
@@ -51,7 +51,7 @@ def test_a_lease_that_was_not_kept_is_lost_to_the_next_taker(server, stream):
             [second] = await client.pull(stream, wait_ms=5000)
             assert second.attempt == 2
             with pytest.raises(LeaseLost):
-                await first.ack()
+                await first.ack(confirm=True)
             await second.ack()
 
     run(go())

@@ -24,7 +24,7 @@ async def bury(client, stream, *numbers):
     """Make dead letters of these jobs."""
     await client.enqueue(stream, [job(number) for number in numbers])
     for delivery in await client.pull(stream, max=len(numbers)):
-        await delivery.term("broken")
+        await delivery.term("broken", confirm=True)
 
 
 @pytest.mark.promise(

@@ -88,6 +88,7 @@ def inbox(
             _print_delivery(delivery, settled=ack, as_json=common.as_json)
             if ack:
                 await delivery.ack()
+        await client.flush()
         if not deliveries and not common.as_json:
             print_note(f"nothing in {stream}")
 

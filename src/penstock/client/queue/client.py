@@ -19,12 +19,13 @@ from msgspec import Raw
 from penstock.client.control import frames
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.raw_connection import RawConnection
-from penstock.client.queue.delivery import Delivery, P, reader_of
+from penstock.client.queue.delivery import Delivery, P, raise_first, reader_of
 from penstock.client.queue.live_view import LiveView
 from penstock.client.queue.pulled_leases import PulledLeases
 from penstock.client.queue.queries import Queries
 from penstock.client.queue.renewals import Renewals
 from penstock.client.queue.request_reply import FAILED, REPLY_WANTED, PendingQuestions, checked, no_agent, unanswered
+from penstock.client.queue.settles import OnLost, Unconfirmed
 from penstock.client.queue.subscription import Subscription
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.names import address_problem, agent_problem, stream_problem
@@ -62,6 +63,8 @@ class Client(Queries):
         *,
         agent: str | None = None,
         retries: int = 0,
+        unconfirmed: Unconfirmed | None = None,
+        on_lost: OnLost | None = None,
     ) -> None:
         self.agent = agent
         self._connection = connection
@@ -70,7 +73,9 @@ class Client(Queries):
         """Spare connections for waiting pulls; each pull that waits needs its own."""
         self._retries = retries
         self._renewals = Renewals(connection.loop)
-        self._pulled = PulledLeases(connection, self._renewals, self._reply)
+        self._unconfirmed = unconfirmed or Unconfirmed()
+        self._on_lost = on_lost
+        self._pulled = PulledLeases(connection, self._renewals, self._reply, self._unconfirmed, on_lost)
         self._asks = PendingQuestions(self._private_inbox)
         self._prefixes: dict[str, bytes] = {}
         self._id_stem = secrets.token_hex(10)
@@ -209,12 +214,14 @@ class Client(Queries):
         lease_ms: int | None = None,
         batch: int = 1,
         type: type[P] | None = None,  # noqa: A002
+        on_lost: OnLost | None = None,
     ) -> Subscription[P]:
         """Receive the deliveries of a stream: iterate with `async for`, or open it with `async with` first.
 
         `credit` is the most unsettled deliveries you want at a time; settling one requests another. `lease_ms` is the length of a
         lease; the client renews it. `batch` lets the server put several deliveries into one frame, which only changes the speed.
-        With a `type` (a struct, a dataclass, a pydantic model, …) each `payload` is a value of it.
+        With a `type` (a struct, a dataclass, a pydantic model, …) each `payload` is a value of it. `on_lost` is called with each
+        delivery whose settle was lost, instead of the `on_lost` of `connect`.
         """
         is_own = self.agent is not None and stream == inbox_of(self.agent)
         subscription = Subscription[P](
@@ -229,6 +236,8 @@ class Client(Queries):
             replier=self._reply,
             on_close=self._asks.stopped if is_own else None,
             reader=None if type is None else reader_of(type),
+            unconfirmed=self._unconfirmed,
+            on_lost=on_lost or self._on_lost,
         )
         if is_own:
             self._asks.listening(subscription)
@@ -242,13 +251,15 @@ class Client(Queries):
         lease_ms: int | None = None,
         batch: int = 1,
         type: type[P] | None = None,  # noqa: A002
+        on_lost: OnLost | None = None,
     ) -> Subscription[P]:
         """Subscribe to `agents/<agent>/inbox`; without an argument, to this client's own inbox."""
         name = agent or self.agent
         if name is None:
             raise no_agent()
         frames.require(agent_problem(name))
-        return self.subscribe(inbox_of(name), credit=credit, lease_ms=lease_ms, batch=batch, type=type)
+        options = {"credit": credit, "lease_ms": lease_ms, "batch": batch, "on_lost": on_lost}
+        return self.subscribe(inbox_of(name), type=type, **options)  # type: ignore[arg-type]
 
     async def pull(
         self,
@@ -291,18 +302,45 @@ class Client(Queries):
         """Open another connection to the same server, with the same token, for raw Control v1 lines."""
         return await self._connection.uplink()
 
+    @property
+    def lost(self) -> int:
+        """Settles of pulled deliveries that were lost; a subscription has its own `lost`."""
+        return self._pulled._settles.lost
+
+    async def flush(self) -> None:
+        """Wait until every settle of this client before this call is durable.
+
+        Raises `LeaseLost` if one was lost since the last flush.
+        """
+        flushing = [holder._settles.flush() for holder in self._renewals.holders]
+        errors = await asyncio.gather(*flushing, return_exceptions=True)
+        raise_first([error for error in errors if isinstance(error, PenstockError)])
+
     async def close(self) -> None:
-        """Close the connection. Subscriptions end, and their unsettled deliveries return to their streams."""
-        self._renewals.close()
-        for connection in [*self._idle, self._connection]:
-            await connection.close()
-        self._idle.clear()
+        """Wait up to 5 s for the answers to settles, then close the connection.
+
+        Subscriptions end, and their unsettled deliveries return to their streams.
+        """
+        raise_first(await self._leave())
+
+    async def _leave(self) -> list[PenstockError]:
+        """Close; returns the failures of settles that no call has raised."""
+        try:
+            found = await asyncio.gather(*(holder._settles.leave() for holder in self._renewals.holders))
+        finally:
+            self._renewals.close()
+            for connection in [*self._idle, self._connection]:
+                await connection.close()
+            self._idle.clear()
+        return [failure for failure in found if failure is not None]
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self.close()
+        failures = await self._leave()
+        if exception[0] is None:
+            raise_first(failures)
 
     # -- inside
 
@@ -350,6 +388,7 @@ class Client(Queries):
             credit=credit,
             intercept=self._asks.intercept,
             replier=self._reply,
+            unconfirmed=self._unconfirmed,
         )
 
     def _encoded(self, envelope: Envelope) -> bytes:

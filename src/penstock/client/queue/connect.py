@@ -10,6 +10,7 @@ from penstock.client import address
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import require
 from penstock.client.queue.client import Client
+from penstock.client.queue.settles import UNCONFIRMED_MAX, OnLost, Unconfirmed
 from penstock.core.names import agent_problem
 
 
@@ -29,7 +30,7 @@ class Connecting:
 
     async def __aexit__(self, *exception: object) -> None:
         if self._client is not None:
-            await self._client.close()
+            await self._client.__aexit__(*exception)
 
 
 def connect(
@@ -41,6 +42,8 @@ def connect(
     connect_timeout: float = 10.0,
     reconnect: bool = True,
     retries: int = 0,
+    unconfirmed_max: int = UNCONFIRMED_MAX,
+    on_lost: OnLost | None = None,
 ) -> Connecting:
     """Connect to Penstock: `async with connect() as client`, or `client = await connect()` and later `await client.close()`.
 
@@ -57,6 +60,8 @@ def connect(
         reconnect: Reconnect after the connection is lost, with a growing back-off.
         retries: How often to repeat a request that the server rejects with a retryable error (429, 503), after the delay that
             the server names.
+        unconfirmed_max: The most settles without an answer; `ack`, `nack`, `release` and `term` wait at that number.
+        on_lost: Called with each delivery whose settle was lost with its lease or its connection.
 
     Example:
         async with penstock.connect(agent="sam") as client:
@@ -75,6 +80,7 @@ def connect(
             await connection.open()
             return connection
 
-        return Client(await dial(), dial, agent=agent, retries=retries)
+        unconfirmed = Unconfirmed(unconfirmed_max)
+        return Client(await dial(), dial, agent=agent, retries=retries, unconfirmed=unconfirmed, on_lost=on_lost)
 
     return Connecting(open_client)

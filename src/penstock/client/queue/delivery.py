@@ -16,12 +16,15 @@ if TYPE_CHECKING:  # the default of a type variable is new in Python 3.13
     import typing_extensions
 
     from penstock.client.queue.renewals import LeaseHolder
+    from penstock.client.queue.settles import Settles
 
     P = typing_extensions.TypeVar("P", default=Any)
 else:
     P = TypeVar("P")
 
 PayloadReader = Callable[[Raw], Any]
+NEVER = float("inf")
+"""When to renew a lease that the client does not renew."""
 decode_head = msgspec.json.Decoder(Head).decode
 decode_envelope = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -40,6 +43,10 @@ class Delivery(Generic[P]):
 
     Until then the client renews the lease in the background. If the lease is lost nevertheless, settling raises `LeaseLost`;
     `is_lost` shows it earlier.
+
+    A settle is handed over and travels with the others of its loop turn. With `confirm=True` the call waits until the journal has
+    it; `flush` of the subscription or the client waits for all. A settle that is lost on the way sets `is_lost`, and the server
+    delivers the envelope again.
 
     Example:
         for delivery in await client.pull("jobs", max=10):
@@ -165,24 +172,46 @@ class Delivery(Generic[P]):
         """Whether the lease is known to be lost."""
         return self._state is State.LOST
 
-    async def ack(self) -> None:
-        """The work is done: remove the envelope from the stream. Returns when that is durable."""
-        await self._holder._settle(self, "ack")
+    async def ack(self, *, confirm: bool = False) -> None:
+        """The work is done: remove the envelope from the stream. With `confirm` it returns when that is durable.
 
-    async def nack(self, *, delay_ms: int | None = None, reason: str | None = None, backoff: bool = False) -> None:
+        Without, it returns at once; while `unconfirmed_max` settles have no answer it waits. Raises what an earlier settle failed
+        with, but not its lost lease.
+        """
+        await self._settle("ack", confirm)
+
+    async def nack(
+        self, *, delay_ms: int | None = None, reason: str | None = None, backoff: bool = False, confirm: bool = False
+    ) -> None:
         """The work failed: deliver the envelope again, after `delay_ms` if given. Counts as a failed attempt.
 
-        By default the first redeliveries follow at once; with `backoff` each one waits, as the `retry` of the stream says.
+        By default the first redeliveries follow at once; with `backoff` each one waits, as the `retry` of the stream says. `confirm`
+        is as for `ack`.
         """
-        await self._holder._settle(self, "nack", delayMs=delay_ms, reason=reason, backoff=backoff or None)
+        await self._settle("nack", confirm, delayMs=delay_ms, reason=reason, backoff=backoff or None)
 
-    async def release(self) -> None:
-        """Return the envelope unprocessed. Does not count as a failed attempt."""
-        await self._holder._settle(self, "release")
+    async def release(self, *, confirm: bool = False) -> None:
+        """Return the envelope unprocessed. Does not count as a failed attempt. `confirm` is as for `ack`."""
+        await self._settle("release", confirm)
 
-    async def term(self, reason: str | None = None) -> None:
-        """The work can never succeed: move the envelope to the dead letters."""
-        await self._holder._settle(self, "term", reason=reason)
+    async def term(self, reason: str | None = None, *, confirm: bool = False) -> None:
+        """The work can never succeed: move the envelope to the dead letters. `confirm` is as for `ack`."""
+        await self._settle("term", confirm, reason=reason)
+
+    async def _settle(self, op: str, confirm: bool, **fields: object) -> None:
+        settles = self._settles
+        if settles.unconfirmed.count >= settles.unconfirmed.most:
+            self.check()
+            await settles.unconfirmed.room()
+        settles.claim(self)
+        self._holder._hand_over(self, op, fields)
+        settles.raise_failure()
+        if confirm:
+            await settles.confirmed([self])
+
+    @property
+    def _settles(self) -> Settles:
+        return self._holder._settles
 
     async def extend(self, ms: int | None = None) -> int:
         """Extend the lease, counted from now. Returns its new end in milliseconds since 1970."""
@@ -203,7 +232,7 @@ class Delivery(Generic[P]):
             raise PenstockError(Refusal("AlreadyAcked", f"seq {self.seq} of `{self.stream}` was settled before"))
 
     def _lose(self, error: LeaseLost) -> None:
-        """Mark the lease as lost. A pending settle raises the error; a running handler gets it through `_on_loss`."""
+        """Mark the lease as lost; a running handler gets the error through `_on_loss`."""
         if self._state is State.SETTLED:
             return
         was_held, self._state = self._state is State.HELD, State.LOST

@@ -1,12 +1,10 @@
 """Pulled deliveries: leases that belong to the caller, not to a connection.
 
-They are settled by id and lease over any connection, so a reconnect does not lose them, and settling them
-is safe to repeat.
+They are settled by id and lease over any connection, so a reconnect does not lose them, and a settle without an answer is sent again.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -14,9 +12,10 @@ from msgspec import Raw
 
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import PullResult, Sent, head
-from penstock.client.queue.delivery import Delivery, PayloadReader, State
-from penstock.client.queue.renewals import NEVER, LeaseHolder, Renewals, half_lease_s
-from penstock.core.errors import LeaseLost, PenstockError
+from penstock.client.queue.delivery import NEVER, Delivery, PayloadReader
+from penstock.client.queue.renewals import LeaseHolder, Renewals, half_lease_s
+from penstock.client.queue.settles import OnLost, Settles, Unconfirmed
+from penstock.core.errors import LeaseLost
 
 decode_pull = msgspec.json.Decoder(PullResult).decode
 
@@ -31,12 +30,15 @@ class PulledLeases(LeaseHolder):
         connection: ControlConnection,
         renewals: Renewals,
         replier: Callable[[Delivery, object, str | None], Awaitable[Sent]],
+        unconfirmed: Unconfirmed,
+        on_lost: OnLost | None = None,
     ) -> None:
         self._reply = replier
         self._connection = connection
         self._renewals = renewals
         self._held: dict[str, Delivery] = {}
         self._lease_ms: dict[str, int | None] = {}
+        self._settles = Settles(self, unconfirmed, "pulled deliveries", on_lost=on_lost, on_end=self._forget)
         renewals.watch(self)
 
     def _lease_ms_of(self, delivery: Delivery) -> int | None:
@@ -68,20 +70,12 @@ class PulledLeases(LeaseHolder):
                 self._renewals.arm(renew_at)
         return deliveries
 
-    async def _settle(self, delivery: Delivery, op: str, **fields: object) -> None:
-        delivery.check()
-        delivery._state = State.SETTLING
-        body = self._frame(delivery, op, **fields)
-        try:
-            await self._connection.request(body, is_repeatable=True)
-        except BaseException as error:
-            delivery._state = State.HELD
-            # An `Interruption` is about the delivery of the calling handler, not about this one.
-            if isinstance(error, PenstockError) and not isinstance(error, asyncio.CancelledError):
-                raise self._judge(delivery, error) from None
-            raise
-        delivery._state = State.SETTLED
-        self._forget(delivery)
+    def _hand_over(self, delivery: Delivery, op: str, fields: dict[str, object]) -> None:
+        self._settles.add(delivery, self._frame(delivery, op, **fields), is_ack=op == "ack")
+        self._settles.send()  # the connection writes the lines of one loop turn together
+
+    def _take_back(self, delivery: Delivery) -> None:
+        pass  # it is held until its settle succeeds
 
     def _lost(self, delivery: Delivery, error: LeaseLost) -> None:
         delivery._lose(error)

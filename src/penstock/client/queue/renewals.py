@@ -16,7 +16,8 @@ from msgspec import Raw
 
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import Sent, Settled
-from penstock.client.queue.delivery import Delivery, State
+from penstock.client.queue.delivery import NEVER, Delivery, State
+from penstock.client.queue.settles import Settles
 from penstock.core.errors import LeaseLost, PenstockError
 
 LEASE_GUESS_MS = 30_000
@@ -24,7 +25,6 @@ LEASE_GUESS_MS = 30_000
 LEASE_LEAST_MS = 1_000
 """The shortest lease that a server grants; also the assumption when its clock is behind ours."""
 TICK_LEAST_S = 0.02
-NEVER = float("inf")
 
 
 class LeaseHolder(ABC):
@@ -34,12 +34,26 @@ class LeaseHolder(ABC):
     _renewals: Renewals
     _reply: Callable[[Delivery, object, str | None], Awaitable[Sent]]
     _held: dict[Any, Delivery]
-    """The deliveries whose leases are renewed."""
     _survives_connection = False
     """Whether the leases outlive the connection, so that an extension is safe to repeat."""
 
+    _settles: Settles
+
     @abstractmethod
-    async def _settle(self, delivery: Delivery, op: str, **fields: object) -> None: ...
+    def _hand_over(self, delivery: Delivery, op: str, fields: dict[str, object]) -> None:
+        """Send a settle at the end of this loop turn."""
+
+    @abstractmethod
+    def _take_back(self, delivery: Delivery) -> None:
+        """A settle failed, and the lease still holds."""
+
+    def _ack_frame(self, deliveries: list[Delivery]) -> bytes:
+        """The frame that acks several deliveries."""
+        raise NotImplementedError
+
+    def _leases(self) -> list[Delivery]:
+        """The deliveries whose leases are renewed: until the answer to their settles."""
+        return list(self._held.values())
 
     @abstractmethod
     def _lease_ms_of(self, delivery: Delivery) -> int | None:
@@ -99,15 +113,15 @@ class Renewals:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._holders: dict[LeaseHolder, None] = {}
+        self.holders: dict[LeaseHolder, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = NEVER
 
     def watch(self, holder: LeaseHolder) -> None:
-        self._holders[holder] = None
+        self.holders[holder] = None
 
     def forget(self, holder: LeaseHolder) -> None:
-        self._holders.pop(holder, None)
+        self.holders.pop(holder, None)
 
     def arm(self, renew_at: float) -> None:
         """Schedule a tick at `renew_at` or earlier."""
@@ -122,16 +136,16 @@ class Renewals:
             self._timer.cancel()
         self._timer = None
         self._due = NEVER
-        self._holders.clear()
+        self.holders.clear()
 
     def _tick(self) -> None:
         self._timer = None
         self._due = NEVER
         now = self._loop.time()
         earliest = NEVER
-        for holder in list(self._holders):
-            for delivery in list(holder._held.values()):
-                if delivery._state is State.HELD:
+        for holder in list(self.holders):
+            for delivery in holder._leases():
+                if delivery._state in (State.HELD, State.SETTLING):
                     if delivery._renew_at <= now:
                         holder._renew(delivery)
                     earliest = min(earliest, delivery._renew_at)

@@ -46,8 +46,9 @@ class PendingQuestions:
         if answer is None or answer.done():
             return False
         answer.set_result(delivery)
-        # The asker has the content. If the ack fails, the server delivers it once more, and it is released.
-        self._keep(_quietly(delivery.ack()))
+        # The asker has the content. If the ack is lost, the server delivers it once more, and it is released.
+        delivery._settles.claim(delivery)
+        delivery._holder._hand_over(delivery, "ack", {})
         return True
 
     def listening(self, subscription: Subscription) -> None:

@@ -2,10 +2,10 @@
 
 Owns the window, the buffer of deliveries that the application has not taken, and the unsettled deliveries. Invariants: credit granted to
 the server plus deliveries held here never exceed `credit`; a delivery whose connection was lost, or whose envelope was delivered again, is
-lost and cannot be settled. Acks and grants of one loop turn are sent together. Cost of an arrival: one object and one dict entry.
+lost and cannot be settled. Settles and grants of one loop turn are sent together. Cost of an arrival: one object and one dict entry.
 """
 
-# size: one class whose parts share the window; acks, renewals and workers are already modules of their own
+# size: one class whose parts share the window; settles, renewals and workers are already modules of their own
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Generic, Self
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import DeliverFrame, ExpiredFrame, Sent, decode_bodies, head
 from penstock.client.control.listener import FrameListener, reject
-from penstock.client.queue.acks import ACKS_MAX, Acks, Errors
-from penstock.client.queue.delivery import Delivery, P, PayloadReader, State, raise_first
+from penstock.client.queue.delivery import Delivery, P, PayloadReader, State
 from penstock.client.queue.renewals import LeaseHolder, Renewals, half_lease_s
+from penstock.client.queue.settles import ACKS_MAX, OnLost, Settles, Unconfirmed
 from penstock.client.queue.worker import Handler, check_concurrency, handle
 from penstock.core.errors import LeaseLost, PenstockError, Refusal
 from penstock.core.limits import Limits
@@ -31,7 +31,8 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
     """The deliveries of one stream: `async for delivery in subscription`. Best inside `async with`, which releases the rest at its end.
 
     The client grants new credit as you settle, so at most `credit` deliveries are unsettled. After a lost connection the subscription
-    resumes by itself; the unsettled deliveries are lost and delivered again.
+    resumes by itself; the unsettled deliveries are lost and delivered again. So are settles without an answer: `lost` counts them,
+    the log names them, and `on_lost` gets each delivery. Leaving waits up to 5 s for the answers.
 
     Example:
         async with client.subscribe("jobs", credit=10) as jobs:
@@ -54,6 +55,8 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         replier: Callable[[Delivery, object, str | None], Awaitable[Sent]],
         on_close: Callable[[Subscription], None] | None = None,
         reader: PayloadReader | None = None,
+        unconfirmed: Unconfirmed,
+        on_lost: OnLost | None = None,
     ) -> None:
         if not 1 <= credit <= CREDIT_MAX:
             raise PenstockError(Refusal("InvalidCredit", f"credit is 1 to {CREDIT_MAX}, not {credit}"))
@@ -74,7 +77,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         self._held: dict[int, Delivery] = {}
         self._buffer: deque[Delivery] = deque()
         self._takers: deque[asyncio.Future[None]] = deque()
-        self._acks = Acks(connection, sub_id, self._refused)
+        self._settles = Settles(self, unconfirmed, f"`{stream}`", on_lost=on_lost)
 
     # -- for the application
 
@@ -82,6 +85,11 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
     def is_open(self) -> bool:
         """Whether the server has confirmed the subscription and it has not ended since."""
         return self._is_live and not self._is_closed
+
+    @property
+    def lost(self) -> int:
+        """Settles that were lost with their leases or their connection; the server delivers these envelopes again."""
+        return self._settles.lost
 
     async def open(self) -> Self:
         """Subscribe, and wait for the server's confirmation. Iterating does this by itself."""
@@ -96,23 +104,27 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         return self
 
     async def __anext__(self) -> Delivery[P]:
-        while True:
-            if self._buffer:
-                delivery = self._buffer.popleft()
-                if delivery._state is State.HELD:
-                    return delivery
-                continue
+        while (delivery := self._next_buffered()) is None:
             if not await self._arrival():
                 raise StopAsyncIteration
+        return delivery
+
+    def _next_buffered(self) -> Delivery[P] | None:
+        """The next delivery that has arrived. Any thread may call this."""
+        buffer = self._buffer
+        try:
+            while (delivery := buffer.popleft())._state is not State.HELD:
+                pass
+        except IndexError:
+            return None
+        return delivery
 
     async def next_batch(self, count_max: int = ACKS_MAX) -> list[Delivery[P]]:
         """All buffered deliveries, up to `count_max`; waits for the first one. Empty when the subscription is closed."""
         while True:
             taken: list[Delivery[P]] = []
-            while self._buffer and len(taken) < count_max:
-                delivery = self._buffer.popleft()
-                if delivery._state is State.HELD:
-                    taken.append(delivery)
+            while len(taken) < count_max and (delivery := self._next_buffered()) is not None:
+                taken.append(delivery)
             if taken or not await self._arrival():
                 return taken
 
@@ -121,14 +133,20 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         while batch := await self.next_batch(count_max):
             yield batch
 
-    async def ack(self, deliveries: Sequence[Delivery[P]]) -> None:
-        """Ack many at once. If some fail, raises the first error after all others are durable."""
-        starts = range(0, len(deliveries), ACKS_MAX)
-        futures = [self._ack_soon(deliveries[start : start + ACKS_MAX]) for start in starts]
-        errors: Errors = []
-        for future in futures:
-            errors += await future
-        raise_first(errors)
+    async def ack(self, deliveries: Sequence[Delivery[P]], *, confirm: bool = False) -> None:
+        """Ack many at once. With `confirm`, raises the first error after all others are durable."""
+        unconfirmed = self._settles.unconfirmed
+        for start in range(0, len(deliveries), unconfirmed.most):
+            if unconfirmed.count >= unconfirmed.most:
+                await unconfirmed.room()
+            self._ack_all(deliveries[start : start + unconfirmed.most])
+        self._settles.raise_failure()
+        if confirm:
+            await self._settles.confirmed(deliveries)
+
+    async def flush(self) -> None:
+        """Wait until every settle before this call is durable. Raises `LeaseLost` if one was lost since the last flush."""
+        await self._settles.flush()
 
     async def work(self, handler: Handler[P], *, concurrency: int = 1) -> None:
         """Call `handler` for every delivery, up to `concurrency` of them at a time, until the subscription is closed.
@@ -161,19 +179,34 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
                 await asyncio.gather(*workers, return_exceptions=True)
 
     async def close(self) -> None:
-        """Unsubscribe. Unsettled deliveries return to the stream."""
+        """Wait up to 5 s for the answers to settles, then unsubscribe. Unsettled deliveries return to the stream."""
+        failure = await self._leave()
+        if failure is not None:
+            raise failure
+
+    async def __aexit__(self, *exception: object) -> None:
+        failure = await self._leave()
+        if failure is not None and exception[0] is None:
+            raise failure
+
+    async def _leave(self) -> PenstockError | None:
+        """Close; returns the failure of a settle that no call has raised."""
         if self._is_closed:
-            return
+            return None
         self._is_closed = True
-        if self._is_live:
-            self._emit()
-            await self._unsubscribe()
-        self._drop(LeaseLost(Refusal("NotLeaseHolder", f"the subscription to `{self.stream}` was closed")))
-        self._connection.detach(self)
-        self._renewals.forget(self)
-        self._wake(len(self._takers))
-        if self._on_close is not None:
-            self._on_close(self)
+        self._buffer.clear()
+        self._wake_all()
+        try:
+            failure = await self._settles.leave()
+            if self._is_live:
+                await self._unsubscribe()
+        finally:
+            self._drop(LeaseLost(Refusal("NotLeaseHolder", f"the subscription to `{self.stream}` was closed")))
+            self._connection.detach(self)
+            self._renewals.forget(self)
+            if self._on_close is not None:
+                self._on_close(self)
+        return failure
 
     async def _arrival(self) -> bool:
         """Wait for a delivery; False when the subscription is closed."""
@@ -196,20 +229,42 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
 
     # -- settling, for Delivery
 
-    async def _settle(self, delivery: Delivery, op: str, **fields: object) -> None:
-        if op == "ack":
-            raise_first(await self._ack_soon((delivery,)))
-            return
-        delivery.check()
-        self._let_go(delivery)
-        if "backoff" not in self._connection.hello.features:
-            fields.pop("backoff", None)
-        body = head(op, id=delivery.id, subId=self._sub_id, leaseId=delivery.lease_id, **fields)
-        raise_first(await self._acks.settle(delivery, body))
+    def _hand_over(self, delivery: Delivery, op: str, fields: dict[str, object]) -> None:
+        body = None
+        if op != "ack":
+            if "backoff" not in self._connection.hello.features:
+                fields.pop("backoff", None)
+            body = head(op, id=delivery.id, subId=self._sub_id, leaseId=delivery.lease_id, **fields)
+        self._settles.add(delivery, body, is_ack=op == "ack")
+        if self._held.pop(delivery.seq, None) is not None:
+            self._owed += 1
+        self._connection.mark(self)
+
+    def _ack_all(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            delivery.check()
+        settles = self._settles
+        for delivery in deliveries:
+            settles.claim(delivery)
+            self._hand_over(delivery, "ack", {})
+
+    def _take_back(self, delivery: Delivery) -> None:
+        self._held[delivery.seq] = delivery
+        self._owed -= 1
+
+    def _ack_frame(self, deliveries: list[Delivery]) -> bytes:
+        if len(deliveries) == 1:
+            return head("ack", id=deliveries[0].id, subId=self._sub_id, leaseId=deliveries[0].lease_id)
+        return head("ack", id=[delivery.id for delivery in deliveries], subId=self._sub_id)
+
+    def _leases(self) -> list[Delivery]:
+        return [*self._held.values(), *self._settles.unanswered()]
 
     def _lost(self, delivery: Delivery, error: LeaseLost) -> None:
         if self._held.get(delivery.seq) is delivery:
-            self._make_room(delivery)
+            del self._held[delivery.seq]
+            self._owed += 1
+            self._connection.mark(self)
         delivery._lose(error)
 
     def _lease_ms_of(self, delivery: Delivery) -> int | None:
@@ -217,43 +272,6 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
 
     def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
         return head("extend", id=delivery.id, subId=self._sub_id, leaseId=delivery.lease_id, ms=ms)
-
-    def _let_go(self, delivery: Delivery) -> None:
-        """The application has settled the delivery."""
-        delivery._state = State.SETTLING
-        self._make_room(delivery)
-
-    def _make_room(self, delivery: Delivery) -> None:
-        """Free its place in the window."""
-        if self._held.pop(delivery.seq, None) is not None:
-            self._owed += 1
-            self._connection.mark(self)
-
-    def _ack_soon(self, deliveries: Sequence[Delivery]) -> asyncio.Future[Errors]:
-        for delivery in deliveries:
-            delivery.check()
-        # The same as `_let_go`, inlined for many deliveries: this path is hot.
-        held, held_before = self._held, len(self._held)
-        for delivery in deliveries:
-            delivery._state = State.SETTLING
-            held.pop(delivery.seq, None)
-        self._owed += held_before - len(held)
-        self._connection.mark(self)
-        return self._acks.add(deliveries)
-
-    def _refused(self, delivery: Delivery, error: PenstockError) -> PenstockError:
-        """Apply the error of a settle to the delivery."""
-        if delivery._state is State.LOST or error.code == "Unreachable":
-            message = f"the connection was lost before seq {delivery.seq} of `{self.stream}` was settled"
-            loss = LeaseLost(Refusal("LeaseExpired", message, ref=delivery.lease_id))
-            delivery._lose(loss)
-            return loss
-        error = self._judge(delivery, error)
-        if not isinstance(error, LeaseLost):
-            # The lease still holds: the caller may retry, and the lease is renewed until then.
-            delivery._state = State.HELD
-            self._held[delivery.seq] = delivery
-        return error
 
     # -- for the connection
 
@@ -279,9 +297,8 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         held, buffer, intercept = self._held, self._buffer, self._intercept
         for raw, seq, attempt, lease_id in zip(bodies, seqs, attempts, lease_ids, strict=False):
             delivery = Delivery(self, raw, stream, seq, attempt, lease_id, expires_at_ms, renew_at, self._reader)
-            if attempt > 1 and seq in held:
-                message = f"seq {seq} of `{stream}` was delivered again: its lease had expired"
-                self._lost(held[seq], LeaseLost(Refusal("LeaseExpired", message, ref=lease_id)))
+            if attempt > 1:
+                self._delivered_again(seq, lease_id)
             held[seq] = delivery
             if intercept is None or not intercept(delivery):
                 buffer.append(delivery)
@@ -291,16 +308,27 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
             self._connection.mark(self)
         self._wake(len(seqs))
 
+    def _delivered_again(self, seq: int, lease_id: str) -> None:
+        message = f"seq {seq} of `{self.stream}` was delivered again: its lease had expired"
+        error = LeaseLost(Refusal("LeaseExpired", message, ref=lease_id))
+        if seq in self._held:
+            self._lost(self._held[seq], error)
+        self._settles.lose_unsent(seq, error)
+
     def _expired(self, frame: ExpiredFrame) -> None:
-        for delivery in list(self._held.values()):
+        for delivery in self._leases():
             if delivery.lease_id == frame.lease_id:
                 message = f"the lease on `{frame.id}` expired before it was settled"
-                self._lost(delivery, LeaseLost(Refusal("LeaseExpired", message, ref=frame.id)))
+                error = LeaseLost(Refusal("LeaseExpired", message, ref=frame.id))
+                if delivery._state is State.SETTLING:
+                    self._settles.lose(delivery, error)
+                else:
+                    self._lost(delivery, error)
 
     def _emit(self) -> None:
-        self._acks.send()
+        self._settles.send()
         # Half a window keeps the server busy; granting earlier would only send more frames.
-        if self._owed and 2 * self._outstanding < self.credit and not self._is_closed:
+        if self._owed > 0 and 2 * self._outstanding < self.credit and not self._is_closed:
             grant, self._owed = self._owed, 0
             self._outstanding += grant
             self._submit(head("grant", n=grant, subId=self._sub_id))
@@ -313,7 +341,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         self._failure = error
         self._drop(LeaseLost(Refusal("LeaseExpired", error.refusal.message)))
         reject(self._opened, error)
-        self._wake(len(self._takers))
+        self._wake_all()
 
     def _drop(self, error: LeaseLost) -> None:
         """Mark every unsettled delivery as lost."""
@@ -321,7 +349,10 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
             delivery._lose(error)
         self._held.clear()
         self._buffer.clear()
-        self._acks.lose(error)
+        self._settles.lose_all(error)
+
+    def _wake_all(self) -> None:
+        self._wake(len(self._takers))
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._takers:

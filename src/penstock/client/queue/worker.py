@@ -92,7 +92,7 @@ async def handle(delivery: Delivery, handler: Handler) -> None:
     try:
         await Watched(delivery, work())
         if delivery._state is State.HELD:
-            await delivery.ack()
+            await settle(delivery, "ack")
     except asyncio.CancelledError as error:
         if isinstance(error, LeaseLost):
             _LOG.warning("%r was lost while its handler worked: %s", delivery, error.refusal.message)
@@ -123,11 +123,19 @@ async def _failed(delivery: Delivery, error: BaseException) -> None:
     try:
         if REPLY_WANTED in headers and delivery.sender and not delivery.has_replied:
             await delivery.reply(HandlerFailure(reason))
-            await delivery.term(reason)
+            await settle(delivery, "term", reason=reason)
         else:
-            await delivery.nack(reason=reason, backoff=True)
+            await settle(delivery, "nack", reason=reason, backoff=True)
     except PenstockError as refused:
         _LOG.warning("%r could not be settled; its lease will expire: %s", delivery, refused.refusal.message)
+
+
+async def settle(delivery: Delivery, op: str, **fields: object) -> None:
+    """Hand over a settle. The failure of an earlier one is logged: it says nothing about this delivery."""
+    failure = delivery._settles.take_failure()
+    if failure is not None:
+        _LOG.warning("a delivery of `%s` could not be settled: %s", delivery.stream, failure)
+    await delivery._settle(op, False, **fields)
 
 
 def check_concurrency(concurrency: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from penstock.client.control.frames import ServerHello
@@ -23,12 +24,23 @@ class SyncDelivery(twin.Twin[Delivery]):
     Until then the client extends its lease in the background.
     """
 
-    ack = twin.blocking(Delivery[Any].ack)
-    nack = twin.blocking(Delivery[Any].nack)
-    release = twin.blocking(Delivery[Any].release)
-    term = twin.blocking(Delivery[Any].term)
+    ack = twin.inline(Delivery[Any].ack)
+    nack = twin.inline(Delivery[Any].nack)
+    release = twin.inline(Delivery[Any].release)
+    term = twin.inline(Delivery[Any].term)
     extend = twin.blocking(Delivery[Any].extend)
     reply = twin.blocking(Delivery[Any].reply)
+
+    async def _settle(self, op: str, confirm: bool, **fields: object) -> None:
+        """What the inline verbs call: hand over to the loop without waiting for its thread, unless the caller must wait."""
+        source, thread = self._source, self._thread
+        settles = source._settles
+        if confirm or settles.unconfirmed.count + thread.posted >= settles.unconfirmed.most:
+            thread.wait(source._settle(op, confirm, **fields))
+            return
+        settles.claim(source)
+        thread.post(partial(source._holder._hand_over, source, op, fields))
+        settles.raise_failure()
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost. Long work that never waits should call this; it sends nothing."""
@@ -62,6 +74,7 @@ class SyncSubscription(twin.OpenedTwin[Subscription]):
     """Deliveries of one stream: `for delivery in subscription`, best inside `with`, which releases unsettled deliveries at its end."""
 
     close = twin.blocking(Subscription[Any].close)
+    flush = twin.blocking(Subscription[Any].flush)
     next_batch = twin.blocking(Subscription.next_batch, _deliveries)
 
     stream = twin.mirrored[Subscription, str](lambda subscription: subscription.stream)
@@ -69,10 +82,11 @@ class SyncSubscription(twin.OpenedTwin[Subscription]):
     lease_ms = twin.mirrored[Subscription, int | None](lambda subscription: subscription.lease_ms)
     batch = twin.mirrored[Subscription, int](lambda subscription: subscription.batch)
     is_open = twin.mirrored[Subscription, bool](lambda subscription: subscription.is_open)
+    lost = twin.mirrored[Subscription, int](lambda subscription: subscription.lost)
 
-    def ack(self, deliveries: Sequence[SyncDelivery]) -> None:
-        """Ack many at once. If some fail, raises the first error after all others are durable."""
-        self._thread.wait(self._source.ack([delivery._source for delivery in deliveries]))
+    def ack(self, deliveries: Sequence[SyncDelivery], *, confirm: bool = False) -> None:
+        """Ack many at once. With `confirm`, raises the first error after all others are durable."""
+        self._thread.wait(self._source.ack([delivery._source for delivery in deliveries], confirm=confirm))
 
     def batches(self, count_max: int = 4096) -> Iterator[list[SyncDelivery]]:
         """Deliveries in lists of all that have arrived, until the subscription is closed."""
@@ -108,6 +122,9 @@ class SyncSubscription(twin.OpenedTwin[Subscription]):
         return self
 
     def __next__(self) -> SyncDelivery:
+        buffered = self._source._next_buffered()  # without a change of threads
+        if buffered is not None:
+            return SyncDelivery(buffered, self._thread)
         batch = self.next_batch(1)
         if not batch:
             raise StopIteration
@@ -157,15 +174,19 @@ class SyncClient(twin.Closing, twin.Twin[Client]):
     schemas = twin.blocking(Client.schemas)
     validate = twin.blocking(Client.validate)
     ping = twin.blocking(Client.ping)
+    flush = twin.blocking(Client.flush)
 
     agent = twin.mirrored[Client, str | None](lambda client: client.agent)
     server = twin.mirrored[Client, ServerHello](lambda client: client.server)
     url = twin.mirrored[Client, str](lambda client: client.url)
+    lost = twin.mirrored[Client, int](lambda client: client.lost)
 
     def close(self) -> None:
-        """Close the connection and stop its thread."""
-        self._thread.wait(self._source.close())
-        self._thread.close()
+        """Wait up to 5 s for the answers to settles, then close the connection and stop its thread."""
+        try:
+            self._thread.wait(self._source.close())
+        finally:
+            self._thread.close()
 
 
 @twin.parameters_of(connect)

@@ -1,0 +1,324 @@
+"""Settles without an answer: collected during a loop turn, sent together, bounded for each client, and lost with their leases.
+
+Owns every settle from the call of the application to the server's answer. Frames leave in the order of the calls; consecutive acks of a
+subscription are one frame. An error for an array of acks does not name the id it is about, so each id is then acked alone with its lease;
+`AlreadyAcked` is success for an ack, because the array or an earlier connection may have done it.
+
+A settle is lost when its lease ended or its connection was cut: it is counted, logged and reported, and raised only by `flush` and by a
+call that waits. Any other failure is raised by the next call. Cost of an ack: one list entry, and its share of one frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Raw
+
+from penstock.client.queue.delivery import NEVER, Delivery, State, raise_first
+from penstock.core.errors import LeaseLost, PenstockError, Refusal
+from penstock.core.limits import Limits
+
+if TYPE_CHECKING:
+    from penstock.client.queue.renewals import LeaseHolder
+
+ACKS_MAX = Limits().batch_max
+"""The most ids in one ack."""
+UNCONFIRMED_MAX = 4_096
+"""The default of the most settles of a client without an answer."""
+LEAVE_S = 5.0
+"""How long leaving waits for the answers."""
+LOG_EVERY_S = 1.0
+"""The least time between two log lines about lost settles of one stream."""
+ENDED = ("AlreadyAcked", "UnknownEnvelope", "Unreachable")
+"""Besides `LeaseLost`, the errors of a settle that came after the end of its lease, or was cut off."""
+
+OnLost = Callable[[Delivery], object]
+
+_LOG = logging.getLogger("penstock.client")
+
+
+class Unconfirmed:
+    """How many settles of one client have no answer; at `most` of them, callers wait."""
+
+    def __init__(self, most: int = UNCONFIRMED_MAX) -> None:
+        if most < 1:
+            raise PenstockError(Refusal("InvalidRequest", f"unconfirmed_max is at least 1, not {most}"))
+        self.most = most
+        self.count = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def room(self) -> None:
+        """Wait until another settle may be handed over."""
+        while self.count >= self.most:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter.done():
+                    self._wake()  # the next caller looks too; when there is no room, it waits again
+                else:
+                    self._waiters.remove(waiter)
+
+    def answered(self, count: int) -> None:
+        self.count -= count
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiters and self.count < self.most:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class SettleFrame:
+    """One frame of settles, from the call to its answer."""
+
+    __slots__ = ("_finished", "body", "deliveries", "is_ack", "parts")
+
+    def __init__(self, deliveries: list[Delivery], body: bytes | None = None, *, is_ack: bool = True) -> None:
+        self.deliveries = deliveries
+        self.body = body
+        """None for acks that are not encoded yet."""
+        self.is_ack = is_ack
+        self.parts: list[SettleFrame] | None = None
+        """Set when the frame is answered: the frames that were sent instead of it, mostly none."""
+        self._finished: asyncio.Future[None] | None = None
+
+    def finish(self, parts: list[SettleFrame]) -> None:
+        self.parts = parts
+        if self._finished is not None and not self._finished.done():
+            self._finished.set_result(None)
+
+    async def finished(self) -> list[SettleFrame]:
+        if self.parts is None:
+            self._finished = self._finished or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._finished)
+        return self.parts or []
+
+
+class Settles:
+    """The settles of one holder of leases that have no answer."""
+
+    def __init__(
+        self,
+        holder: LeaseHolder,
+        unconfirmed: Unconfirmed,
+        what: str,
+        *,
+        on_lost: OnLost | None = None,
+        on_end: Callable[[Delivery], None] | None = None,
+    ) -> None:
+        self.lost = 0
+        self.unconfirmed = unconfirmed
+        self._holder = holder
+        self._what = what
+        self._on_lost = on_lost
+        self._on_end = on_end
+        """Called for a delivery that is settled, where the holder needs it."""
+        self._acks: list[Delivery] = []
+        self._unsent: list[SettleFrame] = []
+        self._sent: dict[SettleFrame, None] = {}
+        self._confirming: dict[Delivery, asyncio.Future[PenstockError | None]] = {}
+        """Calls that wait for the answer."""
+        self._failure: PenstockError | None = None
+        self._loss: LeaseLost | None = None
+        """The first loss since the last `flush`."""
+        self._logged_at = -LOG_EVERY_S
+
+    # -- for deliveries
+
+    def claim(self, delivery: Delivery) -> None:
+        """Begin to settle a delivery. Any thread may call this."""
+        if delivery._state is not State.HELD:
+            delivery.check()
+        delivery._state = State.SETTLING
+
+    def add(self, delivery: Delivery, body: bytes | None = None, *, is_ack: bool = True) -> None:
+        """Add a claimed delivery to the frames of this turn; None is an ack of a subscription."""
+        if delivery._state is State.LOST:
+            self._note_loss(delivery, delivery._loss)
+            return
+        self.unconfirmed.count += 1
+        if body is None:
+            self._acks.append(delivery)
+        else:
+            self._end_acks()
+            self._unsent.append(SettleFrame([delivery], body, is_ack=is_ack))
+
+    async def confirmed(self, deliveries: Sequence[Delivery]) -> None:
+        """Wait until the settles of these deliveries are durable. Raises the first error; a lost lease takes precedence."""
+        loop = asyncio.get_running_loop()
+        waiting = {delivery: loop.create_future() for delivery in deliveries if delivery._state is State.SETTLING}
+        self._confirming |= waiting
+        try:
+            errors = [error for error in [await future for future in waiting.values()] if error is not None]
+        finally:
+            for delivery in waiting:
+                self._confirming.pop(delivery, None)
+        raise_first(errors)
+
+    def take_failure(self) -> PenstockError | None:
+        """What an earlier settle failed with, unless a call has raised it."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    # -- for the holder
+
+    def send(self) -> None:
+        """Send what was collected."""
+        self._end_acks()
+        unsent, self._unsent = self._unsent, []
+        for frame in unsent:
+            self._send(frame)
+
+    def unanswered(self) -> Iterator[Delivery]:
+        """The deliveries whose settles have no answer."""
+        yield from self._acks
+        for frame in (*self._unsent, *self._sent):
+            yield from frame.deliveries
+
+    def lose_unsent(self, seq: int, error: LeaseLost) -> None:
+        """An envelope was delivered again: a settle of the earlier delivery must not reach the new one."""
+        for delivery in [*self._acks, *(one for frame in self._unsent for one in frame.deliveries)]:
+            if delivery.seq == seq:
+                self.lose(delivery, error)
+
+    def lose(self, delivery: Delivery, error: LeaseLost) -> None:
+        """The lease ended before the settle was answered."""
+        if delivery._state is not State.LOST:
+            delivery._lose(error)
+            self._note_loss(delivery, error)
+
+    def lose_all(self, error: LeaseLost) -> None:
+        """Every lease is lost."""
+        frames = [SettleFrame(self._acks), *self._unsent, *self._sent]
+        self._acks, self._unsent, self._sent = [], [], {}
+        for frame in frames:
+            self._end(frame, error)
+
+    async def flush(self) -> None:
+        """Wait for the answer of every settle before this call. Raises a failure, or the first loss since the last flush."""
+        await self._drain()
+        self.raise_failure()
+        loss, self._loss = self._loss, None
+        if loss is not None:
+            raise loss
+
+    async def leave(self) -> PenstockError | None:
+        """Wait for the answers, but not for long; returns a failure that no call has raised."""
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._drain()
+        except TimeoutError:
+            message = f"the server did not confirm a settle of {self._what} within {LEAVE_S:g} s"
+            self.lose_all(LeaseLost(Refusal("LeaseExpired", message)))
+        return self.take_failure()
+
+    # -- inside
+
+    async def _drain(self) -> None:
+        self.send()
+        frames = deque(self._sent)
+        while frames:
+            frames.extend(await frames.popleft().finished())
+
+    def _end_acks(self) -> None:
+        acks = self._acks
+        if acks:
+            self._acks = []
+            self._unsent += [SettleFrame(acks[start : start + ACKS_MAX]) for start in range(0, len(acks), ACKS_MAX)]
+
+    def _send(self, frame: SettleFrame) -> None:
+        lost = [delivery for delivery in frame.deliveries if delivery._state is State.LOST]
+        if lost:
+            self._end(SettleFrame(lost), None)
+            frame.deliveries = [delivery for delivery in frame.deliveries if delivery._state is not State.LOST]
+            if not frame.deliveries:
+                return
+        self._sent[frame] = None
+        holder = self._holder
+        body = frame.body or holder._ack_frame(frame.deliveries)
+        answer = holder._connection.submit(body, is_repeatable=holder._survives_connection)
+        answer.add_done_callback(partial(self._answered, frame))
+
+    def _answered(self, frame: SettleFrame, answer: asyncio.Future[Raw]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if frame not in self._sent:
+            return  # lost with the connection
+        del self._sent[frame]
+        if error is not None and not isinstance(error, PenstockError):
+            raise error
+        if error is not None and len(frame.deliveries) > 1 and error.code != "Unreachable":
+            parts = [SettleFrame([delivery]) for delivery in frame.deliveries]
+            for part in parts:
+                self._send(part)
+            frame.finish([part for part in parts if part.parts is None and part in self._sent])
+        else:
+            self._end(frame, error)
+
+    def _end(self, frame: SettleFrame, error: PenstockError | None) -> None:
+        is_done = error is None or (frame.is_ack and error.code == "AlreadyAcked")
+        for delivery in frame.deliveries:
+            verdict: PenstockError | None = None
+            if delivery._state is State.LOST:
+                verdict = delivery._loss
+            elif is_done or error is None:
+                delivery._state = State.SETTLED
+                if self._on_end is not None:
+                    self._on_end(delivery)
+            else:
+                verdict = self._refused(delivery, error)
+            if self._confirming and (caller := self._confirming.pop(delivery, None)) is not None:
+                if not caller.done():
+                    caller.set_result(verdict)
+            elif verdict is not None and not isinstance(verdict, LeaseLost):
+                self._failure = self._failure or verdict
+        self.unconfirmed.answered(len(frame.deliveries))
+        frame.finish([])
+
+    def _refused(self, delivery: Delivery, error: PenstockError) -> PenstockError:
+        """Apply the error of a settle to its delivery."""
+        if isinstance(error, LeaseLost) or error.code in ENDED:
+            if error.code == "Unreachable":
+                message = f"the connection was lost before seq {delivery.seq} of `{delivery.stream}` was settled"
+                error = LeaseLost(Refusal("LeaseExpired", message, ref=delivery.lease_id))
+            elif not isinstance(error, LeaseLost):
+                error = LeaseLost(Refusal("LeaseExpired", error.refusal.message, ref=delivery.lease_id))
+            self.lose(delivery, error)
+            return error
+        delivery._state = State.HELD
+        if delivery not in self._confirming:
+            # No caller waits for this outcome to retry, so the lease ends by itself and the server delivers again.
+            delivery._renew_at = NEVER
+        self._holder._take_back(delivery)
+        return error
+
+    def _note_loss(self, delivery: Delivery, error: LeaseLost | None) -> None:
+        self.lost += 1
+        if delivery not in self._confirming:
+            self._loss = self._loss or error
+        now = self._holder._connection.loop.time()
+        if now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
+            why = "its lease ended" if error is None else error.refusal.message
+            _LOG.warning(
+                "lost a settle of %s, %d so far; its envelope is delivered again: %s", self._what, self.lost, why
+            )
+        if self._on_end is not None:
+            self._on_end(delivery)
+        if self._on_lost is not None:
+            try:
+                self._on_lost(delivery)
+            except Exception:
+                _LOG.exception("`on_lost` failed for %r", delivery)
