@@ -77,6 +77,14 @@ def test_strings_are_left_out_whatever_they_escape() -> None:
     assert depth_problem(b"[[[1]]]" + b" " * 5, 2) is not None
 
 
+@pytest.mark.parametrize("window", [1, 2, 3, 7, 100])
+def test_strings_that_are_left_out_in_steps_leave_the_same(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_checks, "WINDOW", window)
+    data = msgspec.json.encode({"k": ['"', "\\", '\\"', "1234", '"\\', 1234567, -1.5e100], "": "", "z": [[], {}, None]})
+    found = Steps(json_checks._outside_strings_steps(data)).all()
+    assert found.split() == json_checks.outside_strings(data).split(), "tokens are neither cut nor joined"
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [
@@ -91,6 +99,7 @@ def test_what_costs_too_much_is_refused_and_what_only_looks_so_is_not(data: byte
     problem = cost_problem(data)
     assert (None if problem is None else problem.code) == code
     assert problem is None or problem.hint
+    assert Steps(json_checks.cost_steps(data)).all() == problem
 
 
 def test_numbers_with_large_exponents_are_counted() -> None:

@@ -27,6 +27,8 @@ EXTREME_MAX = 10_000
 """Numbers of one message with an exponent of 100 or more, or -100 or less: each costs ten times what another number costs."""
 RANGE_STEP = 500
 """Numbers of which one step finds out whether they are in range."""
+WINDOW = 256 * 1024
+"""Bytes from which one step takes the strings: at most some milliseconds."""
 SMALL = 1_000
 """Bytes up to which a message costs less to decode than to look for costly shapes."""
 
@@ -72,27 +74,67 @@ def cost_problem(data: bytes) -> Refusal | None:
 
 def cost_steps(data: bytes) -> Generator[None, None, Refusal | None]:
     """`cost_problem` in steps."""
-    if len(data) <= SMALL or _cost_problem(data) is None:
+    if len(data) <= SMALL or (yield from _cost_steps(data)) is None:
         return None
-    yield
-    rest = outside_strings(data)
-    yield
-    return _cost_problem(rest)
+    rest = yield from _outside_strings_steps(data)
+    return (yield from _cost_steps(rest))
+
+
+def _outside_strings_steps(data: bytes) -> Generator[None, None, bytes]:
+    """`outside_strings` in steps: a message may have a string for every three bytes."""
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"")
+        yield
+        data = data.replace(b'\\"', b"")
+        yield
+    kept: list[bytes] = []
+    is_inside = False
+    for at in range(0, len(data), WINDOW):
+        pieces = data[at : at + WINDOW].split(b'"')
+        kept.append(b" ".join(pieces[is_inside::2]))
+        is_inside ^= len(pieces) % 2 == 0
+        if is_inside:
+            kept.append(b" ")
+        yield
+    return b"".join(kept)
 
 
 def _cost_problem(data: bytes) -> Refusal | None:
-    if data.count(b"{") + data.count(b"[") > CONTAINERS_MAX:
-        hint = "send several messages, or encode the data as a string"
-        return Refusal("TooLarge", f"the message has more than {CONTAINERS_MAX} arrays and objects", hint=hint)
+    return _containers_problem(data) or _digits_problem(digits := data.translate(_DIGITS)) or _extremes_problem(digits)
+
+
+def _cost_steps(data: bytes) -> Generator[None, None, Refusal | None]:
+    problem = _containers_problem(data)
+    if problem is not None:
+        return problem
+    yield
     digits = data.translate(_DIGITS)
-    if _has_long(digits):
-        hint = "write long numbers as strings"
-        return Refusal("InvalidJSON", f"a number is too large: it has more than {DIGITS_MAX} digits", hint=hint)
-    if digits.count(b"0e") > EXTREME_MAX and sum(map(digits.count, _EXPONENTS)) > EXTREME_MAX:
-        hint = "send several messages, or write the numbers as strings"
-        message = f"more than {EXTREME_MAX} numbers have an exponent of 100 or more, or -100 or less"
-        return Refusal("InvalidJSON", message, hint=hint)
-    return None
+    yield
+    problem = _digits_problem(digits)
+    yield
+    return problem or _extremes_problem(digits)
+
+
+def _containers_problem(data: bytes) -> Refusal | None:
+    if data.count(b"{") + data.count(b"[") <= CONTAINERS_MAX:
+        return None
+    hint = "send several messages, or encode the data as a string"
+    return Refusal("TooLarge", f"the message has more than {CONTAINERS_MAX} arrays and objects", hint=hint)
+
+
+def _digits_problem(digits: bytes) -> Refusal | None:
+    if not _has_long(digits):
+        return None
+    hint = "write long numbers as strings"
+    return Refusal("InvalidJSON", f"a number is too large: it has more than {DIGITS_MAX} digits", hint=hint)
+
+
+def _extremes_problem(digits: bytes) -> Refusal | None:
+    if digits.count(b"0e") <= EXTREME_MAX or sum(map(digits.count, _EXPONENTS)) <= EXTREME_MAX:
+        return None
+    hint = "send several messages, or write the numbers as strings"
+    message = f"more than {EXTREME_MAX} numbers have an exponent of 100 or more, or -100 or less"
+    return Refusal("InvalidJSON", message, hint=hint)
 
 
 def _has_long(digits: bytes) -> bool:
@@ -112,7 +154,7 @@ def range_steps(data: bytes) -> Generator[None, None, Refusal | None]:
     if not any(mark in digits for mark in _BEYOND):
         return None
     yield
-    rest = outside_strings(data) + b" "
+    rest = (yield from _outside_strings_steps(data)) + b" "
     digits = rest.translate(_TOKENS)
     looked = 0
     for mark in _BEYOND:

@@ -15,6 +15,7 @@ from penstock.server.engine.machines import make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import (
     BEAT_S,
+    REST_RATIO,
     TURN_BOUNDS,
     HandScheduler,
     LoopScheduler,
@@ -102,6 +103,25 @@ def test_surveys_take_turns_and_one_step_a_turn() -> None:
     assert seen == ["a"], "the first step needs no turn of its own"
     scheduler.run()
     assert seen == ["a", "a", "b", "b done", "a", "a done"]
+
+
+def test_after_a_long_step_other_work_has_the_loop_for_longer() -> None:
+    class Long(Survey):
+        def step(self, now: Now) -> bool:
+            clock.us += 10_000
+            return super().step(now)
+
+    seen: list[str] = []
+    clock = Clock()
+    scheduler = HandScheduler(clock)
+    surveys = SurveyQueue(scheduler, lambda now: None)
+    surveys.add(Long("long", 2, seen), ending(seen, "done"))
+    clock.us += 10_000 * REST_RATIO - 1
+    scheduler.run()
+    assert seen == ["long"]
+    clock.us += 1
+    scheduler.run()
+    assert seen == ["long", "long", "done"]
 
 
 def test_a_survey_that_fails_stops_no_other_and_effects_follow_each_step() -> None:

@@ -121,6 +121,10 @@ Ended = Callable[[Exception | None], None]
 """Is called when a survey has ended, with the exception if it failed."""
 
 
+REST_AFTER_US, REST_RATIO = 1_000, 2
+"""After a step that took longer than the first, other work has the loop for `REST_RATIO` times as long as the step took."""
+
+
 class SurveyQueue:
     """Runs surveys by turns, one step of one of them a turn. Each belongs to a connection, so their number is bounded."""
 
@@ -151,7 +155,12 @@ class SurveyQueue:
             self._waiting.rotate(-1)
             stepped()
         if self._waiting:
-            self._scheduler.soon(self._step)
+            end_us = self._scheduler.now().us
+            spent_us = end_us - now.us
+            if spent_us > REST_AFTER_US:
+                self._scheduler.at(end_us + REST_RATIO * spent_us, self._step)
+            else:
+                self._scheduler.soon(self._step)
         if is_over:
             done(error)
 
