@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.core.clock import Now
-from penstock.core.effects import Deliver, Expire, Hot, Job, Send
+from penstock.core.effects import Deliver, Expire, Hot, Job, Work
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
@@ -99,14 +99,23 @@ class QueueDriver:
     # Effects and commits
 
     def apply(self) -> None:
+        """Carry out effects, then what they left to later turns."""
+        machine = self.machine
+        self.carry_out(self.now)
+        while machine.backlog:
+            machine.work_off(self.now, self.carry_out)
+        machine.cost = 0
+        self.check()
+
+    def carry_out(self, now: Now) -> None:
         machine = self.machine
         while machine.effects:
             leased: list[tuple[int, str, Record]] = []
             for effect in machine.take_effects():
                 if isinstance(effect, Deliver):
                     leased += self._deliver(effect)
-                elif isinstance(effect, Send):
-                    machine.sent(self.now, effect, machine.accept(self.now, effect))
+                elif isinstance(effect, Work):
+                    machine.perform(now, effect)
                 elif isinstance(effect, Hot):
                     self.hot.append((effect.record.id, effect.count))
                 else:
@@ -116,7 +125,6 @@ class QueueDriver:
             for _, label, record in sorted(leased, key=lambda entry: entry[0]):
                 self.deliveries.append((label, record.id, record.attempt))
                 self.seqs.append(record.seq)
-        self.check()
 
     def _deliver(self, effect: Deliver) -> list[tuple[int, str, Record]]:
         label = effect.consumer.label

@@ -102,3 +102,22 @@ def test_only_the_latest_arming_of_each_subject_counts(arms: list[tuple[int, int
             popped[subject.name] = moment
             subject.ticket = 0
     assert popped == expected
+
+
+def test_one_call_skips_a_bounded_number_of_stale_timers() -> None:
+    timers: Timers[Subject] = Timers()
+    subjects = [Subject() for _ in range(3 * SWEEP_MIN)]
+    for deadline, subject in enumerate(subjects):
+        timers.arm(deadline, subject)
+    for subject in subjects[:-1]:
+        subject.ticket = 0
+    calls = 0
+    while (due := timers.next_deadline()) != len(subjects) - 1:
+        calls += 1
+        assert due == calls * SWEEP_MIN, "not beyond the bound, and not later than the first that is live"
+    for subject in subjects[:-1]:
+        timers.arm(0, subject)
+        subject.ticket = 0
+    assert timers.pop_due(len(subjects)) is None, "the rest comes with the next call"
+    found = [timers.pop_due(len(subjects)) for _ in range(4)]
+    assert subjects[-1] in found

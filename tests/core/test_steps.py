@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from penstock.core.limits import Limits
-from penstock.core.queue.dead_letters import STEP_COST
 from penstock.core.records import Record
-from penstock.core.steps import CHUNK_MAX
+from penstock.core.steps import CHUNK_MAX, STEP_COST
 from tests.dialects.courier.talking import Broker, Peer, codes, envelope, line
 from tests.hostile_json import plain, shapes
 

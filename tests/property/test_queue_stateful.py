@@ -139,6 +139,7 @@ class QueueStateful(RuleBasedStateMachine):
 
     def apply(self) -> None:
         machine = self.machine
+        machine.cost = 0
         self.settles()
         while machine.effects:
             for effect in machine.take_effects():
@@ -146,7 +147,7 @@ class QueueStateful(RuleBasedStateMachine):
                     case Deliver():
                         self.delivered(effect.consumer, effect.records)
                     case Send():
-                        machine.sent(self.now, effect, machine.accept(self.now, effect))
+                        machine.perform(self.now, effect)
                         self.settles()
                     case Expire():
                         assert effect.consumer.expiry_wanted

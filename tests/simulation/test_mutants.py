@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.commit_log import CommitLog
 from penstock.core.errors import Refusal
-from penstock.core.queue import enqueue, settle
+from penstock.core.queue import dead_letters, enqueue, settle
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.ready_order import KeyedOrder, PriorityOrder
@@ -71,26 +71,26 @@ def a_record_has_the_time_of_its_arrival(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(checks.TRIGGERS)
 def a_rule_now_and_then_looks_away(patch: pytest.MonkeyPatch) -> None:
-    look = firing._try
+    look = firing.attempt
 
-    def seldom(state: Any, now: Any, rules: Any, record: Any, *more: Any) -> None:
-        if record.seq % 5:
-            look(state, now, rules, record, *more)
+    def seldom(state: Any, now: Any, work: Any) -> None:
+        if work.record.seq % 5:
+            look(state, now, work)
 
-    patch.setattr(firing, "_try", seldom)
+    patch.setattr(firing, "attempt", seldom)
 
 
 @breaks(checks.TRIGGERS)
 def a_rule_sends_in_a_commit_of_its_own(patch: pytest.MonkeyPatch) -> None:
     """What is sent a moment later may be lost between the two."""
-    accept = QueueMachine.accept
+    accept = dead_letters.accept
 
     def later(state: Any, now: Any, send: Any) -> Any:
         if send.firing is not None and send.record.kind == "notify":
             return None
         return accept(state, now, send)
 
-    patch.setattr(QueueMachine, "accept", later)
+    patch.setattr(dead_letters, "accept", later)
 
 
 @breaks(checks.TRIGGERS)

@@ -47,6 +47,7 @@ def test_storms_reach_what_they_are_meant_to_test() -> None:
         "extend",
         "timeout",
     } <= events
+    assert sum(one.slices for one in worlds) > 10 * len(worlds), "rules and dead letters that do not fit in one turn"
     dead = {row.reason for one in worlds for row in one.journal.rows if row.event == "dead"}
     assert {"maxDeliveries", "abandoned", "term"} <= dead
     assert sum(one.lives for one in worlds) > 2 * len(worlds)

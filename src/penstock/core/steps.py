@@ -15,6 +15,8 @@ from penstock.core.links import Session
 
 STEP_BYTES = 64 * 1024
 """Bytes that are checked in one step, and of the largest message that is checked at once: 1 ms of plain JSON, 8 ms of the worst."""
+STEP_COST = 2_000
+"""What one step may cost, in records of a plain stream that are moved: about 10 ms."""
 CHUNK_MAX = 256 * 1024
 """Bytes of small messages that are handled at once: what one read of a socket brings."""
 

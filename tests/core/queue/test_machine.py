@@ -8,8 +8,10 @@ import pytest
 
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
+from penstock.core.queue.machine import WAKE_MAX
 from penstock.core.queue.policy import Policy
 from penstock.core.rate_limits import Rate, Rates
+from penstock.core.records import Record
 from penstock.core.tenants import Quota
 from tests.dialects.courier.talking import Broker, envelope, filled
 
@@ -104,3 +106,18 @@ def test_streams_are_no_longer_made_where_that_is_switched_off() -> None:
         rates=None,
     )
     assert isinstance(broker.machine.open_channel("new"), Refusal)
+
+
+def test_many_timers_that_are_due_together_take_several_turns() -> None:
+    broker = Broker()
+    records = [
+        Record(f"e{number}", "t", b"{}", due_wall_us=broker.now.wall_us + 1_000) for number in range(WAKE_MAX + 5)
+    ]
+    broker.machine.enqueue(broker.now, "q", records)
+    broker.runtime.schedule_turn()
+    broker.run()
+    broker.us += 2_000
+    broker.machine.wake(broker.now)
+    assert broker.machine.channels["q"].delayed == 5
+    broker.run()
+    assert len(broker.machine.channels["q"].ready) == len(records), "the runtime goes on by itself"

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy, Retry
+from penstock.core.steps import STEP_COST
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.testing.journal import Mood
 from tests.simulation.queue.actors import Actor, Operator, Producer, Puller
@@ -150,6 +151,7 @@ def storm(seed: int) -> CheckedWorld:
         policy_for=lambda name: policies.get(name, fallback),
         latency_us=dice.choice((500, 5_000, 50_000)),
         triggers=rules(dice) if seed % RULED_EVERY == 0 else (),
+        step_cost=1 + seed % 6 if seed % 4 < 2 else STEP_COST,
     )
     world.chunk_requests_max = 20  # actors send at most eight at once
     Producer(world, "p1", STREAMS)

@@ -22,12 +22,13 @@ from penstock.core.queue.state import Cause, QueueState
 from penstock.core.records import DELAYED, HELD, LEASED, PENDING, READY, Record, Settle
 from penstock.core.rules import firing
 from penstock.core.rules.rule_set import Firing
+from penstock.core.steps import STEP_COST
 from penstock.core.tenants import dead_name, home_name, is_dead
 
-STEP_COST = 2_000
-"""What one step of a redrive may cost, in records of a plain stream: about 10 ms."""
-BODY_UNIT, WINDOW_UNIT, RULES_COST = 128, 250, 31
-"""Bytes of a body, and remembered ids, that each cost as much as such a record; how many more a record costs where rules may fire."""
+BODY_UNIT, WINDOW_UNIT = 128, 250
+"""Bytes of a body, and remembered ids, that each cost as much as a record of a plain stream."""
+BURIED_UNIT = 4 * 1024
+"""Bytes of a body that is buried, likewise."""
 HELD_RETRY_US = 1_000_000
 """How often a record is offered to a dead-letter channel that was full."""
 
@@ -55,6 +56,7 @@ def bury(state: QueueState, now: Now, record: Record, reason: str, by: Link) -> 
 def offer(state: QueueState, record: Record, by: Link | None = None) -> Record:
     """Ask for a held record to be taken by its dead-letter channel. Returns it as it would be there."""
     channel = record.channel
+    state.cost += 1 + len(record.body) // BURIED_UNIT
     cause = Cause(record.fate, channel.name, record.attempt, record.first_wall_us, record.error)
     letter = Record(
         record.id, record.kind, state.wrapping.bury(record.body, cause), record.sender, record.corr, reserved=True
@@ -185,7 +187,7 @@ def begin_redrive(
 def send_back(state: QueueState, job: Job) -> None:
     """Send the next dead letters of a job, as many as one turn allows: each leaves the window of its stream in O(window)."""
     home = state.channels.get(home_name(job.waiting[0].channel.name)) if job.waiting else None
-    each = 1 + (0 if home is None else len(home.order) // WINDOW_UNIT) + RULES_COST * bool(state.triggers.rules)
+    each = 1 + (0 if home is None else len(home.order) // WINDOW_UNIT)
     cost = count = 0
     while cost < STEP_COST and count < len(job.waiting):
         cost += each + len(job.waiting[count].body) // BODY_UNIT

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.core.clock import Now
-from penstock.core.effects import Expire
+from penstock.core.effects import Abandon, Expire
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.channel import Channel
@@ -288,9 +288,22 @@ def abandon(state: QueueState, now: Now, consumer: Consumer, *, is_lost: bool = 
     detach(state, now, consumer)
     if channel.policy.on_disconnect == "hold":
         return
-    for record in reversed(list(consumer.leases.values())):
+    give_back(state, now, Abandon(consumer, list(consumer.leases.values()), is_lost))
+
+
+def give_back(state: QueueState, now: Now, work: Abandon) -> None:
+    """Give back the leases of a consumer, the newest first, as many as the turn allows."""
+    consumer, channel = work.consumer, work.consumer.channel
+    while work.records:
+        if state.is_spent:
+            state.effects.append(work)
+            return
+        state.cost += 1
+        record = work.records.pop()
+        if record.holder is not consumer:  # it expired, or was settled, in between
+            continue
         _unlease(record)
-        if is_lost and not state.commit_log.draining:
+        if work.is_lost and not state.commit_log.draining:
             _lose(state, now, record, consumer.link)
         else:
             _give_back(state, now, record, consumer.link)

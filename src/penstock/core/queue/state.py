@@ -15,7 +15,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.commit_log import CommitLog
 from penstock.core.deadline_heap import Timers
-from penstock.core.effects import Effect
+from penstock.core.effects import Effect, Work
 from penstock.core.errors import Refusal
 from penstock.core.health import Health
 from penstock.core.limits import Limits
@@ -29,6 +29,7 @@ from penstock.core.queue.views import Views
 from penstock.core.rate_limits import Meter
 from penstock.core.records import Applied, Record
 from penstock.core.rules.rule_set import Cooling, Source, Triggers
+from penstock.core.steps import STEP_COST
 from penstock.core.tenants import Tenants
 
 
@@ -129,6 +130,11 @@ class QueueState:
         """Highest number of any channel whose numbering was forgotten: new ones start above it."""
         self.timers: Timers[Record | Consumer | Channel | Dormant | Cooling] = Timers()
         self.effects: list[Effect] = []
+        self.backlog: deque[Work] = deque()
+        """What did not fit in the turn. While there is any, the open batch stays open, so that causes and consequences are one commit."""
+        self.step_cost = STEP_COST
+        self.cost = 0
+        """What sends, rules and returned leases of this turn have cost, in the unit of `STEP_COST`."""
         self.commit_log = CommitLog(limits)
         self.cuts: dict[str, dict[str, Any]] = {}
         """By channel: the last reader that was disconnected because it did not read."""
@@ -158,6 +164,11 @@ class QueueState:
         self.tenants = Tenants()
         """Who may bring how much; None while no rate is set."""
         self.totals = Totals()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether further work of this kind must wait for its turn."""
+        return self.cost >= self.step_cost or bool(self.backlog)
 
     def known(self, name: str) -> bool:
         return name in self.channels or name in self.dormant

@@ -8,12 +8,13 @@ producer, and pauses after `breaker_failures` in a row; suppressed matches are c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import msgspec
 
-from penstock.core.effects import Send
+from penstock.core.effects import Fire, Send, Write
 from penstock.core.errors import Refusal
 from penstock.core.records import Fired, Record, Settle
 from penstock.core.rules.rule_set import Cascade, Cooling, Emission, Failure, Firing, Hook, Moment, Rule
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from penstock.core.queue.channel import Channel
     from penstock.core.queue.state import QueueState
 
+
+RULES_UNIT, READ_UNIT, WRITE_UNIT, EMISSION_COST = 8, 512, 2_048, 2
+"""Rules that are tried, bytes that are read and written for them, in the time of one unit of `STEP_COST`; what an envelope costs apart from its bytes."""
 
 # What happens to records
 
@@ -71,7 +75,7 @@ def inserted(
     for record in records:
         rules = found.of_kind(record.kind)
         if rules:
-            _try(state, now, rules, record, record.body, cascade or Cascade())
+            attempt(state, now, Fire(rules, record, record.body, 0, cascade or Cascade()))
 
 
 def happened(state: QueueState, now: Now, hook: Hook, record: Record, body: bytes | None = None) -> None:
@@ -81,18 +85,28 @@ def happened(state: QueueState, now: Now, hook: Hook, record: Record, body: byte
         return
     rules = found.of_kind(record.kind)
     if rules:
-        _try(state, now, rules, record, record.body if body is None else body, Cascade())
+        numbered = record.attempt if hook == "on_timeout" else 0
+        attempt(state, now, Fire(rules, record, record.body if body is None else body, numbered, Cascade()))
 
 
-def _try(state: QueueState, now: Now, rules: tuple[Rule, ...], record: Record, body: bytes, cascade: Cascade) -> None:
+def attempt(state: QueueState, now: Now, work: Fire) -> None:
+    """Try rules on a record; those that do not fit in this turn are left to a later one."""
+    record = work.record
     source: Any = None
-    for rule in rules:
+    for number, rule in enumerate(work.rules):
+        if number % RULES_UNIT == 0:
+            state.cost += 1
         if not rule.acts or not rule.takes_kind(record.kind) or not rule.takes_sender(record.sender):
             continue
+        if state.is_spent:
+            work.rules = work.rules[number:]
+            state.effects.append(work)
+            return
         if source is None:
-            source = state.wrapping.read(record.channel.name, body)
+            source = state.wrapping.read(record.channel.name, work.body)
+            state.cost += len(work.body) // READ_UNIT
         if rule.script.fits(source) and _may_fire(state, now, rule, source):
-            _fire(state, now, rule, record, body, source, cascade)
+            _fire(state, now, rule, work, source)
 
 
 def _may_fire(state: QueueState, now: Now, rule: Rule, source: Any) -> bool:
@@ -110,8 +124,8 @@ def _may_fire(state: QueueState, now: Now, rule: Rule, source: Any) -> bool:
     return True
 
 
-def _fire(state: QueueState, now: Now, rule: Rule, record: Record, body: bytes, source: Any, cascade: Cascade) -> None:
-    firing = Firing(rule, record)
+def _fire(state: QueueState, now: Now, rule: Rule, work: Fire, source: Any) -> None:
+    firing = Firing(rule, work.record)
     if rule.cooldown_us:
         key = (rule.id, rule.script.key(source))
         known = state.triggers.cooling
@@ -121,12 +135,11 @@ def _fire(state: QueueState, now: Now, rule: Rule, record: Record, body: bytes, 
                 cooled(state, now, cooling)
             cooling = known.get(key) if cooling.suppressed else None
         if cooling is not None:
-            _suppress(state, cooling, record, body)
+            _suppress(state, cooling, work.record, work.body)
             return
         firing.cooling = _cool(state, now, rule, key)
-    attempt = record.attempt if rule.hook == "on_timeout" else 0
-    moment = Moment(now.wall_us, rule.id, attempt)
-    _send(state, now, firing, rule.script.act(source, moment), moment, cascade)
+    moment = Moment(now.wall_us, rule.id, work.attempt)
+    _send(state, now, firing, rule.script.act(source, moment), moment, work.cascade)
 
 
 def _suppress(state: QueueState, cooling: Cooling, record: Record, body: bytes) -> None:
@@ -186,12 +199,24 @@ def cooled(state: QueueState, now: Now, cooling: Cooling) -> None:
 
 
 def _send(
-    state: QueueState, now: Now, firing: Firing, written: list[Emission | Failure], moment: Moment, cascade: Cascade
+    state: QueueState, now: Now, firing: Firing, written: Iterator[Emission | Failure], moment: Moment, cascade: Cascade
 ) -> None:
+    firing.rule.activity.run += 1
+    firing.left = 1  # until all is written
+    write(state, now, Write(firing, written, moment, cascade))
+
+
+def write(state: QueueState, now: Now, work: Write) -> None:
+    """Send what a rule writes, as much as the turn allows."""
+    firing, cascade = work.firing, work.cascade
     rule = firing.rule
-    rule.activity.run += 1
-    rule.activity.warn += moment.warnings
-    for one in written:
+    while True:
+        if state.is_spent:
+            state.effects.append(work)
+            return
+        one = next(work.written, None)
+        if one is None:
+            break
         if isinstance(one, Emission) and cascade.sent >= state.limits.trigger_fanout_max:
             one = Failure("one envelope has caused more than `limits.trigger_fanout_max` others")
         if isinstance(one, Emission) and len(one.record.body) > state.limits.envelope_max:
@@ -202,6 +227,7 @@ def _send(
         if one.is_source:
             one.record.due_wall_us = one.record.scheduled_wall_us = firing.source.scheduled_wall_us
         cascade.sent += 1
+        state.cost += EMISSION_COST + len(one.record.body) // WRITE_UNIT
         firing.left += 1
         state.effects.append(
             Send(
@@ -214,6 +240,8 @@ def _send(
                 cascade=cascade,
             )
         )
+    rule.activity.warn += work.moment.warnings
+    firing.left -= 1
     if firing.left == 0:
         _finish(state, now, firing)
 

@@ -9,7 +9,7 @@ The cheap conditions of a rule (channel, kind, sender) are indexed here; the res
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -85,8 +85,8 @@ class Script(Protocol):
     def key(self, source: Any) -> str:
         """What the cooldown is counted by."""
 
-    def act(self, source: Any, moment: Moment) -> list[Emission | Failure]:
-        """What the rule sends, in the order of its actions."""
+    def act(self, source: Any, moment: Moment) -> Iterator[Emission | Failure]:
+        """What the rule sends, in the order of its actions, each written when it is asked for."""
 
     def enrich(self, source: Any, moment: Moment) -> bytes | Failure:
         """The record's bytes with what the rule adds before it is taken."""

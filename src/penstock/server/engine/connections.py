@@ -297,6 +297,7 @@ class ConnectionTable:
                 backlog > limits.outbox_max
                 or len(session.answers) > limits.answers_max
                 or self._runtime.commit_log.undecided > limits.undecided_max
+                or self._runtime.is_behind
             )
             if hold != connection.held:
                 connection.held = hold

@@ -68,7 +68,8 @@ class Machines:
         self.queue.recovered(now)
 
     def wake(self, now: Now) -> None:
-        self.queue.wake(now)
+        while (due_us := self.queue.next_deadline()) is not None and due_us <= now.us:
+            self.queue.wake(now)
 
 
 def install_rules(machine: QueueMachine, triggers: Iterable[Trigger]) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
-from penstock.core.effects import Copy, Deliver, Expire, Hot, Send
+from penstock.core.effects import Copy, Deliver, Expire, Hot, Work
 from penstock.core.errors import Refusal
 from penstock.core.health import refused_by
 from penstock.core.links import Consumer, IsTaken, Session
@@ -76,7 +76,9 @@ class Runtime:
         self._waiting: dict[object, GatedAnswers] = {}
         """Connections with answers that wait for a commit."""
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], object]]]] = {}
-        self._surveys = SurveyQueue(scheduler, self.apply)
+        self._surveys = SurveyQueue(scheduler, self.apply, lambda: bool(machine.backlog))
+        self.is_behind = False
+        """Whether the backlog of the machine is being worked off, and the open batch waits for that."""
         self._turning = False
         self._timer: Timer | None = None
         self._timer_us = 0
@@ -140,9 +142,8 @@ class Runtime:
                     link.session.deliver(now, effect.consumer, effect.records)
                     if self.events is not None:
                         self.events.delivered(now, effect.consumer, effect.records)
-                elif isinstance(effect, Send):
-                    # One shard, one machine: the router's whole table.
-                    machine.sent(now, effect, machine.accept(now, effect))
+                elif isinstance(effect, Work):  # one shard, one machine: a send stays in it
+                    machine.perform(now, effect)
                     continue
                 elif isinstance(effect, Copy):
                     link = effect.tap.link
@@ -242,7 +243,12 @@ class Runtime:
         self._turning = False
         for listener in self.turn_listeners:
             listener.turn()
-        batch = self.commit_log.take_batch()
+        machine = self.machine
+        machine.cost = 0
+        if machine.backlog and not self.is_behind:
+            self.is_behind = True
+            self.scheduler.soon(self._work_off)
+        batch = None if self.is_behind else self.commit_log.take_batch()
         if batch is not None:
             facts = [*batch.facts, *batch.observations] if batch.observations else batch.facts
             if self.events is not None:
@@ -250,8 +256,24 @@ class Runtime:
             self.journal.append(SHARD, EPOCH, facts, self._done)
         self.peers.flush()
         self._arm()
-        if self._drained is not None and not self.commit_log.proposed and self.machine.leased == 0:
+        if (
+            self._drained is not None
+            and not self.commit_log.proposed
+            and not self.is_behind
+            and self.machine.leased == 0
+        ):
             self._end_drain()
+
+    def _work_off(self) -> None:
+        """Carry out a slice of what earlier turns have left."""
+        now = self.scheduler.now()
+        self.machine.work_off(now, self.apply)
+        if self.machine.backlog:
+            self.scheduler.soon(self._work_off)
+            return
+        self.is_behind = False
+        self.peers.mark_held()
+        self._turn()  # now, before others add to the batch
 
     def _done(self, outcome: Outcome) -> None:
         """The journal has answered for the oldest batch."""

@@ -128,8 +128,12 @@ REST_AFTER_US, REST_RATIO = 1_000, 2
 class SurveyQueue:
     """Runs surveys by turns, one step of one of them a turn. Each belongs to a connection, so their number is bounded."""
 
-    def __init__(self, scheduler: Scheduler, apply: Callable[[Now], None]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, apply: Callable[[Now], None], is_behind: Callable[[], bool] = bool
+    ) -> None:
         self._scheduler = scheduler
+        self._is_behind = is_behind
+        """Whether steps wait for the backlog of earlier ones."""
         self._apply = apply
         """Carries out what a step asked for, before anything else happens."""
         self._waiting: deque[tuple[Survey, Ended, Callable[[], None]]] = deque()
@@ -141,6 +145,9 @@ class SurveyQueue:
             self._step()
 
     def _step(self) -> None:
+        if self._is_behind():
+            self._scheduler.soon(self._step)
+            return
         survey, done, stepped = self._waiting[0]
         now = self._scheduler.now()
         error = None

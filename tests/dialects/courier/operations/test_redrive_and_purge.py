@@ -6,10 +6,9 @@ import pytest
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.queue.dead_letters import STEP_COST
 from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
-from penstock.core.steps import Steps
+from penstock.core.steps import STEP_COST, Steps
 from penstock.dialects.courier.operations.outcomes import Outcome
 from penstock.dialects.courier.operations.redrive_and_purge import (
     PURGE_STEP,

@@ -152,14 +152,12 @@ class TriggerScript:
         text = value if isinstance(value, str) else _encode(value).decode()
         return text if len(text) <= self._limits.name_max else hashlib.sha256(text.encode()).hexdigest()
 
-    def act(self, source: TriggerEnvelope, moment: Moment) -> list[Emission | Failure]:
-        written: list[Emission | Failure] = []
+    def act(self, source: TriggerEnvelope, moment: Moment) -> Iterator[Emission | Failure]:
         for writer in self._writers:
             try:
-                written.append(writer.write(source, moment))
+                yield writer.write(source, moment)
             except MissingError as error:
-                written.append(Failure(str(error)))
-        return written
+                yield Failure(str(error))
 
     def enrich(self, source: TriggerEnvelope, moment: Moment) -> bytes | Failure:
         envelope: dict[str, Any] = dict(_raw_object.decode(source.body))

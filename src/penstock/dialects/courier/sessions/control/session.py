@@ -169,6 +169,7 @@ class ControlSession:
             self._weight += weight
             return
         self._weight += READ_WEIGHT if isinstance(frame, ReadFrame) else frames.FRAME_WEIGHT
+        spent = self._machine.cost
         if getattr(frame, "sub_id", frame) is None:
             self._weight += len(self.link.consumers) // SEARCHED
         self._runs.close(now)
@@ -176,6 +177,7 @@ class ControlSession:
         self._weight += READ_WEIGHT * (len(self.out[-1]) // STEP_BYTES) if self.out else 0
         if self._machine.effects:
             self._runtime.apply(now)
+        self._weight += max(self._machine.cost - spent, 0)
 
     def _joins_run(self, now: Now, frame: frames.ControlFrame) -> int:
         """Add a frame to the open run; returns its weight, 0 if it does not fit there. The hot path ends here."""

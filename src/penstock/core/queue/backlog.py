@@ -1,0 +1,45 @@
+"""The backlog: what an input brings about and does not fit in one turn: sends between channels, rules that fire, leases that are given back.
+
+A turn carries out as much as `STEP_COST` allows, in order; the rest waits here, and the runtime works it off, a slice a turn. The open
+batch is proposed when the backlog is empty. So all of it is one commit, is visible at once, and answers wait for the gate they were given.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from penstock.core.clock import Now
+from penstock.core.effects import Fire, Send, Work, Write
+from penstock.core.queue import dead_letters
+from penstock.core.queue.settle import give_back
+from penstock.core.queue.state import QueueState
+from penstock.core.rules import firing
+
+SEND_COST, OPEN_COST = 2, 40
+"""What a record costs that goes to another channel, and one that makes the channel."""
+
+
+def perform(state: QueueState, now: Now, work: Work) -> None:
+    """Do a piece of work in this turn, or leave it to a later one."""
+    if state.is_spent:
+        state.backlog.append(work)
+    elif isinstance(work, Send):
+        state.cost += SEND_COST if state.known(work.channel) else OPEN_COST
+        dead_letters.sent(state, now, work, dead_letters.accept(state, now, work))
+    elif isinstance(work, Fire):
+        firing.attempt(state, now, work)
+    elif isinstance(work, Write):
+        firing.write(state, now, work)
+    else:
+        give_back(state, now, work)
+
+
+def work_off(state: QueueState, now: Now, apply: Callable[[Now], None]) -> None:
+    """Work off one slice of the backlog. `apply` carries out effects."""
+    state.cost = 0
+    waiting, state.backlog = state.backlog, deque()
+    while waiting and not state.is_spent:
+        perform(state, now, waiting.popleft())
+        apply(now)
+    state.backlog += waiting  # after what the last piece of work left
