@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { webAddress } from "../src/lake/progress.ts";
+import { meanOf } from "../src/lake/steps.ts";
 import { cellText, isNumeric, RECENT_MAX, quoted, addRecent, sample, toCsv } from "../src/lake/sql.ts";
 import { visibleRows } from "../src/lake/window.ts";
 
@@ -48,4 +49,16 @@ test("values as text, and results as CSV without formulas", () => {
   assert.ok(isNumeric("int64") && isNumeric("double") && !isNumeric("string") && !isNumeric(undefined));
   const answer = { columns: ["a", "b"], types: [], rows: [['say "hi", you', null], ["=1+1", -2]], truncated: false, ms: 1 };
   assert.equal(toCsv(answer), 'a,b\r\n"say ""hi"", you",\r\n\'=1+1,-2');
+});
+
+test("the steps of batches by table, longest first, as a mean", () => {
+  const batch = (ms: number, steps: Record<string, number>) => ({ at_us: 1, rows: 10, ms, steps });
+  const { ms, rows, steps } = meanOf([batch(300, { read: 20, "a.rows": 100, "a.commit": 40 }), batch(100, { read: 40, "types_x_v1.commit": 10, "b.commit": 0 })]);
+  assert.deepEqual([ms, rows], [200, 10]);
+  assert.deepEqual(steps.map(({ name, rows: made, commit, other, total }) => [name, made, commit, other, total]), [
+    ["a", 50, 20, 0, 70],
+    ["read", 0, 0, 30, 30],
+    ["types_x_v1", 0, 5, 0, 5],
+  ]);
+  assert.deepEqual(meanOf([]), { ms: 0, rows: 0, steps: [] });
 });

@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zmq
 from playwright.sync_api import Page, expect
 
 import penstock
 from penstock.dialects.streamservice.keys import StreamKeys, derive
-from tests.console.visiting import Visiting, confirm, heading, notified, operator_token
+from penstock.ipc.pipeline import BatchStatus, PipelineStatus, QueryStatus, TableStatus
+from penstock.server.admin.lake import pipeline_state
+from tests.console.visiting import Visiting, confirm, heading, notified, operator, operator_token
 from tests.faulty_disk import FaultyServer
 from tests.integration.serving import Http
 from tests.paths import ROOT
@@ -451,6 +454,47 @@ def test_a_query_returns_rows_and_a_write_is_rejected(server: ServerProcess, vis
     query.fill("drop table events")
     query.press("Control+Enter")
     expect(page.get_by_text(re.compile("only reads")).first).to_be_visible()
+
+
+@pytest.mark.promise(
+    "Console", "the pipeline's page shows where the time of a batch goes, and the step and cause of a failure"
+)
+def test_the_page_of_the_pipeline_shows_batches_tables_and_failures(server: ServerProcess, visit: Visiting) -> None:
+    """What the server would answer if it ran Spark; the rest of the page is real."""
+    assert operator(server).post("/v1/journal/seal", None).status == 200  # the table `events`
+    ingest = QueryStatus(offset=890, input_rate=12.5)
+    for second, ms in ((1, 400), (2, 200)):
+        steps = {"read": 20, "conversations.rows": ms // 2, "conversations.commit": 30, "frames.commit": 7}
+        ingest.ended(BatchStatus(second * 1_000_000, 7, ms, steps))
+    status = PipelineStatus("running", end=900, queries={"ingest": ingest}, own={"own-x": "no heap; next attempt"})
+    status.own_queries["own-x"] = QueryStatus(batches=3, recent=[BatchStatus(1, 5, 90, {"addBatch": 60})])
+    status.tables["events"] = TableStatus(4, 1, 9, 0, 1, {}, lag_rows=1_200, lag_seconds=95.0, batch_ms=47)
+    for at_us in (1, 2):
+        status.fail_batch(at_us, "ingest", "conversations.commit", "OSError: the disk is <full>")
+    answer = msgspec.json.encode(pipeline_state(status))
+    visitor = visit(server)
+    page = visitor.page
+    page.route("**/v1/pipeline", lambda route: route.fulfill(body=answer, content_type="application/json"))
+    visitor.sign_in("#/pipeline")
+    times = page.get_by_role("region", name="Batch times")
+    expect(times).to_contain_text("Mean: 300 ms for 7 rows")
+    longest = times.get_by_role("row").nth(1)
+    expect(longest).to_contain_text(re.compile("conversations.*150 ms.*30 ms.*180 ms"))
+    times.get_by_role("button", name=re.compile(": 400 ms, 7 rows$")).click()
+    expect(longest).to_contain_text(re.compile("conversations.*200 ms.*30 ms.*230 ms"))
+    times.get_by_role("button", name="own-x").click()
+    expect(times.get_by_role("row").nth(1)).to_contain_text(re.compile("addBatch.*60 ms"))
+    failed = page.get_by_role("region", name="Failed batches")
+    expect(failed).to_contain_text(re.compile("conversations.*step commit.*query ingest.*2 failed.*the disk is <full>"))
+    queries = page.get_by_role("region", name="Queries")
+    expect(queries.get_by_role("row", name=re.compile("ingest"))).to_contain_text("12.5")
+    expect(queries.get_by_role("list")).to_contain_text("no heap; next attempt")
+    table = page.get_by_role("region", name="Tables").get_by_role("row", name=re.compile("events"))
+    expect(table).to_contain_text(re.compile("1,200 rows, 1 min 35 s.*47 ms"))
+    page.evaluate(AXE.read_text())
+    assert scan(page) == []
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 # Everywhere

@@ -1,6 +1,7 @@
 // The pipeline's status as `/v1/pipeline` returns it, with a text for each state.
 
 import type { Tone } from "../parts/panel.tsx";
+import type { Batch } from "./steps.ts";
 
 export interface QueryProgress {
   readonly offset: number;
@@ -8,6 +9,33 @@ export interface QueryProgress {
   readonly rows: number;
   readonly batch_ms: number;
   readonly at_us: number;
+  /** The latest batches, newest last. Missing on older servers, as is the rate. */
+  readonly recent?: readonly Batch[];
+  /** Rows a second that arrive, by Spark. */
+  readonly input_rate?: number;
+}
+
+/** The size and the progress of a table. */
+export interface TableProgress {
+  readonly lag_rows: number;
+  /** The age of the oldest row that it lacks. */
+  readonly lag_seconds: number;
+  /** How long it took in the latest batch of its query. */
+  readonly batch_ms: number;
+}
+
+/** A table that lacks older rows than this is marked; a batch takes a second or two. */
+export const LATE_S = 30;
+
+/** Batches that failed in one step. */
+export interface BatchFailure {
+  readonly query: string;
+  /** Empty for a step of the whole batch. */
+  readonly table: string;
+  readonly step: string;
+  readonly count: number;
+  readonly at_us: number;
+  readonly cause: string;
 }
 
 /** Rows of a user-defined table that failed an expectation. */
@@ -30,6 +58,10 @@ export interface Pipeline {
   readonly behind: Readonly<Record<string, number>>;
   /** User-defined queries: `running`, or the error. Missing on older servers. */
   readonly own?: Readonly<Record<string, string>>;
+  /** Their progress; the offset is unknown. */
+  readonly own_queries?: Readonly<Record<string, QueryProgress>>;
+  readonly failed?: readonly BatchFailure[];
+  readonly tables?: Readonly<Record<string, TableProgress>>;
   /** User-defined tables that stopped, and why. */
   readonly stopped?: Readonly<Record<string, string>>;
   readonly expectations?: readonly Expectation[];

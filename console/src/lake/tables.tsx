@@ -10,7 +10,8 @@ import { Prose } from "../parts/prose.tsx";
 import { type Column, Table } from "../parts/table.tsx";
 import { updateQuery, route } from "../router.ts";
 import { asFailure, type Failure, isAbort } from "../request.ts";
-import { ago, bytes, count, moment, plural } from "../format.ts";
+import { ago, bytes, count, moment, plural, span } from "../format.ts";
+import { LATE_S, type TableProgress } from "./progress.ts";
 import { type Answer, runQuery, sample } from "./sql.ts";
 import { draft } from "./query.tsx";
 import { Result } from "./result.tsx";
@@ -32,12 +33,11 @@ export interface Lake {
 interface TablesProps {
   readonly lake: Lake | undefined;
   readonly failure: Failure | undefined;
-  /** Tables that lag behind their query, with the offset they have reached. */
-  readonly behind: Readonly<Record<string, number>>;
-  readonly end: number | undefined;
+  /** The progress of the tables that the pipeline fills. */
+  readonly progress: Readonly<Record<string, TableProgress>>;
 }
 
-export function TablesPanel({ lake, failure, behind, end }: TablesProps) {
+export function TablesPanel({ lake, failure, progress }: TablesProps) {
   const now = useNow();
   const open = lake?.tables.find(({ name }) => name === route.value.query["table"]);
   const columns: readonly Column<LakeTable>[] = [
@@ -62,13 +62,20 @@ export function TablesPanel({ lake, failure, behind, end }: TablesProps) {
       sort: ({ updated_at: at }) => (at === null ? null : -Date.parse(at)),
     },
     {
-      key: "behind",
+      key: "lag",
       title: "Lag",
-      cell: ({ name }) => {
-        const offset = behind[name];
-        return offset === undefined ? "–" : <Badge tone="warn">{end === undefined ? `at ${count(offset)}` : plural(Math.max(0, end - offset), "row")}</Badge>;
-      },
-      sort: ({ name }) => behind[name],
+      cell: ({ name }) => <Lag progress={progress[name]} />,
+      sort: ({ name }) => progress[name]?.lag_rows,
+      isNumber: true,
+      help: "Journal rows that the table lacks, and the age of the oldest",
+    },
+    {
+      key: "time",
+      title: "Batch",
+      cell: ({ name }) => span(progress[name]?.batch_ms),
+      sort: ({ name }) => progress[name]?.batch_ms,
+      isNumber: true,
+      help: "Time of this table in the latest batch",
     },
   ];
   return (
@@ -97,6 +104,14 @@ export function TablesPanel({ lake, failure, behind, end }: TablesProps) {
       {open !== undefined && <TableDrawer table={open} onClose={() => updateQuery({ table: undefined })} />}
     </Panel>
   );
+}
+
+function Lag({ progress }: { progress: TableProgress | undefined }) {
+  if (progress === undefined) return <>–</>;
+  const { lag_rows: rows, lag_seconds: seconds } = progress;
+  if (rows === 0) return <>0</>;
+  const text = `${plural(rows, "row")}, ${span(Math.round(seconds * 1000))}`;
+  return seconds > LATE_S ? <Badge tone="warn">{text}</Badge> : <>{text}</>;
 }
 
 function TableDrawer({ table, onClose }: { table: LakeTable; onClose: () => void }) {

@@ -7,13 +7,14 @@ import { Badge, Empty, PageHead, Panel, Refused } from "../parts/panel.tsx";
 import { Plot } from "../parts/plot.tsx";
 import { Prose } from "../parts/prose.tsx";
 import { type Column, Table } from "../parts/table.tsx";
-import { type Expectation, type Pipeline, type QueryProgress, STATES, webAddress } from "../lake/progress.ts";
+import { BatchesPanel } from "../lake/batches.tsx";
+import { type BatchFailure, type Expectation, LATE_S, type Pipeline, type QueryProgress, STATES, webAddress } from "../lake/progress.ts";
 import { QueryPanel } from "../lake/query.tsx";
 import { type Lake, TablesPanel } from "../lake/tables.tsx";
 import { fetchJson } from "../request.ts";
 import { useResource } from "../resource.ts";
 import { useHistory } from "../telemetry.ts";
-import { ago, count, span } from "../format.ts";
+import { ago, count, rate, span } from "../format.ts";
 
 /** Seconds of the plot. */
 const PLOT_S = 3_600;
@@ -50,7 +51,7 @@ export function PipelinePage() {
         </Panel>
       )}
       {state !== undefined && <State pipeline={state} />}
-      <TablesPanel lake={lake.data.value} failure={lake.failure.value} behind={state?.behind ?? {}} end={state?.end} />
+      <TablesPanel lake={lake.data.value} failure={lake.failure.value} progress={state?.tables ?? {}} />
       <QueryPanel tables={lake.data.value?.tables.map(({ name }) => name) ?? []} />
     </div>
   );
@@ -86,20 +87,51 @@ function State({ pipeline }: { pipeline: Pipeline }) {
 
 function Progress({ pipeline }: { pipeline: Pipeline }) {
   const { tracks } = useHistory(PLOT_S);
+  const failed = pipeline.failed ?? [];
+  const failures = failed.reduce((sum, one) => sum + one.count, 0);
+  const lagMs = 1_000 * Math.max(0, ...Object.values(pipeline.tables ?? {}).map((table) => table.lag_seconds));
   return (
     <>
-      <Figures>
+      <Figures columns="three">
         <Figure label="Lag" value={count(pipeline.lag)} unit="rows" metric="penstock_pipeline_lag_rows" />
-        <Figure label="Committed offset" value={count(pipeline.offset)} />
-        <Figure label="Journal end" value={count(pipeline.end)} />
-        <Figure label="Restarts" value={count(pipeline.restarts)} tone={pipeline.restarts > 0 ? "warn" : "plain"} />
+        <Figure label="Oldest missing row" value={lagMs === 0 ? "0 s" : span(Math.round(lagMs))} tone={lagMs > 1_000 * LATE_S ? "warn" : "plain"} />
+        <Figure label="Input" value={rate(pipeline.queries["ingest"]?.input_rate)} unit="rows/s" />
+        <Figure label="Journal end" value={count(pipeline.end)} note={`tables at ${count(pipeline.offset)}`} />
+        <Figure label="Failed batches" value={count(failures)} tone={failures > 0 ? "warn" : "plain"} metric="penstock_pipeline_failed_batches_total" />
+        <Figure label="Restarts" value={count(pipeline.restarts)} tone={pipeline.restarts > 0 ? "warn" : "plain"} metric="penstock_pipeline_restarts_total" />
       </Figures>
       <div class="two">
         <Plot title="Pipeline lag" track={tracks(["penstock_pipeline_lag_rows"])} series={[{ label: "rows", colour: 3 }]} format={count} />
-        <Queries queries={pipeline.queries} own={pipeline.own ?? {}} end={pipeline.end} />
+        <Queries pipeline={pipeline} />
       </div>
+      <Failures failed={failed} />
+      <BatchesPanel queries={{ ...pipeline.queries, ...pipeline.own_queries }} />
       <Expectations expectations={pipeline.expectations ?? []} stopped={pipeline.stopped ?? {}} />
     </>
+  );
+}
+
+/** The steps in which batches failed, the latest first. */
+function Failures({ failed }: { failed: readonly BatchFailure[] }) {
+  const now = useNow();
+  if (failed.length === 0) return null;
+  return (
+    <Panel title="Failed batches" note="since the server started" isFlush>
+      <ul class="entries" aria-label="Failed batches">
+        {[...failed].reverse().map(({ query, table, step, count: times, at_us: us, cause }) => (
+          <li key={`${query} ${table} ${step}`}>
+            <b>{table === "" ? query : table}</b>
+            {step !== "" && <span>step {step}</span>}
+            {table !== "" && <span class="note">query {query}</span>}
+            <Badge tone="warn">{count(times)} failed</Badge>
+            <span class="note">last {ago(us / 1000, now)}</span>
+            <p class="said-by">
+              <Prose text={cause} />
+            </p>
+          </li>
+        ))}
+      </ul>
+    </Panel>
   );
 }
 
@@ -132,7 +164,7 @@ function Expectations({ expectations, stopped }: ExpectationsProps) {
     <Panel title="Expectations" isFlush>
       <Table label="Expectations of your tables" columns={columns} rows={expectations} keyOf={({ table, name }) => `${table} ${name}`} empty={<Empty title="No expectations" />} />
       {reasons.length > 0 && (
-        <ul class="own-queries" aria-label="Stopped tables">
+        <ul class="entries" aria-label="Stopped tables">
           {reasons.map(([name, reason]) => (
             <li key={name}>
               <span>{name}</span>
@@ -148,46 +180,53 @@ function Expectations({ expectations, stopped }: ExpectationsProps) {
   );
 }
 
-type Row = QueryProgress & { readonly name: string };
-
-interface QueriesProps {
-  readonly queries: Pipeline["queries"];
-  readonly own: NonNullable<Pipeline["own"]>;
-  readonly end: number;
+interface Row extends Partial<Omit<QueryProgress, "offset">> {
+  readonly name: string;
+  readonly offset: number | undefined;
+  /** The state of a user-defined query: `running`, `starting`, or why it failed. */
+  readonly state?: string;
 }
 
-function Queries({ queries, own, end }: QueriesProps) {
+const RUNNING = "running";
+const STARTING = "starting";
+
+function Queries({ pipeline }: { pipeline: Pipeline }) {
   const now = useNow();
-  const rows: readonly Row[] = Object.entries(queries).map(([name, progress]) => ({ name, ...progress }));
+  const own = Object.entries(pipeline.own ?? {});
+  const rows: readonly Row[] = [
+    ...Object.entries(pipeline.queries).map(([name, progress]) => ({ name, ...progress })),
+    ...own.map(([name, state]) => ({ ...pipeline.own_queries?.[name], name, state, offset: undefined })),
+  ];
+  const failed = own.filter(([, state]) => state !== RUNNING && state !== STARTING);
   const columns: readonly Column<Row>[] = [
-    { key: "name", title: "Query", cell: ({ name }) => name, sort: ({ name }) => name },
     {
-      key: "offset",
-      title: "Offset",
-      cell: ({ offset }) => (
-        <span class="progress">
-          <progress value={Math.min(offset, end)} max={Math.max(end, 1)} aria-label="position in the journal" />
-          {count(offset)}
-        </span>
+      key: "name",
+      title: "Query",
+      cell: ({ name, state }) => (
+        <>
+          {name} {state !== undefined && state !== RUNNING && <Badge tone={state === STARTING ? "accent" : "bad"}>{state === STARTING ? state : "failed"}</Badge>}
+        </>
       ),
-      sort: ({ offset }) => offset,
-      isNumber: true,
+      sort: ({ name }) => name,
     },
+    { key: "offset", title: "Offset", cell: ({ offset }) => count(offset), sort: ({ offset }) => offset, isNumber: true },
     { key: "batches", title: "Batches", cell: ({ batches }) => count(batches), sort: ({ batches }) => batches, isNumber: true },
-    { key: "rows", title: "Rows", cell: (row) => count(row.rows), sort: (row) => row.rows, isNumber: true, help: "Journal rows of the latest batch" },
+    { key: "rows", title: "Rows", cell: (row) => count(row.rows), sort: (row) => row.rows, isNumber: true, help: "Rows of the latest batch" },
+    { key: "rate", title: "Rows/s", cell: (row) => rate(row.input_rate), sort: (row) => row.input_rate, isNumber: true, help: "Rows a second that arrive" },
     { key: "ms", title: "Duration", cell: ({ batch_ms: ms }) => span(ms), sort: ({ batch_ms: ms }) => ms, isNumber: true, help: "Duration of the latest batch" },
-    { key: "at", title: "Updated", cell: ({ at_us: us }) => (us === 0 ? "–" : ago(us / 1000, now)), sort: ({ at_us: us }) => -us },
+    { key: "at", title: "Updated", cell: ({ at_us: us }) => (us ? ago(us / 1000, now) : "–"), sort: ({ at_us: us }) => (us ? -us : null) },
   ];
   return (
-    <Panel title="Batches" isFlush>
+    <Panel title="Queries" isFlush>
       <Table label="Pipeline queries" columns={columns} rows={rows} keyOf={({ name }) => name} empty={<Empty title="No batches yet" />} />
-      {Object.keys(own).length > 0 && (
-        <ul class="own-queries" aria-label="User-defined queries">
-          {Object.entries(own).map(([name, state]) => (
+      {failed.length > 0 && (
+        <ul class="entries" aria-label="User-defined queries that failed">
+          {failed.map(([name, reason]) => (
             <li key={name}>
-              <span>{name}</span>
-              <Badge tone={state === "running" ? "good" : state === "starting" ? "accent" : "bad"}>{state === "running" || state === "starting" ? state : "failed"}</Badge>
-              {state !== "running" && state !== "starting" && <p class="said-by">{state}</p>}
+              <b>{name}</b>
+              <p class="said-by">
+                <Prose text={reason} />
+              </p>
             </li>
           ))}
         </ul>

@@ -29,6 +29,6 @@ export function Figure({ label, value, unit, note, tone = "plain", metric }: Fig
 }
 
 /** `columns`: the figures of a row, if their number is a multiple of it, so that each row is full. */
-export function Figures({ children, columns }: { children: ComponentChildren; columns?: "six" | "four" }) {
+export function Figures({ children, columns }: { children: ComponentChildren; columns?: "six" | "four" | "three" }) {
   return <dl class={columns === undefined ? "figures" : `figures ${columns}`}>{children}</dl>;
 }

@@ -164,17 +164,29 @@ class QueryStatus(msgspec.Struct):
     recent: list[BatchStatus] = []
     """The latest batches, newest last."""
     input_rate: float = 0.0
-    """Rows a second that arrived, by Spark's last progress report."""
+    """Rows a second that arrive, by Spark's last report."""
     trigger: dict[str, int] = {}
     """Milliseconds of the phases of Spark's last trigger; `addBatch` is the batch itself."""
-    reported: int = 0
-    """The batch that these are of, by its `at_us`."""
 
     def ended(self, batch: BatchStatus) -> None:
         """Note a batch."""
         self.batches += 1
         self.rows, self.batch_ms, self.at_us = batch.rows, batch.ms, batch.at_us
         self.recent = [*self.recent[1 - BATCHES_MAX :], batch]
+
+
+class BatchFailure(msgspec.Struct):
+    """Batches that failed in one step."""
+
+    query: str
+    table: str
+    """The table that the step fills; empty for a step of the whole batch, such as `read`, and for a query of a user."""
+    step: str
+    count: int = 0
+    """Failures since the server started."""
+    at_us: int = 0
+    cause: str = ""
+    """When the last one was, and why."""
 
 
 class ExpectationStatus(msgspec.Struct):
@@ -209,6 +221,10 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
     """Tables that lag behind their query, with their offsets."""
     own: dict[str, str] = {}
     """The queries of `pipeline.queries`: `running`, or the reason why not."""
+    own_queries: dict[str, QueryStatus] = {}
+    """Their progress, as Spark reports it; their steps are the phases of Spark's trigger."""
+    failed: list[BatchFailure] = []
+    """The steps in which batches failed, the latest last."""
     stopped: dict[str, str] = {}
     """Users' tables that stopped while the others run on, with the reason."""
     expectations: list[ExpectationStatus] = []
@@ -278,6 +294,14 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
         self.code, self.message, self.hint, self.pid = code, message, hint, 0
         self.failure, self.failed_us = message, at_us
         self.failures += 1
+
+    def fail_batch(self, at_us: int, query: str, step: str | None, cause: str) -> None:
+        """Count a batch that failed; a step of a table is `<table>.<part>`."""
+        table, _, part = (step or "").rpartition(".")
+        known = [one for one in self.failed if (one.query, one.table, one.step) == (query, table, part)]
+        count = 1 + sum(one.count for one in known)
+        self.failed = [one for one in self.failed if one not in known]
+        self.failed.append(BatchFailure(query, table, part, count, at_us, cause))
 
     def finding(self) -> PartHealth:
         """The pipeline as a part of the server's health."""

@@ -129,8 +129,13 @@ class TestStatus:
                 BatchStatus(START_US, number, 900, {"read": 100, "envelopes.rows": 300, "envelopes.commit": 50})
             )
         query.input_rate, query.trigger = 12.5, {"addBatch": 900, "walCommit": 30}
-        write_status(data, PipelineStatus("stopped", queries={"ingest": query}))
+        status = PipelineStatus("stopped", queries={"ingest": query}, own_queries={"own-means": QueryStatus(batches=3)})
+        status.fail_batch(START_US, "ingest", "envelopes.commit", "the disk is full")
+        write_status(data, status)
         shown = cli("pipeline", "status").out
+        [failed] = [line for line in shown.splitlines() if "the disk is full" in line]
+        assert failed.split()[:4] == ["ingest", "envelopes", "commit", "1"]
+        assert [line.split()[:3] for line in shown.splitlines() if line.startswith("own-")] == [["own-means", "-", "3"]]
         [line] = [line.split() for line in shown.splitlines() if line.startswith("envelopes")]
         assert line[1:4] + line[5:7] == ["2", "0", "1", "350", "1"], shown
         batches = cli("pipeline", "status", "--batches").out

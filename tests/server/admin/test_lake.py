@@ -130,6 +130,8 @@ def test_the_state_of_the_pipeline_has_every_name_whatever_it_left_out():
         "tables": {},
         "behind": {},
         "own": {},
+        "own_queries": {},
+        "failed": [],
         "stopped": {},
         "expectations": [],
         **dict.fromkeys(("code", "message", "hint", "ui")),

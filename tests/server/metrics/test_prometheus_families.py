@@ -168,6 +168,18 @@ def test_the_pipeline_is_up_only_while_it_runs() -> None:
     assert _pipeline(None) == []
 
 
+def test_failed_batches_and_the_queries_of_users_are_counted() -> None:
+    status = PipelineStatus(state="running", own_queries={"own-means": QueryStatus(batches=4)})
+    for at_us in (1, 2):
+        status.fail_batch(at_us, "ingest", "conversations.commit", "the disk is full")
+    status.fail_batch(3, "own-means", None, "no such stream")
+    found = values(_pipeline(status))
+    assert found["penstock_pipeline_failed_batches_total[ingest][conversations][commit]"] == 2
+    assert found["penstock_pipeline_failed_batches_total[own-means][][]"] == 1
+    assert found["penstock_pipeline_batches_total[own-means]"] == 4
+    assert "penstock_pipeline_offset[own-means]" not in found, "Spark does not report it"
+
+
 @pytest.mark.promise("Spark: pipeline", "rows that fail an expectation are counted in `/metrics`")
 def test_failed_expectations_and_stopped_tables_are_counted() -> None:
     expected = [

@@ -73,6 +73,13 @@ def test_a_failed_compaction_is_reported_as_itself(tmp_path: Path, monkeypatch: 
     assert runner._fail("ingest", RuntimeError("what Spark says")) == 1
     status = runner._reporter.status
     assert status.message == "query `ingest`, step `compact`: OSError: the disk is full"
+    [failed] = status.failed
+    assert (failed.query, failed.table, failed.step, failed.cause) == (
+        "ingest",
+        "",
+        "compact",
+        "OSError: the disk is full",
+    )
     [batch] = status.queries["ingest"].recent
     assert (status.queries["ingest"].offset, list(batch.steps)) == (7, ["compact"])
 
@@ -138,7 +145,11 @@ def test_an_alert_comes_back_through_the_door_as_work(demo_pipeline: ServerProce
     [minute] = rows_of(server.data, f"select sum(enqueued) as n from queue_minutes where channel = '{STREAM}'")
     assert minute == {"n": 20}
     assert rows_of(server.data, "select count(*) as n from envelopes where sender like 'pipeline/%'") == [{"n": 0}]
+    until(lambda: "addBatch" in status(server.data).queries["ingest"].trigger, "a report of Spark")
+    own = until(lambda: status(server.data).own_queries.get("own-collector"), "a report of the demo's own query")
+    assert own.batches >= 1 and "addBatch" in own.recent[-1].steps
     text = http.get("/metrics").body.decode()
+    assert 'penstock_pipeline_batches_total{query="own-collector"}' in text
     assert "penstock_pipeline_up 1.0" in text and 'penstock_pipeline_offset{query="ingest"}' in text
     assert http.get("/health").json["pipeline"] == "running"
 

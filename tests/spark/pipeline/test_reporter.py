@@ -115,3 +115,14 @@ def test_a_failure_has_its_exit_code_where_the_status_cannot_be_written(
     (tmp_path / "run" / STATUS_FILE).mkdir()
     assert reporter.fail(DataLossError("rows 1 to 2"), "ingest") == EXIT_HALTED
     assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.promise("Spark: pipeline", "a failed batch names its table and step")
+def test_failed_batches_are_counted_by_step_over_restarts(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path)
+    for step in ("conversations.commit", "read", "conversations.commit"):
+        reporter.fail(OSError("the disk is full"), "ingest", step)
+        reporter = Reporter(tmp_path, msgspec.structs.replace(reporter.status, state="stopped"))
+    found = [(one.query, one.table, one.step, one.count, one.cause) for one in reporter.status.failed]
+    cause = "OSError: the disk is full"
+    assert found == [("ingest", "", "read", 1, cause), ("ingest", "conversations", "commit", 2, cause)]

@@ -144,18 +144,31 @@ def status(
             **({"Spark": found.ui} if found.ui and running else {}),
         }
     )
-    if found.queries:
+    queries = found.queries | found.own_queries
+    if queries:
+        offsets = {name: query.offset for name, query in found.queries.items()}
         rows = [
-            [name, query.offset, query.batches, query.rows, query.batch_ms, iso(query.at_us) if query.at_us else None]
-            for name, query in found.queries.items()
+            [
+                name,
+                offsets.get(name),
+                one.batches,
+                one.rows,
+                one.input_rate,
+                one.batch_ms,
+                iso(one.at_us) if one.at_us else None,
+            ]
+            for name, one in queries.items()
         ]
-        print_table(["query", "offset", "batches", "rows", "ms", "at"], rows)
+        print_table(["query", "offset", "batches", "rows", "rows/s", "ms", "at"], rows)
     if found.tables and not batches:
         columns = ("rows", "version", "lag_rows", "lag_seconds", "batch_ms", "files", "bytes")
         rows = [[name, *(getattr(one, column) for column in columns)] for name, one in found.tables.items()]
         print_table(["table", *(column.replace("_", " ") for column in columns)], rows)
-    for name, query in found.queries.items() if batches else ():
+    for name, query in queries.items() if batches else ():
         _print_batches(name, query)
+    if found.failed:
+        lines = [[one.query, one.table, one.step, one.count, iso(one.at_us), one.cause] for one in found.failed]
+        print_table(["failed in query", "table", "step", "batches", "last at", "cause"], lines)
     if found.expectations:
         expected = [[one.table, one.name, one.on_fail, one.failed, one.sample] for one in found.expectations]
         print_table(["table", "expectation", "on fail", "rows", "such as"], expected)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from penstock.core.errors import Refusal
-from penstock.ipc.pipeline import BatchStatus, ExpectationStatus, PipelineStatus, TableStatus
+from penstock.ipc.pipeline import BatchFailure, BatchStatus, ExpectationStatus, PipelineStatus, TableStatus
 from penstock.journal.delta_log import newest_entry, table_names
 from penstock.journal.lake_figures import table_figures
 from penstock.journal.lake_location import LakePath, StoreError, lake_of, open_delta, open_parquet
@@ -98,6 +98,8 @@ class PipelineStateReply(msgspec.Struct):
     restarts: Count
     behind: dict[str, Count]
     own: dict[str, str]
+    own_queries: dict[str, QueryProgress]
+    failed: list[BatchFailure]
     stopped: dict[str, str]
     expectations: list[ExpectationStatus]
     code: str | None

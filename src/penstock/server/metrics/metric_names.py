@@ -200,6 +200,7 @@ METRICS = (
     MetricName("penstock_pipeline_batch_ms", "gauge", "The latest batch", ("query",), "pipeline"),
     MetricName("penstock_pipeline_rows", "gauge", "Journal rows of the latest batch", ("query",), "pipeline"),
     MetricName("penstock_pipeline_input_rate", "gauge", "Rows a second that arrived, by Spark", ("query",), "pipeline"),
+    MetricName("penstock_pipeline_failed_batches", "counter", "Batches that failed, since the server started", ("query", "table", "step"), "pipeline"),
     MetricName("penstock_table_rows", "gauge", "Rows of the table", ("table",), "pipeline"),
     MetricName("penstock_table_version", "gauge", "Last version of the table", ("table",), "pipeline"),
     MetricName("penstock_table_files", "gauge", "Data files of the table", ("table",), "pipeline"),

@@ -190,11 +190,15 @@ def _pipeline(status: PipelineStatus | None) -> list[Metric]:
         "penstock_pipeline_restarts": status.restarts,
         "penstock_pipeline_tables_stopped": len(status.stopped),
     }
-    rows: dict[str, Mapping[str, Any]] = {"query": status.queries, "table": status.tables}
-    of_rows = [metric for label in rows for metric in labelled(rows[label].items(), metric_names.readers(label))]
+    more = labelled(status.tables.items(), metric_names.readers("table"))
+    for name, reader in metric_names.readers("query").items():
+        own = {} if name == "pipeline_offset" else status.own_queries  # Spark does not report the offset of these
+        more += labelled((status.queries | own).items(), {name: reader})
     expected = [((one.table, one.name, one.on_fail), one) for one in status.expectations]
-    failed = labelled(expected, {"pipeline_expectation_failed": attrgetter("failed")})
-    return metric_names.families(values) + of_rows + failed
+    more += labelled(expected, {"pipeline_expectation_failed": attrgetter("failed")})
+    failed = [((one.query, one.table, one.step), one) for one in status.failed]
+    more += labelled(failed, {"pipeline_failed_batches": attrgetter("count")})
+    return metric_names.families(values) + more
 
 
 def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: bool) -> list[Metric]:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,11 +80,15 @@ class Runner:
                 return self._run()
 
     def _run(self) -> int:
+        from penstock.spark.pipeline.listener import ProgressListener
+
         reporter = self._reporter
         reporter.write()
         spark: SparkSession | None = None
         try:
             spark, group, ingest, watch = self._prepare()
+            listener = ProgressListener(reporter.status, self._own)
+            spark.streams.addListener(listener)
             reporter.status.ui = spark.sparkContext.uiWebUrl
             for name, work in (("ingest", ingest), ("watch", watch)):
                 # Register both readers before either reads: retention must not remove rows that the other still needs.
@@ -95,6 +100,10 @@ class Runner:
             return reporter.fail(error)
         finally:
             if spark is not None:
+                with suppress(Exception):  # the JVM may be gone
+                    spark.streams.removeListener(
+                        listener
+                    )  # or events that arrive while Spark stops are printed as errors
                 spark.stop()
 
     def _prepare(self) -> tuple[SparkSession, JournalGroup, Ingest, AlertWatch]:
@@ -227,7 +236,6 @@ class Runner:
             for name, query in queries.items():
                 if not query.isActive:
                     return self._fail(name, query.exception() or RuntimeError(f"the query `{name}` ended by itself"))
-                _note_progress(reporter.status.queries[name], query)
             self._check_own(spark, group)
             ingest.catch_up_skipped()
             watch.on_clock(time.time_ns() // 1000)
@@ -242,7 +250,7 @@ class Runner:
 
     def _fail(self, name: str, error: BaseException) -> int:
         """Report why a query ended; returns the exit code."""
-        cause, step = self._errors.get(name, (error, None))
+        cause, step = self._errors.get(name, (error, "trigger"))  # not in a batch: Spark's own work before or after it
         return self._reporter.fail(cause, name, step)
 
     def _report(self, ingest: Ingest) -> None:
@@ -253,18 +261,12 @@ class Runner:
 
     def _check_own(self, spark: SparkSession, group: JournalGroup) -> None:
         """Start the user queries that are due, and report the state of each."""
+        status, checkpoints = self._reporter.status, side_of(self._lake) / CHECKPOINTS
         for own in self._own:
-            own.check(time.monotonic(), spark, group.location_options, side_of(self._lake) / CHECKPOINTS, describe)
-        self._reporter.status.own = {own.name: own.state for own in self._own}
-
-
-def _note_progress(status: QueryStatus, query: StreamingQuery) -> None:
-    """Take the rate and the phases from Spark's report, once a batch: each look asks the JVM."""
-    if not status.recent or status.reported == status.at_us or (progress := query.lastProgress) is None:
-        return
-    status.reported = status.at_us
-    status.input_rate = round(progress.inputRowsPerSecond, 1)
-    status.trigger = dict(progress.durationMs)
+            why = own.check(time.monotonic(), spark, group.location_options, checkpoints, describe)
+            if why is not None:
+                status.fail_batch(time.time_ns() // 1000, own.name, None, why)
+        status.own = {own.name: own.state for own in self._own}
 
 
 def main() -> int:

@@ -119,29 +119,31 @@ class UserQuery:
 
     def check(
         self, now_s: float, spark: SparkSession, place: Mapping[str, str], checkpoints: Path, describe: Describe
-    ) -> None:
-        """Start the query if it is due, and schedule a restart if it has ended."""
+    ) -> str | None:
+        """Start the query if it is due, and schedule a restart if it has ended; returns why it has failed just now."""
         query = self.query
         if query is not None:
             if query.isActive:
-                return
+                return None
             self.query = None
-            self._failed(now_s, describe(query.exception() or RuntimeError("it ended by itself")))
-        elif now_s >= self._due_s:
+            return self._failed(now_s, describe(query.exception() or RuntimeError("it ended by itself")))
+        if now_s >= self._due_s:
             self._began_s = now_s
             try:
                 repair_checkpoint(checkpoints / self.name)
                 self.query = self._start(spark, place, str(checkpoints / self.name))
                 self.state = RUNNING
             except Exception as error:
-                self._failed(now_s, describe(error))
+                return self._failed(now_s, describe(error))
+        return None
 
-    def _failed(self, now_s: float, why: str) -> None:
+    def _failed(self, now_s: float, why: str) -> str:
         if now_s - self._began_s >= STABLE_S:
             self._pause_s = PAUSE_FIRST_S
         self.state = f"{why[:MESSAGE_MAX]}; next attempt after {self._pause_s:g} s"
         self._due_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        return why[:MESSAGE_MAX]
 
 
 Describe = Callable[[BaseException], str]

@@ -37,7 +37,9 @@ class Reporter:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.status = PipelineStatus("starting", since_us=time.time_ns() // 1000)
         if before is not None and before.state == "failed":
-            self.status = msgspec.structs.replace(before, queries={}, behind={}, own={}, ui=None)
+            self.status = msgspec.structs.replace(before, queries={}, behind={}, own={}, own_queries={}, ui=None)
+        elif before is not None:
+            self.status.failed = before.failed
         self.status.pid = os.getpid()
 
     def write(self, state: PipelineState | None = None) -> None:
@@ -55,6 +57,8 @@ class Reporter:
         """Report a failure, with the step of a batch that it comes from; returns the exit code."""
         text = describe(error)
         code, hint = diagnose(error, query)
+        if query is not None:
+            self.status.fail_batch(time.time_ns() // 1000, query, step, text)
         self.status.fail(
             time.time_ns() // 1000,
             code or "PipelineFailed",
