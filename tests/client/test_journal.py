@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from penstock.client import journal
-from penstock.client.journal import RemoteBounds, RemoteJournal, RemoteReload, http_door
+from penstock.client import admin
+from penstock.client.admin import RemoteBounds, RemoteJournal, RemoteReload, http_door
 from penstock.core.errors import PenstockError
 from tests.client.scripted_http import Scripted, ScriptedHttp, scripted_http
 
@@ -26,7 +26,7 @@ def scripted() -> Iterator[ScriptedHttp]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "BACK_OFF_S", 0.001)
+    monkeypatch.setattr(admin, "BACK_OFF_S", 0.001)
 
 
 def rows(first: int, end: int, following: int | None = None) -> Scripted:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.client.journal import BACK_OFF_MAX_S
+from penstock.client.admin import BACK_OFF_MAX_S
 from penstock.client.staging import Stage
 from penstock.core.errors import PenstockError
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from penstock.client.journal import RemoteJournal
+from penstock.client.admin import RemoteJournal
 from penstock.core.errors import PenstockError
 from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk

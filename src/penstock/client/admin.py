@@ -1,15 +1,235 @@
-"""Administration over HTTP: metrics, spaces and tokens of a server. Blocking; use one object per thread."""
+"""Administration over HTTP: the journal, metrics, spaces and tokens of a server. Blocking; use one object per thread.
+
+`RemoteJournal` has the two operations of a journal directory: `bounds` and `batches`. Answers of the server are bounded, so a range is
+read in as many requests as it takes. On request it waits for a server that is gone or busy, longer each time, up to a bound.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
-from urllib.parse import quote, urlencode
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, RemoteDisconnected
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from penstock.client.journal import Object, RemoteServer
-from penstock.core.errors import PenstockError
+from penstock.client.address import STATUSES, wrong_protocol
+from penstock.core.errors import TABLE, PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from email.message import Message
+
+    import pyarrow as pa
+
+
+Answer = TypeVar("Answer")
+Object = dict[str, Any]
+
+TIMEOUT_S = 60.0
+HEALTH = "/health"
+BACK_OFF_S = 0.1
+"""The first back-off before a retry; each further one is twice as long."""
+BACK_OFF_MAX_S = 5.0
+
+
+class RemoteBounds(msgspec.Struct, rename="camel"):
+    """The readable range; the fields of a journal directory's bounds."""
+
+    journal: str
+    shard: int
+    epoch: int
+    first: int
+    sealed_end: int
+    end: int
+
+
+class RemoteSealed(msgspec.Struct, rename="camel"):
+    """The result of a seal."""
+
+    sealed_rows: int
+    sealed_end: int
+    live_offset: int
+    removed_segments: int = 0
+    removed_files: int = 0
+    removed_bytes: int = 0
+    ended_readers: list[str] = []
+
+
+class RemoteReader(msgspec.Struct, rename="camel"):
+    """The position of a named reader."""
+
+    name: str
+    offset: int
+
+
+class RemoteReload(msgspec.Struct):
+    """The result of a reload: applied settings, settings that need a restart, closed connections."""
+
+    changed: list[str]
+    restart: list[str]
+    closed: int
+
+
+def http_door(url: str, timeout_s: float) -> tuple[str, Callable[[], HTTPConnection]]:
+    """The URL without a path, and what makes a connection to it."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        hint = "use `http://host:port`; this is not on the control door"
+        raise PenstockError(Refusal("InvalidRequest", f"`{url}` is not the URL of an HTTP door", hint=hint))
+    make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    return f"{parts.scheme}://{parts.netloc}", lambda: make(parts.netloc, timeout=timeout_s)
+
+
+class RemoteServer:
+    """A server behind its HTTP port."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        retry_s: float = 0.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`retry_s` is how long to retry while the server is unreachable or busy."""
+        self._url, self._connect = http_door(url, timeout_s)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._retry_s = retry_s
+        self._sleep = sleep
+        self._tries = 0
+        """The attempts of the last request."""
+
+    def reload(self) -> RemoteReload:
+        """Reload the server's config."""
+        return self._call(RemoteReload, "POST", "/v1/reload")
+
+    def health(self) -> dict[str, Any]:
+        """What `/health` says, also while the server refuses new envelopes."""
+        return self._call(Object, "GET", HEALTH)
+
+    def _call(self, kind: type[Answer], method: str, path: str, body: object = None) -> Answer:
+        """Send a request, and decode its answer."""
+        _, answer = self._ask(method, path, body)
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except msgspec.DecodeError:
+            refusal = Refusal("UnknownRoute", f"`{self._url}` answers, but not as a Penstock would")
+            raise PenstockError(refusal) from None
+
+    def _ask(self, method: str, path: str, body: object = None) -> tuple[Message, bytes]:
+        began = time.monotonic()
+        wait_s = BACK_OFF_S
+        self._tries = 0
+        while True:
+            self._tries += 1
+            try:
+                return self._ask_once(method, path, body)
+            except PenstockError as error:
+                pause_s = max(wait_s, (error.refusal.retry_after_ms or 0) / 1000)
+                waited_s = time.monotonic() - began
+                may_pass = error.retryable and error.code != "Internal"
+                if not may_pass or waited_s + pause_s > self._retry_s:
+                    if self._tries == 1 or not may_pass:
+                        raise
+                    message = f"{error.refusal.message}; gave up after {self._tries} tries and {waited_s:.0f} s"
+                    raise PenstockError(msgspec.structs.replace(error.refusal, message=message)) from None
+            self._sleep(pause_s)
+            wait_s = min(2 * wait_s, BACK_OFF_MAX_S)
+
+    def _ask_once(self, method: str, path: str, body: Any) -> tuple[Message, bytes]:
+        connection = self._connect()
+        headers = dict(self._headers)
+        if body is not None and not isinstance(body, bytes):
+            headers["Content-Type"] = "application/json"
+            body = msgspec.json.encode(body)
+        try:
+            try:
+                connection.request(method, path, body, headers)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # a server that rejects a body stops reading it, but its answer may have arrived
+            response = connection.getresponse()
+            answer = response.read()
+        except RemoteDisconnected:
+            raise PenstockError(wrong_protocol(self._url)) from None
+        except (OSError, HTTPException) as error:
+            refusal = Refusal("Unreachable", f"`{self._url}` does not answer: {error}")
+            raise PenstockError(refusal) from None
+        finally:
+            connection.close()
+        is_health = path == HEALTH and answer.startswith(b'{"ok"')  # with 503 while it refuses envelopes
+        if response.status != 200 and not is_health:
+            raise PenstockError(_refusal(response, answer))
+        return response.headers, answer
+
+
+class RemoteJournal(RemoteServer):
+    """The journal behind a server's HTTP port."""
+
+    def bounds(self) -> RemoteBounds:
+        """The current range of the journal."""
+        return self._call(RemoteBounds, "GET", "/v1/journal")
+
+    def end(self) -> int:
+        return self.bounds().end
+
+    def seal(self) -> RemoteSealed:
+        """Seal all committed rows into the Delta table."""
+        return self._call(RemoteSealed, "POST", "/v1/journal/seal")
+
+    def hold(self, name: str, offset: int) -> RemoteReader:
+        """Move a named reader to `offset`; retention keeps the rows from there on."""
+        return self._call(RemoteReader, "POST", "/v1/journal/readers", {"name": name, "offset": offset})
+
+    def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Rows `first` to `end - 1`, in order; fewer when the journal ends before that."""
+        import pyarrow.ipc
+
+        while first < end:
+            query: dict[str, Any] = {"from": first, "to": end}
+            if columns is not None:
+                query["columns"] = ",".join(columns)
+            head, body = self._ask("GET", f"/v1/journal/rows?{urlencode(query)}")
+            with pyarrow.ipc.open_stream(io.BytesIO(body)) as stream:
+                yield from stream
+            following = int(head["X-Penstock-Next"])
+            if following == first:
+                return
+            first = following
+
+
+class HttpError(msgspec.Struct, rename="camel"):
+    """The error in an answer."""
+
+    code: str
+    message: str
+    ref: str | None = None
+    hint: str | None = None
+    retry_after_ms: int | None = None
+
+
+class HttpFailure(msgspec.Struct):
+    """The body of an answer that is an error."""
+
+    error: HttpError
+
+
+_CODES = STATUSES | {502: "Unreachable", 504: "Timeout"}
+"""Codes for answers of a proxy between us and the server."""
+
+
+def _refusal(response: HTTPResponse, body: bytes) -> Refusal:
+    try:
+        error = msgspec.json.decode(body, type=HttpFailure).error
+    except msgspec.DecodeError:
+        error = HttpError("", f"the server answered {response.status} {response.reason}")
+    code = error.code if error.code in TABLE else _CODES.get(response.status, "Internal")
+    after = response.headers.get("Retry-After", "")
+    after_ms = int(after) * 1000 if after.isdecimal() else error.retry_after_ms
+    return Refusal(code, error.message, ref=error.ref, retry_after_ms=after_ms, hint=error.hint)
+
 
 Labels = tuple[tuple[str, str], ...]
 Counters = dict[tuple[str, Labels], float]
@@ -85,20 +305,9 @@ class RemoteTokens(RemoteServer):
         """All tokens except the operator's."""
         return self._call(Object, "GET", "/v1/tokens")
 
-    def mint(
-        self,
-        name: str,
-        scopes: list[str],
-        *,
-        agent: str | None = None,
-        tenant: str | None = None,
-        expires_at: datetime | None = None,
-    ) -> dict[str, Any]:
-        """Make a token; only this answer contains it. It is valid until `expires_at`, or until it is revoked."""
-        asked: dict[str, Any] = {"name": name, "scopes": scopes, "agent": agent, "tenant": tenant}
-        if expires_at is not None:  # an older server does not know it
-            asked["expires_at"] = expires_at
-        return self._call(Object, "POST", "/v1/tokens", asked)
+    def mint(self, **wanted: Any) -> dict[str, Any]:
+        """Make a token with the members of a `TokenRequest`; only this answer contains it."""
+        return self._call(Object, "POST", "/v1/tokens", wanted)
 
     def revoke(self, name: str) -> dict[str, Any]:
         """Revoke a token."""

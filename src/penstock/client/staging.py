@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.client.journal import Object, RemoteServer
+from penstock.client.admin import Object, RemoteServer
 
 PATIENCE_S = 120.0
 """How long a call retries: longer than a restart of the server."""

@@ -18,10 +18,8 @@ from penstock.client.address import ServerEndpoints
 from penstock.core.errors import Refusal
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.admin.journal import JournalReads
-from penstock.server.admin.lake import Lake
-from penstock.server.admin.lake_history import LakeHistory
+from penstock.server.admin.lake import Lake, LakeHistory, SqlEndpoint
 from penstock.server.admin.reload import ReloadedReply, admit, differences, merged
-from penstock.server.admin.sql import SqlEndpoint
 from penstock.server.admin.tail import Tail
 from penstock.server.admin.tokens import TokenAdmin, learn
 from penstock.server.auth.minted_tokens import FILE, MintedTokens

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from penstock.client.journal import RemoteBounds, RemoteJournal
+from penstock.client.admin import RemoteBounds, RemoteJournal
 from penstock.journal import named_readers
 from penstock.journal.disk import RealDisk
 from penstock.journal.reader import Bounds, JournalReader, Mark

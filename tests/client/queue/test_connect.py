@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.client.address import bad_token
-from penstock.client.journal import RemoteServer
+from penstock.client.admin import RemoteServer
 from penstock.core.errors import PenstockError
 from tests.client.scripted_peer import peer, run
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 import penstock
-from penstock.client.space import transport
+from penstock.client.space import connection
 from penstock.client.space.connection import PendingEnvelopes
 from penstock.client.space.messages import SpaceError, read_message
 from penstock.core.errors import PenstockError, Refusal
@@ -135,7 +135,7 @@ class TestLosses:
     def test_a_takeover_of_our_name_is_final(self):
         async def go():
             async with joined() as (space, seat, server), space.envelopes() as feed:
-                await seat.socket.close(code=transport.TAKEN_OVER)
+                await seat.socket.close(code=connection.TAKEN_OVER)
                 with pytest.raises(PenstockError, match="another connection joined under our name"):
                     await feed.next()
                 assert len(server.seats) == 1

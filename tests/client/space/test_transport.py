@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 import penstock
+from penstock.client.space.connection import TAKEN_OVER, join, socket_url
 from penstock.client.space.messages import Frame, SpaceEnvelope
-from penstock.client.space.transport import TAKEN_OVER, join, socket_url
 from penstock.core.errors import PenstockError
 from tests.client.scripted_gateway import gateway
 from tests.client.scripted_peer import run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.dialects.mew.names import has_one_script, plain_form
+from penstock.dialects.mew.join import has_one_script, plain_form
 from tests.dialects.mew.driving import GatewayDriver, error, join, only, participant, settings, token
 
 LOOKALIKES = ("alice ", " alice", "Alice", "ALICE", "ａlice", "аlice", "alice\ufe0f", "𝐚lice")

@@ -12,8 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from penstock.core.clock import Now
-from penstock.server.admin.lake_history import LakeHistory
-from penstock.server.admin.sql import SqlEndpoint
+from penstock.server.admin.lake import LakeHistory, SqlEndpoint
 from penstock.server.config.sections import ConsoleSection
 from penstock.server.metrics.history import DAY_S, WEEK_S, HistoryQuery, MetricsHistory
 

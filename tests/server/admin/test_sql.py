@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from penstock.core.errors import Refusal
-from penstock.server.admin.sql import RUNNING_MAX, SqlEndpoint, SqlRequest
+from penstock.server.admin.lake import RUNNING_MAX, SqlEndpoint, SqlRequest
 from penstock.server.config.sections import ConsoleSection
 from tests.answerers import answerers
 

@@ -13,8 +13,7 @@ import pytest
 
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.disk import RealDisk
-from penstock.server.admin import offline_tokens
-from penstock.server.admin.tokens import learn
+from penstock.server.admin.tokens import OfflineTokens, learn
 from penstock.server.auth.minted_tokens import MintedTokens, TokenRequest
 from penstock.server.auth.tokens import Guard, TokenStore, start_check
 from penstock.server.config.load import Config
@@ -180,24 +179,24 @@ def a_server_has(data: Path) -> Iterator[None]:
 
 def test_the_file_is_changed_where_no_server_runs_and_only_there(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    assert offline_tokens.listed(data) == {"tokens": [], "required": False, "kept": True}
+    assert OfflineTokens(data).listed() == {"tokens": [], "required": False, "kept": True}
     assert not data.exists()  # looking makes nothing
-    made = offline_tokens.mint(data, TokenRequest("ci", READ))
+    made = OfflineTokens(data).mint(name="ci", scopes=READ)
     assert data.stat().st_mode & 0o777 == 0o700 and made["token"]
-    assert [row["name"] for row in offline_tokens.listed(data)["tokens"]] == ["ci"]
+    assert [row["name"] for row in OfflineTokens(data).listed()["tokens"]] == ["ci"]
     before = (data / "tokens.json").read_bytes()
     with a_server_has(data):
         for change in (
-            lambda: offline_tokens.mint(data, TokenRequest("b", READ)),
-            lambda: offline_tokens.revoke(data, "ci"),
+            lambda: OfflineTokens(data).mint(name="b", scopes=READ),
+            lambda: OfflineTokens(data).revoke("ci"),
         ):
             with pytest.raises(PenstockError) as caught:
                 change()
             assert caught.value.refusal.code == "JournalUnavailable"
     assert (data / "tokens.json").read_bytes() == before
     with pytest.raises(PenstockError, match="no minted token is called"):
-        offline_tokens.revoke(data, "other")
-    assert offline_tokens.revoke(data, "ci")["required"] is False
+        OfflineTokens(data).revoke("other")
+    assert OfflineTokens(data).revoke("ci")["required"] is False
     assert msgspec.json.decode((data / "tokens.json").read_bytes()) == {"tokens": []}
 
 

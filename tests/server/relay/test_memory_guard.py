@@ -15,7 +15,7 @@ import zmq
 from nacl.signing import SigningKey
 
 from penstock.core.relay.bounds import MIB, RelayLimits
-from penstock.server.relay.memory_guard import CALM_US, MemoryGuard
+from penstock.server.relay.guards import CALM_US, MemoryGuard
 from penstock.server.relay.process import EXIT_MEMORY
 from penstock.server.relay.reports import RelayReady, RelayTotals, decode
 from tests.integration import token_peers as peers

@@ -11,6 +11,7 @@ from penstock.core.relay.bounds import RelayLimits
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import Topic
 from penstock.server.relay.reports import (
+    BODIES_MAX,
     MessageRelayed,
     RelayReport,
     RelayTotals,
@@ -19,8 +20,8 @@ from penstock.server.relay.reports import (
     TopicCounts,
     TopicExpired,
     TopicRegistered,
+    TopicStats,
 )
-from penstock.server.relay.stats import BODIES_MAX, TopicStats
 
 ASKED = ResumeRequested("hash", True, 3)
 FACT = TopicRegistered("hash", "signer", 5)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import msgspec
 import pytest
 
-from penstock.client.journal import RemoteJournal
+from penstock.client.admin import RemoteJournal
 from penstock.ipc.pipeline import PipelineSection, PipelineTask
 from penstock.journal.retention import Retention
 from penstock.spark import location

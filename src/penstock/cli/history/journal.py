@@ -111,7 +111,7 @@ def open_journal(origin: JournalOptions) -> ReadableJournal:
     """The journal of `--url`, or else of the data directory."""
     if origin.url is not None:
         from penstock.client.address import operator_token
-        from penstock.client.journal import RemoteJournal
+        from penstock.client.admin import RemoteJournal
 
         token = origin.token or operator_token(origin.url, endpoints_file(origin.data))
         return RemoteJournal(origin.url, token)
@@ -215,7 +215,7 @@ def seal_now(data: Path, config: Path | None) -> dict[str, Any]:
     sealed: msgspec.Struct
     server = server_on(data)
     if server is not None:
-        from penstock.client.journal import RemoteJournal
+        from penstock.client.admin import RemoteJournal
 
         sealed = RemoteJournal(*server).seal()
     else:

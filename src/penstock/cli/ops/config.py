@@ -91,7 +91,7 @@ def reload(place: DataOption = DATA_DEFAULT) -> None:
       penstock config reload
       penstock config reload --data /var/lib/penstock --json
     """
-    from penstock.client.journal import RemoteServer
+    from penstock.client.admin import RemoteServer
 
     server = server_on(place.data)
     if server is None:

@@ -311,7 +311,7 @@ def _spark() -> Iterator[CheckResult]:
 def _parts(common: Common, file: Path, running: ServerEndpoints | None) -> list[CheckResult]:
     """The health of the server that runs here, part by part; none without one, or without its answer."""
     from penstock.client import address
-    from penstock.client.journal import RemoteServer
+    from penstock.client.admin import RemoteServer
 
     url = common.url or (running and running.http)
     if not url:

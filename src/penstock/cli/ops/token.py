@@ -21,6 +21,7 @@ from penstock.core.errors import PenstockError, Refusal
 
 if TYPE_CHECKING:
     from penstock.client.admin import RemoteTokens
+    from penstock.server.admin.tokens import OfflineTokens
 
 token = App(name="token", help="Create, list and revoke tokens; create keys for the relay.")
 
@@ -44,8 +45,8 @@ class TokenOptions(Output):
 HERE = TokenOptions()
 
 
-def _server(place: TokenOptions) -> RemoteTokens | None:
-    """The server that holds the tokens; None if the command changes the file itself."""
+def _tokens(place: TokenOptions) -> RemoteTokens | OfflineTokens:
+    """The tokens of the server that runs, or of the file in its data directory."""
     from penstock.client import address
     from penstock.client.admin import RemoteTokens
 
@@ -54,9 +55,15 @@ def _server(place: TokenOptions) -> RemoteTokens | None:
     url = place.url
     if endpoints is not None and endpoints.http and url in (None, endpoints.control):
         url = endpoints.http
-    if url is None:
-        return None
-    return RemoteTokens(url, place.token or address.operator_token(url, file))
+    if url is not None:
+        return RemoteTokens(url, place.token or address.operator_token(url, file))
+    from penstock.server.admin.tokens import OfflineTokens
+
+    return OfflineTokens(place.data)
+
+
+def _is_running(tokens: RemoteTokens | OfflineTokens) -> bool:
+    return not hasattr(tokens, "data")
 
 
 @token.command
@@ -86,23 +93,17 @@ def new(
     """
     from penstock.cli.history.journal import moment_us
 
-    expires_at = None
+    wanted: dict[str, Any] = {"name": name, "scopes": scope, "agent": agent, "tenant": tenant}
     if expires is not None:
-        expires_at = datetime.fromtimestamp(moment_us(expires, is_ahead=True) / 1_000_000, UTC)
-    server = _server(place)
-    if not _listed(server, place)["required"]:
-        when = "now" if server is not None else "from the next start on"
+        wanted["expires_at"] = datetime.fromtimestamp(moment_us(expires, is_ahead=True) / 1_000_000, UTC)
+    tokens = _tokens(place)
+    if not tokens.listed()["required"]:
+        when = "now" if _is_running(tokens) else "from the next start on"
         notice = f"the first token ends anonymous access: every client needs a token {when}; revoking the last token undoes that"
         if not is_confirmed(notice, yes=yes):
             print_note("no token was created")
             return 1
-    if server is not None:
-        made = server.mint(name, scope, agent=agent, tenant=tenant, expires_at=expires_at)
-    else:
-        from penstock.server.admin import offline_tokens
-        from penstock.server.auth.minted_tokens import TokenRequest
-
-        made = offline_tokens.mint(place.data, TokenRequest(name, scope, agent, tenant, expires_at))
+    made = tokens.mint(**wanted)
     if place.as_json:
         print_json(made)
         return 0
@@ -110,14 +111,6 @@ def new(
     if not made.get("kept", True):
         print_note("the server has no data directory: the token is valid until it stops")
     return 0
-
-
-def _listed(server: RemoteTokens | None, place: TokenOptions) -> dict[str, Any]:
-    if server is not None:
-        return server.listed()
-    from penstock.server.admin import offline_tokens
-
-    return offline_tokens.listed(place.data)
 
 
 @token.command
@@ -129,13 +122,13 @@ def ls(*, place: TokenOptions = HERE) -> None:
       penstock token ls
       penstock token ls --json
     """
-    server = _server(place)
-    found = _listed(server, place)
+    tokens = _tokens(place)
+    found = tokens.listed()
     if place.as_json:
         print_json(found)
         return
     _print_tokens(found)
-    if server is None:
+    if not _is_running(tokens):
         print_note("no server is running, so the tokens of a config file are not shown")
 
 
@@ -156,13 +149,7 @@ def revoke(name: str, *, place: TokenOptions = HERE) -> None:
 
       penstock token revoke ci
     """
-    server = _server(place)
-    if server is not None:
-        done = server.revoke(name)
-    else:
-        from penstock.server.admin import offline_tokens
-
-        done = offline_tokens.revoke(place.data, name)
+    done = _tokens(place).revoke(name)
     if place.as_json:
         print_json(done)
         return

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from penstock.client import address
-from penstock.client.space.connection import ParticipantConnection, PendingEnvelopes, Wanted
+from penstock.client.space.connection import ParticipantConnection, PendingEnvelopes, Wanted, join, socket_url
 from penstock.client.space.feed import Feed, Feeds, Overflow, kinds
 from penstock.client.space.messages import (
     Arrival,
@@ -31,7 +31,6 @@ from penstock.client.space.messages import (
 )
 from penstock.client.space.roster import Capability, Roster
 from penstock.client.space.stream import SpaceStream, closed_error, opened_id
-from penstock.client.space.transport import join, socket_url
 from penstock.core.errors import PenstockError, Refusal
 
 

@@ -1,4 +1,4 @@
-"""Reloading the config at run time: what changed, what needs a restart, and which connections have to close.
+"""The config at run time: `/v1/config` shows it; a reload reports what changed, what needs a restart, and which connections close.
 
 All or nothing: the new config is read and checked completely before any of it takes effect. A setting that cannot change
 at run time keeps its old value, and the answer names it.
@@ -7,15 +7,18 @@ at run time keeps its old value, and the answer names it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Any
 
 import msgspec
 
 from penstock.core.errors import Refusal
+from penstock.core.names import stream_problem
 from penstock.core.scopes import UNAUTHENTICATED
 from penstock.server.admin.journal import Count
 from penstock.server.auth.tokens import UNIX_PEER, TokenStore
-from penstock.server.config.load import Config
-from penstock.server.config.sections import Sections
+from penstock.server.config.load import Config, settings_for
+from penstock.server.config.reference import to_plain
+from penstock.server.config.sections import Sections, StreamCaps
 from penstock.server.engine.connections import Connection
 from penstock.server.files.addresses import is_loopback
 
@@ -109,3 +112,32 @@ def admit(connection: Connection, tokens: TokenStore, *, was_open: bool, is_open
     if link.principal != principal:  # the same object while nothing changed, because results are cached by it
         link.principal = principal
     return None
+
+
+class ConfigQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/v1/config`."""
+
+    stream: str | None = None
+    """The stream whose policy the answer has."""
+
+
+class ConfigReply(msgspec.Struct):
+    """The effective config: defaults, file and environment merged, secrets masked."""
+
+    source: Annotated[str | None, msgspec.Meta(description="The config file; null without one")]
+    config: dict[str, Any]
+    policy: Annotated[
+        dict[str, Any] | None,
+        msgspec.Meta(description="The settings of the stream that was asked for, with the keys of `perStreamCaps`"),
+    ]
+
+
+def effective(config: Config, query: ConfigQuery) -> ConfigReply | Refusal:
+    """The config, and the policy of a stream: its own settings where the config has a pattern for it, else the general ones."""
+    policy = None
+    if query.stream is not None:
+        if (refusal := stream_problem(query.stream, config.limits.name_max)) is not None:
+            return refusal
+        found = msgspec.to_builtins(settings_for(config, query.stream))
+        policy = {name: found[name] for name in StreamCaps.__struct_encode_fields__}
+    return ConfigReply(str(config.source) if config.source else None, to_plain(config), policy)

@@ -1,20 +1,26 @@
-"""`/v1/tokens`: list, mint and revoke tokens at run time."""
+"""List, mint and revoke tokens: `/v1/tokens` of a running server, and its file while no server runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from penstock.core.clock import rfc3339
-from penstock.core.errors import Refusal
+from penstock.core.errors import PenstockError, Refusal
+from penstock.core.limits import Limits
 from penstock.core.scopes import Principal
+from penstock.journal.disk import RealDisk
 from penstock.server.admin.journal import Count, Time
-from penstock.server.auth.minted_tokens import MintedToken, MintedTokens, TokenRequest
+from penstock.server.auth.minted_tokens import FILE, MintedToken, MintedTokens, TokenRequest
 from penstock.server.auth.tokens import Guard, TokenStore
 from penstock.server.engine.runtime import Runtime
+from penstock.server.files.yaml_tree import ConfigError
 from penstock.server.logging import logs
 
 EXPIRY_LOOK_US = 1_000_000
@@ -133,3 +139,54 @@ def token_row(minted: MintedToken) -> TokenRow:
     return TokenRow(
         minted.name, minted.agent, minted.tenant, [*minted.scopes], "minted", minted.created_at, minted.expires_at
     )
+
+
+class OfflineTokens(msgspec.Struct, frozen=True):
+    """The minted tokens of a data directory on which no server runs; a change takes effect at the next start.
+
+    Its answers are those of the server, but only the server knows the tokens of its config file.
+    """
+
+    data: Path
+
+    def listed(self) -> dict[str, Any]:
+        tokens = self._read()
+        return _plain(TokensReply([*map(token_row, tokens)], required=len(tokens) > 0, kept=True))
+
+    def mint(self, **wanted: Any) -> dict[str, Any]:
+        """Make a token with the members of a `TokenRequest`."""
+        with self._locked() as tokens:
+            token = tokens.mint(TokenRequest(**wanted), time.time_ns() // 1000, bound=Limits().tokens_max)
+            if isinstance(token, Refusal):
+                raise PenstockError(token)
+            return _plain(MintedReply(wanted["name"], token, required=True, kept=True, closed=0))
+
+    def revoke(self, name: str) -> dict[str, Any]:
+        with self._locked() as tokens:
+            refusal = tokens.revoke(name)
+            if refusal is not None:
+                raise PenstockError(refusal)
+            return _plain(RevokedReply(name, required=len(tokens) > 0, closed=0))
+
+    @contextmanager
+    def _locked(self) -> Iterator[MintedTokens]:
+        self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk = RealDisk(self.data / "journal")
+        if not disk.lock():
+            hint = "a server is about to start or to stop there: try again in a moment"
+            raise PenstockError(Refusal("JournalUnavailable", f"another process writes `{self.data}`", hint=hint))
+        try:
+            yield self._read()
+        finally:
+            disk.unlock()
+
+    def _read(self) -> MintedTokens:
+        try:
+            return MintedTokens(self.data / FILE)
+        except ConfigError as error:
+            raise PenstockError(Refusal("InvalidConfig", "; ".join(error.errors))) from None
+
+
+def _plain(reply: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(reply)
+    return plain

@@ -6,7 +6,7 @@ import asyncio
 
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
-from penstock.dialects.courier.sessions.control.lines import error_line
+from penstock.dialects.courier.sessions.control.runs import error_line
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.server.auth.tokens import UNIX_PEER, Guard, TokenStore
 from penstock.server.courier.frame_recorder import Recorder, open_control

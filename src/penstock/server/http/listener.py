@@ -1,12 +1,15 @@
 """The entry of every HTTP request: finds its route, checks who asks, reads the body, calls the handler, waits for the commit.
 
 Access is checked before the body is read, so a stranger cannot make the server buffer or parse one.
+
+CORS: pages of the sites in `listen.origins` may read answers. A listed site is echoed exactly, never as `*`, and credentials are not
+allowed: a page sends a token like any client. Requests from other sites are refused earlier.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
 from types import CoroutineType
 from typing import Any
@@ -21,9 +24,9 @@ from penstock.dialects.courier.operations.outcomes import Result
 from penstock.dialects.courier.wire.request_checks import check_request
 from penstock.server.admin.journal import permit
 from penstock.server.admin.reload import REVOKED
-from penstock.server.auth.tokens import bearer, subprotocol
+from penstock.server.auth.tokens import Guard, bearer, subprotocol
 from penstock.server.engine.schedulers import in_steps
-from penstock.server.http import cors, idempotency, routes, sockets
+from penstock.server.http import idempotency, routes, sockets
 from penstock.server.http.request import Done, Request, Route, error_reply
 from penstock.server.http.services import HttpServices
 from penstock.server.logging import logs
@@ -31,6 +34,42 @@ from penstock.server.spaces.listener import SpaceEndpoint, is_for_spaces
 from penstock.transports import content_encoding, http
 from penstock.transports.http_replies import Reply, StreamingReply, Upgrade, json_reply
 from penstock.transports.transport import Admission, UnreadBytes
+
+MAX_AGE_S = 600
+"""How long a browser may cache a preflight."""
+REQUEST_HEADERS = "Authorization, Content-Encoding, Content-Type, Idempotency-Key, Last-Event-ID"
+EXPOSED_HEADERS = (
+    "Allow, Idempotency-Replayed, Retry-After, WWW-Authenticate, X-Penstock-End, X-Penstock-Epoch, X-Penstock-Next"
+)
+
+
+def answer_headers(guard: Guard, headers: Mapping[str, str]) -> dict[str, str]:
+    """The CORS headers of a reply."""
+    if not guard.origins:
+        return {}
+    origin = headers.get("Origin")
+    if origin is None or not guard.is_listed(origin):
+        return {"Vary": "Origin"}
+    return {"Vary": "Origin", "Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": EXPOSED_HEADERS}
+
+
+def is_preflight(method: str, headers: Mapping[str, str]) -> bool:
+    """Whether a request is a CORS preflight."""
+    return method == "OPTIONS" and "Origin" in headers and "Access-Control-Request-Method" in headers
+
+
+def preflight(allowed: list[str]) -> Reply:
+    """The methods and headers that a listed site may use on a path."""
+    return Reply(
+        204,
+        b"",
+        headers={
+            "Access-Control-Allow-Methods": ", ".join(allowed),
+            "Access-Control-Allow-Headers": REQUEST_HEADERS,
+            "Access-Control-Max-Age": str(MAX_AGE_S),
+        },
+    )
+
 
 SMALL_BODY = 64 * 1024
 """Bound on bodies of routes that take no envelopes."""
@@ -91,12 +130,12 @@ class HttpEndpoint:
         return error_reply(Refusal("InvalidRequest", f"this is not a proper HTTP request: {reason}"))
 
     def _with_cors(self, exchange: http.Exchange, reply: Reply) -> Reply:
-        more = cors.answer_headers(self._services.guard, exchange.headers)
+        more = answer_headers(self._services.guard, exchange.headers)
         # A copy: replies to an Idempotency-Key are kept, and another site may repeat the request.
         return msgspec.structs.replace(reply, headers={**reply.headers, **more}) if more else reply
 
     async def _answer(self, exchange: http.Exchange) -> Reply | StreamingReply | Upgrade:
-        if not exchange.is_upgrade and cors.is_preflight(exchange.method, exchange.headers):
+        if not exchange.is_upgrade and is_preflight(exchange.method, exchange.headers):
             preflight = self._preflight(exchange)
             if preflight is not None:
                 return preflight
@@ -162,7 +201,7 @@ class HttpEndpoint:
         if refusal is not None:
             return error_reply(refusal)
         allowed = routes.methods(exchange.path) if guard.is_listed(headers["Origin"]) else []
-        return cors.preflight(allowed) if allowed else None
+        return preflight(allowed) if allowed else None
 
     def _identify(self, request: Request) -> Principal | Refusal:
         """Who asks, or why the request is refused."""

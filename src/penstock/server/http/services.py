@@ -10,10 +10,8 @@ from penstock.core.errors import Refusal
 from penstock.core.queue.machine import QueueMachine
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.admin.journal import JournalReads
-from penstock.server.admin.lake import Lake
-from penstock.server.admin.lake_history import LakeHistory
+from penstock.server.admin.lake import Lake, LakeHistory, SqlEndpoint
 from penstock.server.admin.reload import ReloadedReply
-from penstock.server.admin.sql import SqlEndpoint
 from penstock.server.admin.tail import Tail
 from penstock.server.admin.tokens import TokenAdmin
 from penstock.server.auth.tokens import Guard, TokenStore

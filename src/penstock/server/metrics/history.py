@@ -1,7 +1,7 @@
 """The last day of the main metrics and of the busiest streams, for `GET /v1/history` and the console's plots.
 
 The server samples its own metrics every few seconds, whether or not a page is open. Counters become rates. The rows of the
-last hour are kept one by one, older ones as means of a minute. The rings end with the process; `admin/lake_history.py` reads
+last hour are kept one by one, older ones as means of a minute. The rings end with the process; `admin/lake.py` reads
 what is older from the lake.
 """
 

@@ -24,8 +24,7 @@ from penstock.server.config.spaces.schema import (
     SpaceSection,
     SpaceStreamSection,
 )
-from penstock.server.config.spaces.space_yaml import id_of
-from penstock.server.config.spaces.token_files import environment_name, token_file
+from penstock.server.config.spaces.space_yaml import environment_name, id_of, token_file
 from penstock.server.ops.pipeline_supervisor import is_installed
 from penstock.server.relay.supervisor import KEY_FILE
 

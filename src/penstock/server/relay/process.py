@@ -24,7 +24,7 @@ from penstock.core.relay.topic import Remembered
 from penstock.dialects.streamservice.nonces import UsedNonce
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
 from penstock.server.engine.admission import raise_descriptor_limit
-from penstock.server.relay.memory_guard import MemoryGuard
+from penstock.server.relay.guards import MemoryGuard
 from penstock.server.relay.reports import FACTS, BindFailed, RelayReport, encode
 from penstock.server.relay.service import StreamService
 from penstock.server.relay.subscriptions import RelaySettings

@@ -34,10 +34,8 @@ from penstock.dialects.streamservice.wire import (
     peek,
 )
 from penstock.server.engine.process_memory import return_free_memory
-from penstock.server.relay.connection_guard import ConnectionGuard
-from penstock.server.relay.memory_guard import FREE_MAX, MemoryGuard
-from penstock.server.relay.reports import RelayReady, RelayStopped, TopicRegistered
-from penstock.server.relay.stats import Report, TopicStats
+from penstock.server.relay.guards import FREE_MAX, ConnectionGuard, MemoryGuard
+from penstock.server.relay.reports import RelayReady, RelayStopped, Report, TopicRegistered, TopicStats
 from penstock.server.relay.subscriptions import BURST, SPARE, RelaySettings, SubscriberSocket
 from penstock.transports.zeromq import LINGER_MS, EndpointError, KeyGate, bind
 

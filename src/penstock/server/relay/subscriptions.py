@@ -24,8 +24,7 @@ from penstock.core.relay.bounds import JournalMode, RelayLimits
 from penstock.core.relay.machine import Relay
 from penstock.core.relay.topic import Message
 from penstock.dialects.streamservice.wire import FrameFault, Resume, is_topic, peek
-from penstock.server.relay.reports import ResumeRequested
-from penstock.server.relay.stats import TopicStats
+from penstock.server.relay.reports import ResumeRequested, TopicStats
 from penstock.server.relay.subscriber_peers import SubscriberPeer, SubscriberPeers
 from penstock.transports.zeromq import CurveKeys, bind
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.server.auth.tokens import TokenStore
-from penstock.server.config.spaces.space_yaml import LoadedSpace
-from penstock.server.config.spaces.token_files import write_invited_token
+from penstock.server.config.spaces.space_yaml import LoadedSpace, write_invited_token
 from penstock.server.logging import logs
 from penstock.server.logging.gateway_logs import GatewayLogs, OutputLog, switches
 from penstock.server.spaces.host import Spaces

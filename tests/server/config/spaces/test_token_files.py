@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.config.spaces.token_files import environment_name, write_invited_token
+from penstock.server.config.spaces.space_yaml import environment_name, write_invited_token
 from tests.server.config.spaces.test_space_yaml import Problems, Read, digest
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, inspect
 
-from penstock.dialects.mew.names import has_one_script, plain_form
+from penstock.dialects.mew.join import has_one_script, plain_form
 from penstock.dialects.mew.settings import Keep, Overflow
 from penstock.server.config.validation import FieldError, shorten
 from penstock.server.files import secret_files

@@ -19,7 +19,7 @@ from penstock.client.control.raw_connection import HELD_MAX as UPLINK_MAX
 from penstock.client.control.raw_connection import READ_HIGH, RawConnection
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.limits import Limits
-from penstock.dialects.courier.sessions.control.lines import error_line
+from penstock.dialects.courier.sessions.control.runs import error_line
 from penstock.dialects.courier.wire.kernel_frames import FRAME_MAX, FrameDecoder, FrameEncoder, PipeFrame, WholeLines
 from penstock.transports.pipe_transports import CHUNK, CLOSE_S, PipeTransport
 

@@ -18,7 +18,7 @@ from penstock.dialects.courier.operations.outcomes import Outcome
 from penstock.dialects.courier.operations.queries import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort, Slot
 from penstock.dialects.courier.sessions.control import frames
-from penstock.dialects.courier.sessions.control.lines import error_line, ok_line
+from penstock.dialects.courier.sessions.control.runs import error_line, ok_line
 from penstock.dialects.courier.sessions.pull import check_pull, to_pull_body
 
 _QueryFrame = frames.StatsFrame | frames.PeekFrame | frames.SnapshotFrame | frames.ExplainFrame

@@ -25,9 +25,8 @@ from penstock.dialects.courier.operations.redrive_and_purge import move_steps
 from penstock.dialects.courier.operations.settle import ACK_STEP, SettleRequest, settle
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control import frames
-from penstock.dialects.courier.sessions.control.lines import LineBuffer, deny, error_line, ok_line
 from penstock.dialects.courier.sessions.control.reads import ReadFrame, Reads
-from penstock.dialects.courier.sessions.control.runs import Runs
+from penstock.dialects.courier.sessions.control.runs import LineBuffer, Runs, deny, error_line, ok_line
 from penstock.dialects.courier.sessions.control.subscriptions import Subscriptions
 from penstock.dialects.courier.sessions.live import Followers
 from penstock.dialects.courier.sessions.message_session import FloodLimiter, StrikeCounter

@@ -1,8 +1,12 @@
-"""Bounds the connections of the relay's sockets, so that the process never runs out of descriptors.
+"""Bounds of the relay's process: the connections of its sockets, so that it never runs out of descriptors, and its resident memory.
 
 libzmq accepts every connection, and ends the process when a Unix socket accepts one and no descriptor is left. It reports
 each connection on a monitor socket, and accepts no more while `UNREAD` reports of a socket wait: so many descriptors stay free. Above the
 bound the guard shuts the newest connection down, and libzmq closes it. libzmq also closes one whose handshake takes more than 30 s.
+
+Messages that wait inside libzmq have a bound by count, not by bytes: of publishers that send faster than the relay reads, of subscribers
+that do not read. Disconnecting a peer drops them. Publishers and readers reconnect, register, send again and resume on their own. The
+server restarts a relay that ends, with its registrations.
 """
 
 from __future__ import annotations
@@ -10,13 +14,15 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import sys
 from collections.abc import Container
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import zmq
 
 from penstock.server.engine.admission import connections_of, descriptor_limit
+from penstock.server.engine.process_memory import resident_bytes, return_free_memory
 
 EVENTS = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED | zmq.Event.CLOSED
 UNREAD = 1_001
@@ -81,3 +87,38 @@ class ConnectionGuard:
             self.cut += 1
             with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+CALM_US = 5_000_000
+"""How long the memory must stay under the bound after a reopening; otherwise the process ends."""
+
+FREE_MAX = 128 * 1024 * 1024
+"""Resident memory above that of held messages; above it the relay returns free memory after each compaction, about 10 ms."""
+
+Step: TypeAlias = Literal["continue", "reopen", "end"]
+
+
+class MemoryGuard:
+    """Keeps the resident memory under a bound: return free memory, then disconnect all peers, then end the process."""
+
+    def __init__(self, resident_max: int = sys.maxsize) -> None:
+        self._max = resident_max
+        self._until_us = 0
+        """A bound that is passed before this time ends the process."""
+        self.resident = 0
+        self.reopened = 0
+
+    def check(self, now_us: int) -> Step:
+        """What to do now. Below the bound it costs about 10 us."""
+        self.resident = resident_bytes()
+        if self.resident <= self._max:
+            return "continue"
+        return_free_memory()
+        self.resident = resident_bytes()
+        if self.resident <= self._max:
+            return "continue"
+        if now_us < self._until_us:
+            return "end"
+        self._until_us = now_us + CALM_US
+        self.reopened += 1
+        return "reopen"
