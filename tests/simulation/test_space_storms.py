@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 
-from penstock.testing import participants
+from penstock.testing import clients
 from tests.simulation.queue.checks import Broken
 from tests.simulation.spaces import storm
 from tests.simulation.spaces.storm import STEPS, calm, space_storm
@@ -101,7 +101,7 @@ def test_the_examples_in_the_docstrings_run(module: object) -> None:
 
 
 def two() -> CheckedWorld:
-    return CheckedWorld(seed=1, spaces=[participants.make_space("demo", "ann", "bob", "cat")])
+    return CheckedWorld(seed=1, spaces=[clients.make_space("demo", "ann", "bob", "cat")])
 
 
 @pytest.mark.promise("Invariants", "a stream and its writers survive a crash")
@@ -178,7 +178,7 @@ def test_a_participant_that_does_not_read_is_disconnected_and_receives_nothing_a
     world = CheckedWorld(
         seed=1,
         limits=storm.LIMITS,
-        spaces=[participants.make_space("demo", "ann", "bob")],
+        spaces=[clients.make_space("demo", "ann", "bob")],
     )
     ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
     world.advance(ms=50)
@@ -199,7 +199,7 @@ def test_a_participant_that_does_not_read_is_disconnected_and_receives_nothing_a
 
 @pytest.mark.promise("MEW gateway", "two streams that wait for each other end")
 def test_two_streams_that_wait_for_each_other_end() -> None:
-    world = CheckedWorld(seed=1, limits=storm.LIMITS, spaces=[participants.make_space("demo", "ann", "bob")])
+    world = CheckedWorld(seed=1, limits=storm.LIMITS, spaces=[clients.make_space("demo", "ann", "bob")])
     ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
     world.advance(ms=50)
     ann.send("stream/request", {"target": ["bob"], "expected_size_bytes": 100_000})
@@ -227,7 +227,7 @@ def test_two_streams_that_wait_for_each_other_end() -> None:
 
 @pytest.mark.promise("MEW gateway", "a file over a targeted stream arrives whole however slow its reader is")
 def test_a_file_arrives_whole_at_a_reader_that_pauses_again_and_again() -> None:
-    world = CheckedWorld(seed=1, limits=storm.LIMITS, spaces=[participants.make_space("demo", "ann", "bob")])
+    world = CheckedWorld(seed=1, limits=storm.LIMITS, spaces=[clients.make_space("demo", "ann", "bob")])
     ann, bob = world.join("demo", "ann"), world.join("demo", "bob")
     world.advance(ms=50)
     ann.send("stream/request", {"target": ["bob"], "expected_size_bytes": 100_000})

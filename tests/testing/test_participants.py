@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.testing import World, participants
-from penstock.testing.participants import KnownStream, KnownStreams, make_space, member, stream_of, token_of
+from penstock.testing.clients import KnownStream, KnownStreams, make_space, member, stream_of, token_of
 
 
 def test_the_examples_in_the_docstrings_run() -> None:

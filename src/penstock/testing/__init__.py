@@ -18,10 +18,9 @@ directory without a server, for tests of tables on many rows.
 The package uses everything else of Penstock; only the benches use it.
 """
 
-from penstock.testing.clients import LineClient, SocketClient
+from penstock.testing.clients import LineClient, SocketClient, SpaceClient, make_space
 from penstock.testing.disk import LyingDisk
 from penstock.testing.history import make_history
-from penstock.testing.participants import SpaceClient, make_space
 from penstock.testing.server import MemoryServer, serve
 from penstock.testing.world import Observer, World
 

@@ -27,11 +27,10 @@ from penstock.server.engine.connections import Connection
 from penstock.server.engine.machines import Machines, make_machine
 from penstock.server.engine.runtime import Runtime
 from penstock.server.spaces.host import Spaces
-from penstock.testing.clients import LineClient, SocketClient
+from penstock.testing.clients import LineClient, SocketClient, SpaceClient, token_of
 from penstock.testing.clock import Clock, Life
 from penstock.testing.journal import SimJournal
 from penstock.testing.network import SimConnection
-from penstock.testing.participants import SpaceClient, token_of
 
 LATENCY_US = 2_000
 OPERATOR_TOKEN = "operator-token"

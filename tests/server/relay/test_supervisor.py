@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.clock import Now
 from penstock.dialects.streamservice.relay_memory import RelayMemory
-from penstock.server.admin.relay import TOPICS_MAX, list_topics
+from penstock.server.admin.connections import TOPICS_MAX, list_topics
 from penstock.server.config.sections import RelaySection
 from penstock.server.relay import supervisor
 from penstock.server.relay.supervisor import (

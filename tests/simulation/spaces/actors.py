@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.testing.clients import Frame
-from penstock.testing.participants import SpaceClient, token_of
+from penstock.testing.clients import Frame, SpaceClient, token_of
 from tests.simulation.queue.actors import Actor
 
 if TYPE_CHECKING:

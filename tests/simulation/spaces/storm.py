@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.core.limits import Limits
 from penstock.dialects.mew.settings import ParticipantSettings, SpaceSettings, StreamSettings
-from penstock.testing.participants import member
+from penstock.testing.clients import member
 from penstock.testing.world import OPERATOR_TOKEN
 from tests.simulation.queue.storm import Weather
 from tests.simulation.spaces import checks as space_checks

@@ -15,10 +15,9 @@ import msgspec
 from penstock.core.rows import Row
 from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
 from penstock.dialects.mew.settings import SpaceSettings
-from penstock.testing.clients import Frame
+from penstock.testing.clients import Frame, KnownStreams, stream_of
 from penstock.testing.clock import Clock
 from penstock.testing.network import SimConnection
-from penstock.testing.participants import KnownStreams, stream_of
 from penstock.transports.transport import BINARY, TEXT, unframed
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken

@@ -1,9 +1,12 @@
-"""`/v1/connections`: who is connected, from where, how far behind; and closing a connection."""
+"""`/v1/connections`: who is connected, from where, how far behind, and closing a connection; `/v1/relay/topics`: the token streams.
+
+Topics are listed by the hashes of their names, never by name.
+"""
 
 from __future__ import annotations
 
 from heapq import nlargest
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -19,6 +22,7 @@ from penstock.server.admin.journal import Count
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
 from penstock.server.logging import logs
+from penstock.server.relay.supervisor import RelaySupervisor
 from penstock.server.relay.websocket_hub import RelaySession
 
 ROWS_MAX = 500
@@ -125,4 +129,45 @@ def _row(connection: Connection, now: Now) -> ConnectionRow:
         lag=sum(channel.depth for channel in channels.values()),
         unread_bytes=connection.unread(),
         slow=connection.stuck,
+    )
+
+
+TOPICS_MAX = 500
+"""Topics of one answer; `more` counts the rest."""
+
+
+class RelayTopic(msgspec.Struct):
+    """Figures of one topic."""
+
+    topic: Annotated[str, msgspec.Meta(description="The hash of its name")]
+    messages: Count
+    bytes: Count
+    subscribers: Count
+    waiting: Count
+    held: Count
+
+
+class RelayTopicsReply(msgspec.Struct):
+    """The busiest topics, and the sums of all."""
+
+    running: bool
+    topics: list[RelayTopic]
+    more: Count
+    totals: dict[str, Count]
+
+
+def list_topics(relay: RelaySupervisor | None) -> RelayTopicsReply:
+    """Topics, those with most messages first, and the sums of all."""
+    if relay is None:
+        return RelayTopicsReply(running=False, topics=[], more=0, totals={})
+    busiest = nlargest(TOPICS_MAX, relay.topics.items(), key=lambda item: item[1].messages)
+    figures = relay.figures
+    totals: dict[str, Any] = {}
+    if figures is not None:
+        totals = {**msgspec.structs.asdict(figures.totals), "topics": figures.topics, "held_bytes": figures.bytes}
+    return RelayTopicsReply(
+        running=relay.is_up,
+        topics=[RelayTopic(topic, **msgspec.structs.asdict(each)) for topic, each in busiest],
+        more=len(relay.topics) - len(busiest),
+        totals=totals,
     )

@@ -5,27 +5,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from asyncio import to_thread
+from collections.abc import Callable, Coroutine
 from difflib import get_close_matches
+from typing import Annotated, Any
 
+import msgspec
+
+from penstock.core.errors import Refusal
+from penstock.core.steps import Steps
 from penstock.dialects.courier.operations import payload_schemas, queries, redrive_and_purge, views
-from penstock.dialects.courier.operations.enqueue import EnqueueRequest, SendRequest, send
+from penstock.dialects.courier.operations.enqueue import EnqueueRequest, SendRequest, enqueue_steps, send
+from penstock.dialects.courier.operations.outcomes import Body, Outcome
 from penstock.dialects.courier.operations.payload_schemas import ValidateRequest
+from penstock.dialects.courier.operations.queries import MetricsSurvey, WhereSurvey
 from penstock.dialects.courier.operations.settle import SettleRequest, settle
 from penstock.dialects.courier.operations.views import SnapshotQuery
-from penstock.dialects.courier.sessions.pull import PullRequest
+from penstock.dialects.courier.sessions.pull import PullRequest, PullSession, check_pull
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
 from penstock.dialects.courier.sessions.view_feed import LiveQuery
 from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.triggers.admin import TryRequest
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.dialects.courier.wire.staged_envelopes import StageCommit
+from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit, source_of
 from penstock.server.admin import (
     connections,
     journal,
     lake,
-    relay,
     reload,
     resources,
     spaces,
@@ -34,25 +42,145 @@ from penstock.server.admin import (
     tokens,
 )
 from penstock.server.auth.minted_tokens import TokenRequest
-from penstock.server.engine.schedulers import in_steps
+from penstock.server.engine.connections import Connection, NoWire
+from penstock.server.engine.schedulers import completed, in_steps
 from penstock.server.files.addresses import payer_address
-from penstock.server.http import answers, health, queue_routes, server_routes, sockets
+from penstock.server.http import answers, health, sockets
 from penstock.server.http.console import NO_CONSOLE, ConsoleReply, Login
-from penstock.server.http.queue_routes import StageQuery, staged
-from penstock.server.http.request import AnyQuery, Route
-from penstock.server.http.server_routes import MetricsQuery
+from penstock.server.http.request import AnyQuery, Request, Route
+from penstock.server.http.services import HttpServices
+from penstock.server.metrics import prometheus_families
 from penstock.server.metrics.history import HistoryQuery, HistoryReply
-from penstock.transports.http_replies import Reply
+from penstock.transports.http_replies import Reply, json_reply
+
+
+class StageQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of a staged part: parts of another `run` of the same batch are dropped."""
+
+    run: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
+
+
+def enqueue(services: HttpServices, request: Request) -> Outcome | Coroutine[Any, Any, Outcome]:
+    """Check and admit envelopes, many or large ones in steps."""
+    work = enqueue_steps(
+        services.machine,
+        request.now,
+        request.principal,
+        request.body,
+        assign=services.config.streams.assign_id,
+        address=payer_address(request.peer),
+        is_checked=request.is_checked,
+    )
+    return in_steps(services.runtime.survey, work) if request.is_checked else Steps(work).all(request.now)
+
+
+async def pull(services: HttpServices, request: Request) -> Reply | Refusal:
+    """Wait for envelopes on a connection of its own, which ends with the answer or with the peer."""
+    runtime, principal, wanted = services.runtime, request.principal, request.body
+    lease_us = check_pull(runtime.machine, principal, wanted)
+    if isinstance(lease_us, Refusal):
+        return lease_us
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def finish(body: Body) -> None:
+        if not future.done():
+            future.set_result(json_reply(200, body))
+        if isinstance(connection, Connection):
+            connection.lost()
+
+    session = PullSession(runtime, finish)
+    connection = runtime.peers.open(session, NoWire(), principal, request.peer, is_brief=True, agent=wanted.agent)
+    if isinstance(connection, Refusal):
+        return connection
+    consumer = runtime.machine.pull(
+        request.now, connection.link, principal.to_channel(wanted.stream), wanted.max, wanted.wait_ms * 1000, lease_us
+    )
+    if isinstance(consumer, Refusal):
+        connection.lost()
+        return consumer
+    runtime.apply(request.now)
+    try:
+        return await future
+    except asyncio.CancelledError:  # the peer is gone: what it would have taken goes to others
+        connection.lost()
+        raise
+
+
+Staged = Outcome | Coroutine[Any, Any, Outcome]
+
+
+def staged(work: Callable[[HttpServices, Request, BatchSource], Staged]) -> Callable[[HttpServices, Request], Staged]:
+    """A handler of a staging route: reads the batch from the path, then does the work."""
+
+    def handle(services: HttpServices, request: Request) -> Staged:
+        app, *rest = request.values
+        source = source_of(app, rest[0] if rest else "0", request.principal, payer_address(request.peer))
+        return source if isinstance(source, Refusal) else work(services, request, source)
+
+    return handle
+
+
+COURIER = """Penstock is running.
+
+Send a message     curl -d '{"to":"sam","type":"hello","payload":{}}' %(url)s/v1/send
+Take it            curl -d '{"stream":"agents/sam/inbox"}' %(url)s/v1/pull
+The whole surface  %(url)s/openapi.json
+"""
+GATEWAY = """Penstock is running, as a gateway of MEW spaces.
+
+Who is there       curl %(url)s/participants
+Say something      curl -H 'Authorization: Bearer TOKEN' -d '{"kind":"chat","payload":{"text":"hello"}}' %(url)s/participants/NAME/messages
+Join               a WebSocket to the same address, first message {"type":"join","participantId":"NAME","token":"TOKEN"}
+"""
+PLAIN = "text/plain; charset=utf-8"
+
+
+class MetricsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The query of `/metrics`: 1 asks for figures of each stream, 0 for sums; else as configured."""
+
+    streams: Annotated[int, msgspec.Meta(ge=0, le=1)] | None = None
+
+
+def welcome(services: HttpServices, request: Request) -> Reply:
+    """The console's page, or a text with the first commands to try."""
+    page = None if services.console is None else services.console.page(request.headers)
+    if page is not None:
+        return page
+    text = COURIER if services.config.serves_courier else GATEWAY
+    url = f"http://{request.headers.get('Host', 'localhost')}"
+    return Reply(200, (text % {"url": url}).encode(), PLAIN)
+
+
+async def metrics(services: HttpServices, request: Request) -> Reply:
+    survey = MetricsSurvey(services.machine, request.principal)
+    await completed(services.runtime.survey, survey)
+    return Reply(200, survey.body())
+
+
+async def where(services: HttpServices, request: Request) -> Reply | Refusal:
+    survey = WhereSurvey(services.machine, request.principal, request.values[0])
+    await completed(services.runtime.survey, survey)
+    body = survey.body()
+    return body if isinstance(body, Refusal) else Reply(200, body)
+
+
+async def prometheus(services: HttpServices, request: Request) -> Reply:
+    wanted: int | None = request.query.streams
+    per_stream = None if wanted is None else wanted == 1
+    scrape = services.exporter.scrape(request.principal, per_stream=per_stream)
+    await completed(services.runtime.survey, scrape)
+    return Reply(200, scrape.text(), prometheus_families.CONTENT_TYPE)
+
 
 ROUTES = (
     Route("POST", "/v1/enqueue", "enqueue", "Append one envelope, or an array of them",
-          queue_routes.enqueue,
+          enqueue,
           body=EnqueueRequest, answer=(answers.ENQUEUED_ONE, answers.ENQUEUED_MANY), is_idempotent=True, is_large=True),
     Route("POST", "/v1/send", "send", "Send a message: the server fills id, ts and from",
           lambda s, r: send(s.machine, r.now, r.principal, r.body, address=payer_address(r.peer)),
           body=SendRequest, answer=answers.SENT, is_idempotent=True, is_large=True),
     Route("POST", "/v1/pull", "pull", "Take envelopes, waiting for the first",
-          queue_routes.pull, body=PullRequest, answer=answers.PULLED),
+          pull, body=PullRequest, answer=answers.PULLED),
     Route("POST", "/v1/settle", "settle", "Ack, nack, release, term or extend a lease",
           lambda s, r: settle(s.machine, r.now, r.principal, r.body),
           body=SettleRequest, answer=answers.SETTLED, is_idempotent=True),
@@ -69,7 +197,7 @@ ROUTES = (
           lambda s, r: queries.stats(s.machine, r.now, r.principal, r.query.stream),
           query=redrive_and_purge.StreamRequest, answer=answers.STATS),
     Route("GET", "/v1/metrics", "metrics", "Figures and counters of every stream",
-          server_routes.metrics, answer=answers.METRICS),
+          metrics, answer=answers.METRICS),
     Route("GET", "/v1/peek", "peek", "Look at envelopes without taking them",
           lambda s, r: queries.peek(s.machine, r.now, r.principal, r.query),
           query=queries.PeekRequest, answer=answers.PEEKED),
@@ -79,7 +207,7 @@ ROUTES = (
     Route("GET", "/v1/live", "live", "Changes of a view: a WebSocket, else server-sent events",
           sockets.stream_events, query=LiveQuery, socket=sockets.open_live),
     Route("GET", "/v1/envelopes/{id}", "where", "Where an envelope is",
-          server_routes.where, answer=answers.PLACES),
+          where, answer=answers.PLACES),
     Route("GET", "/v1/streams/{stream}/explain", "explain", "Why a stream does not flow",
           lambda s, r: queries.explain(s.machine, r.now, r.principal, r.values[0]), answer=answers.EXPLAINED),
     Route("GET", "/v1/triggers", "triggers", "Every trigger, with its counts (admin)",
@@ -144,7 +272,7 @@ ROUTES = (
           lambda s, r: spaces.kick(s.spaces, r.principal, r.values[0], r.body),
           body=spaces.KickRequest, answer=spaces.KickedReply, is_admin=True),
     Route("GET", "/v1/relay/topics", "relay_topics", "Token streams by the hashes of their topics, busiest first (admin)",
-          lambda s, r: relay.list_topics(s.relay), answer=relay.RelayTopicsReply, is_admin=True),
+          lambda s, r: connections.list_topics(s.relay), answer=connections.RelayTopicsReply, is_admin=True),
     Route("GET", "/v1/history", "history", "The main metrics over time (admin)",
           lambda s, r: s.lake_history.reply(r.query, r.now), query=HistoryQuery, answer=HistoryReply, is_admin=True),
     Route("GET", "/v1/connections", "connections", "Who is connected: from where, streams, deliveries, lag, slow readers (admin)",
@@ -176,12 +304,12 @@ ROUTES = (
     Route("GET", "/health/live", "health_live", "Whether the process runs, for a supervisor that restarts it",
           health.live, query=AnyQuery, answer=answers.LIVE, is_open=True),
     Route("GET", "/metrics", "prometheus", "Metrics for Prometheus",
-          server_routes.prometheus,
+          prometheus,
           query=MetricsQuery, content_type="text/plain; version=0.0.4; charset=utf-8"),
     Route("GET", "/openapi.json", "openapi", "This API as OpenAPI 3.1",
           lambda s, r: Reply(200, s.openapi), query=AnyQuery, is_open=True),
     Route("GET", "/", "welcome", "The console, or a text with the first commands to try",
-          server_routes.welcome, query=AnyQuery, is_open=True, content_type="text/html; charset=utf-8"),
+          welcome, query=AnyQuery, is_open=True, content_type="text/html; charset=utf-8"),
     Route("GET", "/console/session", "console_session", "Who is signed in to the console",
           lambda s, r: s.console.session(r.principal) if s.console else NO_CONSOLE,
           query=AnyQuery, answer=ConsoleReply, is_open=True),
