@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.testing import World, participants
+from penstock.testing import World, clients
 from penstock.testing.clients import KnownStream, KnownStreams, make_space, member, stream_of, token_of
 
 
 def test_the_examples_in_the_docstrings_run() -> None:
-    assert doctest.testmod(participants).failed == 0
+    assert doctest.testmod(clients).failed == 0
 
 
 def test_a_member_has_the_digest_of_its_token_and_its_kinds() -> None:
