@@ -64,15 +64,6 @@ for _name, _page in _PAGES.items():
     _add_page(_name, *_page)
 
 
-_HEAD = """\
-# Commands
-
-*Printed by `penstock print cli` from the commands in `src/penstock/cli`; do not edit.*
-
-Every command has `--json` and `--help`. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 a check failed, 130 interrupted. An
-error prints its code and a hint on stderr. Commands use the server on `./penstock-data` with its operator token, or
-`PENSTOCK_URL` and `PENSTOCK_TOKEN`.
-"""
 _STARTED_AS = re.compile(r"^(penstock.*?) -m [\w.]+", re.M)
 """How this process was started; not part of a usage line."""
 _EXAMPLE = re.compile(r"For example:\n\n((?:  .*\n|\n(?=  ))+)")
@@ -88,7 +79,8 @@ def cli_reference() -> str:
     text = str(app.generate_docs(output_format="markdown", recursive=True))
     body = text[text.index("## Table of Contents") :].replace("## Table of Contents\n", "", 1)
     body = _STARTED_AS.sub(r"\1", body)
-    return _HEAD + _EXAMPLE.sub(_fenced, body).rstrip("\n") + "\n"
+    head = (Path(__file__).parent / "templates" / "commands.md").read_text("utf-8")
+    return head + _EXAMPLE.sub(_fenced, body).rstrip("\n") + "\n"
 
 
 def _fenced(match: re.Match[str]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import msgspec
@@ -19,19 +21,8 @@ from penstock.server.files import yaml_tree
 
 MASK = "********"
 
-_CONFIG_HEAD = """\
-# Config file
-
-*Printed by `penstock config doc` from the types in `src/penstock/server/config/sections.py`; do not edit.*
-
-`penstock up --config FILE` reads one YAML file. Every key is optional. An unknown key, a duplicate key or a value of the wrong type is
-an error with its path and line, and all errors are reported at once. `penstock config check FILE` reports them without starting a
-server, and `penstock config show` prints the effective values. Only `true` and `false` are booleans. Times end in `Ms` or `_ms`
-(milliseconds) or `_us` (microseconds); sizes are in bytes.
-
-| environment | does |
-| --- | --- |
-"""
+_TEMPLATES = Path(__file__).parent / "templates"
+"""The texts before the printed tables."""
 
 _SENTENCES = {
     "triggers[]": "A rule that is tried on every new envelope. Rules are checked by this version, but not run yet.",
@@ -41,21 +32,6 @@ _SENTENCES = {
     "limits": "The bounds of the server, with the reason for each default.",
     "journal": "How records become durable, and how long they are kept. Not used with `--data none`.",
 }
-
-_ERRORS_HEAD = """\
-# Errors
-
-*Printed by `penstock print errors` from the table in `src/penstock/core/errors.py`; do not edit.*
-
-Every refusal has one of these codes, in every protocol. HTTP answers with the status and
-`{"error": {"code", "message", "status", "retryable", "hint"}}`, plus `ref` (the id of the envelope or the name of the field) and
-`retryAfterMs` where they apply. `retryAfterMs` is also the `Retry-After` header, rounded up to seconds. WebSockets and control lines
-receive the same object as an error frame; the connection stays open unless a close code is given. A refused request changes nothing.
-A retryable request may succeed later without a change.
-
-| code | status | close | retryable | meaning | hint |
-| --- | --- | --- | --- | --- | --- |
-"""
 
 
 def to_plain(config: Config) -> dict[str, Any]:
@@ -80,9 +56,8 @@ def to_yaml(config: Config) -> str:
 def reference() -> str:
     """The reference of the config file, in Markdown."""
     table = "".join(f"| `{name}` | {text} |\n" for name, text in environment.NAMES.items())
-    parts = [
-        f"{_CONFIG_HEAD}{table}\nA variable overrides the file. The server reports an unlisted variable that begins with `COURIER_` in a notice.\n"
-    ]
+    head = Template((_TEMPLATES / "config.md").read_text("utf-8"))
+    parts = [head.substitute(environment=table)]
     for field in msgspec.structs.fields(Sections):
         kind = type_info(field.type)
         if _structs_in(kind):
@@ -99,7 +74,7 @@ def error_reference() -> str:
         f"| {kind.meaning} | {kind.hint} |\n"
         for kind in TABLE.values()
     ]
-    return _ERRORS_HEAD + "".join(rows)
+    return (_TEMPLATES / "errors.md").read_text("utf-8") + "".join(rows)
 
 
 def field_docs(struct: type) -> dict[str, str]:

@@ -28,7 +28,7 @@ class Plot(msgspec.Struct, frozen=True):
 
 def board() -> dict[str, list[Plot]]:
     """The rows of the dashboard, each with its plots."""
-    return msgspec.yaml.decode((_TEMPLATES / "dashboard.yaml").read_text("utf-8"), type=dict[str, list[Plot]])
+    return msgspec.yaml.decode((_TEMPLATES / "plots.yaml").read_text("utf-8"), type=dict[str, list[Plot]])
 
 
 def alert_rules() -> str:
@@ -85,27 +85,5 @@ def _panels() -> list[dict[str, Any]]:
 
 def dashboard() -> str:
     """The dashboard as JSON that Grafana imports."""
-    source = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
-    instance = {
-        "name": "instance",
-        "type": "query",
-        "label": "Server",
-        "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "query": "label_values(penstock_uptime_seconds, instance)",
-        "refresh": 2,
-        "includeAll": True,
-        "multi": True,
-        "current": {"text": "All", "value": "$__all"},
-    }
-    tree = {
-        "uid": "penstock",
-        "title": "Penstock",
-        "tags": ["penstock"],
-        "schemaVersion": 39,
-        "editable": True,
-        "refresh": "10s",
-        "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [source, instance]},
-        "panels": _panels(),
-    }
+    tree = msgspec.json.decode((_TEMPLATES / "dashboard.json").read_bytes()) | {"panels": _panels()}
     return msgspec.json.format(msgspec.json.encode(tree), indent=2).decode() + "\n"

@@ -1,7 +1,7 @@
 """What commands print: the references of metrics and routes, from the tables that the server uses, and deployment files.
 
-A unit for systemd and a file to build a container from are filled in from `templates/`, and not installed. The stop timeout follows from
-the bounds of the server, so that systemd does not kill it while it drains.
+Each begins with a text of `templates/`. A unit for systemd and a file to build a container from are printed, and not installed. The stop
+timeout follows from the bounds of the server, so that systemd does not kill it while it drains.
 """
 
 from __future__ import annotations
@@ -21,17 +21,7 @@ from penstock.server.metrics.metric_names import METRICS, Group
 from penstock.server.ops import pipeline_supervisor
 from penstock.server.relay import supervisor
 
-_METRICS_HEAD = """\
-# Metrics
-
-*Printed by `penstock print metrics` from `src/penstock/server/metrics/metric_names.py`; do not edit.*
-
-`GET /metrics` serves Prometheus. The table lists the names of the samples, so counters end in `_total`. By default the metrics of
-queues are sums over all streams. With `?streams=1` or `metrics.per_stream: true`, the first `limits.metric_streams_max` streams have
-a label each and the rest is summed as `other`. `penstock print alerts` and `penstock print dashboard` use the same names.
-
-Requests from this machine need no token, unless `auth.protectMetrics` is set; requests from other machines need one, as for every route.
-"""
+_TEMPLATES = Path(__file__).parent / "templates"
 _GROUPS: dict[Group, tuple[str, str]] = {
     "queue": ("Queues", "The label `stream` is present only when metrics per stream are requested."),
     "server": (
@@ -47,24 +37,10 @@ _GROUPS: dict[Group, tuple[str, str]] = {
     "pipeline": ("Pipeline", "If the server runs a pipeline."),
 }  # fmt: skip
 
-_HTTP_HEAD = """\
-# HTTP routes
-
-*Printed by `penstock print http` from the table in `src/penstock/server/http/routes.py`; do not edit.*
-
-One port serves all routes, 8787 by default. `GET /openapi.json` describes them as OpenAPI 3.1. Send a token in
-`Authorization: Bearer …`; [limits and tokens](../how-to/limits.md) says when a route needs one. *Operator* or *admin* in a summary
-means that the route needs the operator's token or the scope `admin:*`. Every refusal is one of the [errors](errors.md). A name in
-bold is required; answers may gain members. [courier.md](courier.md) explains the queue, and [mew.md](mew.md) the routes of spaces.
-
-| method | path | what |
-| --- | --- | --- |
-"""
-
 
 def metrics_reference() -> str:
     """The reference of all metrics, in Markdown."""
-    parts = [_METRICS_HEAD]
+    parts = [(_TEMPLATES / "metrics.md").read_text("utf-8")]
     for group, (title, note) in _GROUPS.items():
         lines = [f"## {title}", "", *([note, ""] if note else [])]
         lines += ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
@@ -80,7 +56,7 @@ def http_reference() -> str:
     """The reference of all routes, in Markdown."""
     tree = msgspec.json.decode(document("", ROUTES))
     rows = "".join(f"| {route.method} | `{route.path}` | {route.summary} |\n" for route in ROUTES)
-    return _HTTP_HEAD + rows + "".join("\n" + _route(route, tree) for route in ROUTES)
+    return (_TEMPLATES / "http.md").read_text("utf-8") + rows + "".join("\n" + _route(route, tree) for route in ROUTES)
 
 
 def _route(route: Route, tree: dict[str, Any]) -> str:
@@ -176,7 +152,7 @@ def stop_seconds(drain_ms: int = Limits().drain_ms) -> int:
 
 
 def _template(name: str) -> Template:
-    return Template((Path(__file__).parent / "templates" / name).read_text("utf-8"))
+    return Template((_TEMPLATES / name).read_text("utf-8"))
 
 
 def systemd_unit(program: str, *, data: str = STATE, config: str | None = None, user: str = "penstock") -> str:
