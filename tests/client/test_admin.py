@@ -77,7 +77,7 @@ def test_a_real_server_has_figures_and_mints_lists_and_revokes(server: ServerPro
     figures = RemoteFigures(server.http, operator_token(server)).read()
     assert figures.health["ok"] and figures.counters
     tokens = RemoteTokens(server.http, operator_token(server))
-    minted = tokens.mint("mirror", ["streams:jobs:enqueue"], agent="sam")
+    minted = tokens.mint(name="mirror", scopes=["streams:jobs:enqueue"], agent="sam")
     assert minted["token"]
     [listed] = [one for one in tokens.listed()["tokens"] if one["name"] == "mirror"]
     assert (listed["scopes"], listed["agent"]) == (["streams:jobs:enqueue"], "sam") and "token" not in listed
