@@ -79,7 +79,7 @@ def cli_reference() -> str:
     text = str(app.generate_docs(output_format="markdown", recursive=True))
     body = text[text.index("## Table of Contents") :].replace("## Table of Contents\n", "", 1)
     body = _STARTED_AS.sub(r"\1", body)
-    head = (Path(__file__).parent / "templates" / "commands.md").read_text("utf-8")
+    head = (Path(__file__).parent / "templates" / "commands_page.txt").read_text("utf-8")
     return head + _EXAMPLE.sub(_fenced, body).rstrip("\n") + "\n"
 
 

@@ -56,7 +56,7 @@ def to_yaml(config: Config) -> str:
 def reference() -> str:
     """The reference of the config file, in Markdown."""
     table = "".join(f"| `{name}` | {text} |\n" for name, text in environment.NAMES.items())
-    head = Template((_TEMPLATES / "config.md").read_text("utf-8"))
+    head = Template((_TEMPLATES / "config_page.txt").read_text("utf-8"))
     parts = [head.substitute(environment=table)]
     for field in msgspec.structs.fields(Sections):
         kind = type_info(field.type)
@@ -74,7 +74,7 @@ def error_reference() -> str:
         f"| {kind.meaning} | {kind.hint} |\n"
         for kind in TABLE.values()
     ]
-    return (_TEMPLATES / "errors.md").read_text("utf-8") + "".join(rows)
+    return (_TEMPLATES / "errors_page.txt").read_text("utf-8") + "".join(rows)
 
 
 def field_docs(struct: type) -> dict[str, str]:

@@ -40,7 +40,7 @@ _GROUPS: dict[Group, tuple[str, str]] = {
 
 def metrics_reference() -> str:
     """The reference of all metrics, in Markdown."""
-    parts = [(_TEMPLATES / "metrics.md").read_text("utf-8")]
+    parts = [(_TEMPLATES / "metrics_page.txt").read_text("utf-8")]
     for group, (title, note) in _GROUPS.items():
         lines = [f"## {title}", "", *([note, ""] if note else [])]
         lines += ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
@@ -56,7 +56,11 @@ def http_reference() -> str:
     """The reference of all routes, in Markdown."""
     tree = msgspec.json.decode(document("", ROUTES))
     rows = "".join(f"| {route.method} | `{route.path}` | {route.summary} |\n" for route in ROUTES)
-    return (_TEMPLATES / "http.md").read_text("utf-8") + rows + "".join("\n" + _route(route, tree) for route in ROUTES)
+    return (
+        (_TEMPLATES / "http_page.txt").read_text("utf-8")
+        + rows
+        + "".join("\n" + _route(route, tree) for route in ROUTES)
+    )
 
 
 def _route(route: Route, tree: dict[str, Any]) -> str:
