@@ -47,7 +47,7 @@ EVERY = "*"
 SAMPLES_A_TURN = 1_000
 """Samples written in one turn: a few milliseconds of work."""
 
-_FIGURES = (*metric_names.QUEUE_COUNTERS, *metric_names.QUEUE_GAUGES)
+_FIGURES = metric_names.QUEUE_KEYS
 _LATENCIES = {"latP50": "0.5", "latP95": "0.95", "latP99": "0.99"}
 
 
@@ -164,7 +164,7 @@ def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]
 def _triggers(machine: QueueMachine) -> list[Metric]:
     """Counts of each trigger; `limits.rules_max` bounds their number."""
     rows = [(rule.id, rule.activity) for rule in machine.triggers.rules.values()]
-    return labelled(rows, {f"trigger_{name}": attrgetter(name) for name in metric_names.TRIGGER_COUNTERS})
+    return labelled(rows, metric_names.readers("trigger"))
 
 
 def _views(runtime: Runtime) -> list[Metric]:
@@ -214,7 +214,7 @@ def relay_metrics(relay: RelaySupervisor | None, topics_max: int, *, per_topic: 
     figures = relay.figures
     if figures is not None:
         totals = msgspec.structs.asdict(figures.totals)
-        values |= {f"penstock_relay_{name}": totals[name] for name in metric_names.RELAY_COUNTERS}
+        values |= {f"penstock_relay_{name}": count for name, count in totals.items()}
         values |= {
             "penstock_relay_topics": figures.topics,
             "penstock_relay_held_bytes": figures.bytes,
@@ -234,21 +234,11 @@ def space_metrics(spaces: Spaces | None) -> list[Metric]:
     """Counts of each space."""
     if spaces is None or not spaces.spaces:
         return []
-    rows = [
-        (
-            id_,
-            {
-                "participants": len(space.present),
-                "streams": len(space.state.streams),
-                "pending_bytes": space.pending_bytes,
-                **space.counts(),
-            },
-        )
-        for id_, space in spaces.spaces.items()
-    ]
-    return labelled(
-        rows, {f"space_{name}": itemgetter(name) for name in (*metric_names.SPACE_GAUGES, *metric_names.SPACE_COUNTERS)}
-    )
+    rows = []
+    for id_, space in spaces.spaces.items():
+        counts = {"participants": len(space.present), "streams": len(space.state.streams), **space.counts()}
+        rows.append((id_, {"pending_bytes": space.pending_bytes, **counts}))
+    return labelled(rows, {name: itemgetter(name.removeprefix("space_")) for name in metric_names.readers("space")})
 
 
 class ByStream:
