@@ -91,6 +91,21 @@ def test_what_does_not_fit_is_refused_with_its_source(narrow: int) -> None:
     assert not broker.machine.channels["told"].live and not broker.machine.channels["q"].live
 
 
+@pytest.mark.parametrize("cost", [5, 50, 120, 301, 500])
+def test_chains_of_rules_keep_the_order_of_their_causes(cost: int) -> None:
+    chained = rule("on_insert", "second", id="s", when={"to": "told*"}, actions=2)
+    broker = Broker(triggers=[rule("on_insert", actions=3), chained])
+    broker.machine.step_cost = cost
+    ids = [f"e{number:04}" for number in range(60)]
+    broker.control().send(array(*ids))
+    assert len(slices(broker)) > 1
+    for stream in ("told", "told2"):
+        assert seen(broker, stream) == ids
+    for stream, source in [("second", "told"), ("second1", "told2")]:
+        found = [ref for ref in seen(broker, stream) if ref in broker.machine.channels[source].live]
+        assert found == list(broker.machine.channels[source].live)
+
+
 @pytest.mark.parametrize(("hook", "op", "dead"), [("on_ack", "ack", 0), ("on_dead", "term", 100)])
 def test_settles_that_fire_rules_are_confirmed_with_what_they_bring_about(
     narrow: int, hook: str, op: str, dead: int

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.core.clock import Now
-from penstock.core.effects import Fire, Send, Work, Write
+from penstock.core.effects import Effect, Fire, Send, Work, Write
 from penstock.core.queue import dead_letters
 from penstock.core.queue.settle import give_back
 from penstock.core.queue.state import QueueState
@@ -36,10 +36,22 @@ def perform(state: QueueState, now: Now, work: Work) -> None:
 
 
 def work_off(state: QueueState, now: Now, apply: Callable[[Now], None]) -> None:
-    """Work off one slice of the backlog. `apply` carries out effects."""
-    state.cost = 0
+    """Work off one slice of the backlog. `apply` carries out other effects."""
+    state.cost, state.is_slicing = 0, True
     waiting, state.backlog = state.backlog, deque()
+    others: list[Effect] = []
     while waiting and not state.is_spent:
-        perform(state, now, waiting.popleft())
-        apply(now)
-    state.backlog += waiting  # after what the last piece of work left
+        work = waiting.popleft()
+        perform(state, now, work)
+        # What is left of it comes first, what it brought about comes last: so consequences keep the order of their causes.
+        left: list[Work] = []
+        for effect in state.take_effects():
+            if not isinstance(effect, Work):
+                others.append(effect)
+            elif effect is work or (isinstance(work, Fire) and isinstance(effect, Write)):
+                left.append(effect)
+            else:
+                waiting.append(effect)
+        waiting.extendleft(reversed(left))
+    state.effects, state.backlog, state.is_slicing = others, waiting, False
+    apply(now)

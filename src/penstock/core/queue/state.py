@@ -133,6 +133,8 @@ class QueueState:
         self.backlog: deque[Work] = deque()
         """What did not fit in the turn. While there is any, the open batch stays open, so that causes and consequences are one commit."""
         self.step_cost = STEP_COST
+        self.is_slicing = False
+        """Whether the backlog is being worked off. What happens meanwhile fires rules in its turn, after what happened before."""
         self.cost = 0
         """What sends, rules and returned leases of this turn have cost, in the unit of `STEP_COST`."""
         self.commit_log = CommitLog(limits)

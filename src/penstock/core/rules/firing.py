@@ -75,7 +75,7 @@ def inserted(
     for record in records:
         rules = found.of_kind(record.kind)
         if rules:
-            attempt(state, now, Fire(rules, record, record.body, 0, cascade or Cascade()))
+            _attempt_in_turn(state, now, Fire(rules, record, record.body, 0, cascade or Cascade()))
 
 
 def happened(state: QueueState, now: Now, hook: Hook, record: Record, body: bytes | None = None) -> None:
@@ -86,7 +86,14 @@ def happened(state: QueueState, now: Now, hook: Hook, record: Record, body: byte
     rules = found.of_kind(record.kind)
     if rules:
         numbered = record.attempt if hook == "on_timeout" else 0
-        attempt(state, now, Fire(rules, record, record.body if body is None else body, numbered, Cascade()))
+        _attempt_in_turn(state, now, Fire(rules, record, record.body if body is None else body, numbered, Cascade()))
+
+
+def _attempt_in_turn(state: QueueState, now: Now, work: Fire) -> None:
+    if state.is_slicing:
+        state.effects.append(work)
+    else:
+        attempt(state, now, work)
 
 
 def attempt(state: QueueState, now: Now, work: Fire) -> None:
