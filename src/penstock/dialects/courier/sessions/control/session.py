@@ -289,18 +289,21 @@ class ControlSession:
         raw = bytes(frame.env)
         req_id = "enqueue" if frame.req_id is None else frame.req_id
         request = EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
-        if raw[:1] == b"[":
-            request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
-        else:
-            request.envelope = frame.env
         link, is_large = self.link, len(raw) > STEP_BYTES
-        work = enqueue_steps(
-            self._machine, now, link.principal, request, assign=False, address=link.address, is_checked=is_large
-        )
+
+        def work() -> Generator[None, Now, Outcome]:
+            if raw[:1] == b"[":  # of a large line in a turn of its own
+                request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
+            else:
+                request.envelope = frame.env
+            who, address = link.principal, link.address
+            steps = enqueue_steps(self._machine, now, who, request, assign=False, address=address, is_checked=is_large)
+            return (yield from steps)
+
         if is_large:
-            self._queue.carry_out(work, partial(self._answer, req_id))
+            self._queue.carry_out(work(), partial(self._answer, req_id))
         else:
-            self._answer(req_id, Steps(work).all(now))
+            self._answer(req_id, Steps(work()).all(now))
 
     def _subscribe(self, now: Now, frame: frames.SubscribeFrame) -> None:
         consumer = self._subs.open(now, self.link, frame, frame.sub_id in self._followers)
