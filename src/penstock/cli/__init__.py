@@ -48,7 +48,7 @@ _COMMANDS = {
     "sql": ("tables.sql", "Query the tables with SQL, without Spark."),
     "lake": ("tables.lake", "Manage the tables: sizes, versions, small files, old files."),
     "token": ("ops.token", "Create, list and revoke tokens; create keys for the relay."),
-    "console": ("ops.up:console", "Print the link to the console of the local server."),
+    "console": ("ops.console", "Print the link to the console of the local server."),
     "schema": ("queue.schema", "List and check payload schemas, and validate envelopes."),
     "doctor": ("ops.doctor", "Check this machine and the server."),
     "backup": ("ops.backup", "Copy a data directory; the server may be running."),

@@ -26,7 +26,8 @@ from penstock.server.auth.minted_tokens import FILE, MintedTokens
 from penstock.server.auth.tokens import Guard, TokenStore, start_check, write_operator_token
 from penstock.server.config.load import Config, ConfigError, quotas, rates
 from penstock.server.config.spaces.space_yaml import load_spaces
-from penstock.server.courier.control_listener import ControlListener, Recorder
+from penstock.server.courier.control_listener import ControlListener
+from penstock.server.courier.frame_recorder import Recorder
 from penstock.server.courier.schema_registry import reload_registry
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.courier.stage_store import Staging

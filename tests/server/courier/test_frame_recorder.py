@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.scopes import ANONYMOUS
-from penstock.server.courier.control_listener import FRAME_COST, HIDDEN, Recorder, open_control
+from penstock.server.courier.frame_recorder import FRAME_COST, HIDDEN, Recorder, open_control
 from tests.dialects.courier.talking import Broker, ListWire, envelope, line
 
 

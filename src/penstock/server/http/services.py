@@ -16,7 +16,7 @@ from penstock.server.admin.tail import Tail
 from penstock.server.admin.tokens import TokenAdmin
 from penstock.server.auth.tokens import Guard, TokenStore
 from penstock.server.config.load import Config
-from penstock.server.courier.control_listener import Recorder
+from penstock.server.courier.frame_recorder import Recorder
 from penstock.server.courier.stage_store import Staging
 from penstock.server.engine.admission import AdmissionControl
 from penstock.server.engine.runtime import Runtime

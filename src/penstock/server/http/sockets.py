@@ -9,8 +9,8 @@ from __future__ import annotations
 from penstock.core.errors import Refusal
 from penstock.dialects.courier.sessions import subscribe, view_feed
 from penstock.dialects.courier.sessions.subscribe import SubscribeSession
-from penstock.server.courier.control_listener import open_control
 from penstock.server.courier.event_streams import EventStream, LiveUpgrade, open_events, refuse
+from penstock.server.courier.frame_recorder import open_control
 from penstock.server.engine.connections import Connection
 from penstock.server.http.request import Request
 from penstock.server.http.services import HttpServices
