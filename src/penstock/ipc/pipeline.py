@@ -298,9 +298,9 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
     def fail_batch(self, at_us: int, query: str, step: str | None, cause: str) -> None:
         """Count a batch that failed; a step of a table is `<table>.<part>`."""
         table, _, part = (step or "").rpartition(".")
-        known = [one for one in self.failed if (one.query, one.table, one.step) == (query, table, part)]
-        count = 1 + sum(one.count for one in known)
-        self.failed = [one for one in self.failed if one not in known]
+        known = {(one.query, one.table, one.step): one.count for one in self.failed}
+        count = 1 + known.get((query, table, part), 0)
+        self.failed = [one for one in self.failed if (one.query, one.table, one.step) != (query, table, part)]
         self.failed.append(BatchFailure(query, table, part, count, at_us, cause))
 
     def finding(self) -> PartHealth:

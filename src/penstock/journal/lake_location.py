@@ -181,8 +181,7 @@ def parse_lake(text: str, credentials: str | None = None, side: Path | None = No
     if scheme == "file":
         # `s3:/x` would be a relative path, and the first part of `file://x/y` is a host.
         if not rest.strip() or _SCHEME.match(rest) or (rest != text and rest[0] not in "/~"):
-            shown = text.rpartition("@")[2]
-            raise PenstockError(Refusal("InvalidRequest", f"`{shown}` cannot be a lake", hint=hint))
+            raise PenstockError(Refusal("InvalidRequest", f"`{text.rpartition('@')[2]}` cannot be a lake", hint=hint))
         return Path(os.path.abspath(os.path.expanduser(rest)))
     parts = urlsplit(text)
     if scheme not in SCHEMES or not parts.netloc or parts.query or parts.fragment:

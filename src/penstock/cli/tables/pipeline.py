@@ -14,6 +14,7 @@ from penstock.cli.history.journal import DATA_DEFAULT, DataOption, reading, seal
 from penstock.cli.options import flag, token_option
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_result, print_table
 from penstock.cli.tables import pipeline_session
+from penstock.cli.tables.lake import lake_in
 from penstock.ipc.pipeline import PipelineTask, QueryStatus
 from penstock.journal.plain_values import iso
 
@@ -146,19 +147,10 @@ def status(
     )
     queries = found.queries | found.own_queries
     if queries:
-        offsets = {name: query.offset for name, query in found.queries.items()}
-        rows = [
-            [
-                name,
-                offsets.get(name),
-                one.batches,
-                one.rows,
-                one.input_rate,
-                one.batch_ms,
-                iso(one.at_us) if one.at_us else None,
-            ]
-            for name, one in queries.items()
-        ]
+        rows = []
+        for name, one in queries.items():
+            offset, at = None if name in found.own_queries else one.offset, iso(one.at_us) if one.at_us else None
+            rows.append([name, offset, one.batches, one.rows, one.input_rate, one.batch_ms, at])
         print_table(["query", "offset", "batches", "rows", "rows/s", "ms", "at"], rows)
     if found.tables and not batches:
         columns = ("rows", "version", "lag_rows", "lag_seconds", "batch_ms", "files", "bytes")
@@ -225,9 +217,8 @@ def wait(
         news = (found.state, found.failure)
         if is_over or news != shown or time.monotonic() >= next_s:
             shown, next_s = news, time.monotonic() + NOTE_S
-            print_note(
-                "; ".join(filter(None, [f"the tables are at {reached} of {goal}", finding.reason, finding.action]))
-            )
+            said = [f"the tables are at {reached} of {goal}", finding.reason, finding.action]
+            print_note("; ".join(filter(None, said)))
         if is_over:
             if place.as_json:
                 print_json({"reached": False, "offset": reached, "wanted": goal, "health": finding.to_json()})
@@ -257,16 +248,12 @@ def reset(
     """
     import shutil
 
-    from penstock.journal.lake_location import lake_of, side_of
+    from penstock.journal.lake_location import side_of
     from penstock.spark.pipeline.queries import CHECKPOINTS, OWN, QUERIES
 
-    if not place.data.is_dir():
-        raise pipeline_session.pipeline_error(
-            f"there is no directory `{place.data}`", "name the data directory with --data"
-        )
+    checkpoints = side_of(lake_in(place.data)) / CHECKPOINTS
     pipeline_session.refuse_running(place.data)
     names = QUERIES if query is None else (query,)
-    checkpoints = side_of(lake_of(place.data)) / CHECKPOINTS
     own = sorted(one.name for one in checkpoints.glob(f"{OWN}*"))
     if query is not None and query not in (*QUERIES, *own):
         raise pipeline_session.pipeline_error(f"there is no query `{query}`", f"queries: {', '.join((*QUERIES, *own))}")

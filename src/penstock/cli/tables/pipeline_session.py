@@ -105,11 +105,12 @@ def find_running(data: Path) -> PipelineStatus | None:
 
 def clear_halt(data: Path) -> None:
     """Let the server start a pipeline again that it had stopped after a halt."""
-    file = data / "run" / STATUS_FILE
-    if file.exists():
-        draft = file.with_suffix(".draft")
-        draft.write_bytes(msgspec.json.encode(PipelineStatus("starting", at_us=time.time_ns() // 1000)))
-        draft.replace(file)
+    found = read_status(data)
+    if found is not None:
+        draft = data / "run" / f"{STATUS_FILE}.draft"
+        status = PipelineStatus("starting", at_us=time.time_ns() // 1000, failed=found.failed)
+        draft.write_bytes(msgspec.json.encode(status))
+        draft.replace(data / "run" / STATUS_FILE)
 
 
 def refuse_running(data: Path) -> None:

@@ -85,14 +85,10 @@ def cross_check(config: sections.Sections, unread: Container[str] = ()) -> Itera
 def retention_notices(pipeline: PipelineSection) -> Iterator[str]:
     """Tables that lose rows earlier than `conversations`, which is computed from them."""
     days = {name: int(age[:-1]) for name, age in pipeline.retention.items()}
-    until = days.get("conversations", math.inf)
     for name in ("envelopes", "deliveries"):
-        if days.get(name, math.inf) < until:
-            kept = pipeline.retention.get("conversations", "no limit")
-            yield (
-                f"pipeline.retention: `{name}` has {days[name]}d and `conversations` {kept}: an envelope to an older conversation"
-                f" computes its row from what is left, so its counts shrink; keep `{name}` at least as long"
-            )
+        if days.get(name, math.inf) < days.get("conversations", math.inf):
+            what = f"`conversations` is computed from `{name}`, which keeps its rows for a shorter time ({days[name]}d)"
+            yield f"pipeline.retention: {what}: an older conversation shrinks when it changes; keep `{name}` at least as long"
 
 
 def _settings(

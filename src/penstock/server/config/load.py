@@ -213,20 +213,19 @@ def _lake_problem(config: Config) -> validation.FieldError | None:
     """Why the lake cannot be where the config places it, as far as this machine knows."""
     if config.lake is None and config.lake_credentials is None:
         return None
-    from penstock.journal.lake_location import ObjectPath, parse_lake
+    from penstock.journal.lake_location import ObjectPath, StoreError, parse_lake
 
     try:
         lake = None if config.lake is None else parse_lake(config.lake, config.lake_credentials)
-    except PenstockError as error:
-        return ("lake",), f"{error.message}; {error.hint}"
-    try:
         if isinstance(lake, ObjectPath):
             lake.options()
         elif config.lake_credentials is not None:
             of_none = "needs an object store, such as `lake: s3://bucket/lake` or `penstock up --lake s3://bucket/lake`"
             return ("lake_credentials",), of_none
-    except PenstockError as error:
+    except StoreError as error:
         return ("lake_credentials",), error.message
+    except PenstockError as error:
+        return ("lake",), f"{error.message}; {error.hint}"
     return None
 
 

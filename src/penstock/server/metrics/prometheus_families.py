@@ -194,10 +194,10 @@ def _pipeline(status: PipelineStatus | None) -> list[Metric]:
     for name, reader in metric_names.readers("query").items():
         own = {} if name == "pipeline_offset" else status.own_queries  # Spark does not report the offset of these
         more += labelled((status.queries | own).items(), {name: reader})
-    expected = [((one.table, one.name, one.on_fail), one) for one in status.expectations]
-    more += labelled(expected, {"pipeline_expectation_failed": attrgetter("failed")})
-    failed = [((one.query, one.table, one.step), one) for one in status.failed]
-    more += labelled(failed, {"pipeline_failed_batches": attrgetter("count")})
+    expected = {(one.table, one.name, one.on_fail): one.failed for one in status.expectations}
+    failed = {(one.query, one.table, one.step): one.count for one in status.failed}
+    for name, counts in (("expectation_failed", expected), ("failed_batches", failed)):
+        more += labelled(counts.items(), {f"pipeline_{name}": float})
     return metric_names.families(values) + more
 
 

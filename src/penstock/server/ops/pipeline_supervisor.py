@@ -116,9 +116,8 @@ class PipelineSupervisor:
             try:
                 self._tables = await asyncio.to_thread(self._figures.read, self._ends(), _now_us())
             except Exception as error:
-                logs.warning(
-                    "pipeline.figures", reason=f"{type(error).__name__}: {error}", note="looked at again later"
-                )
+                reason = f"{type(error).__name__}: {error}"
+                logs.warning("pipeline.figures", reason=reason, note="looked at again later")
             await asyncio.sleep(LOOK_S)
 
     async def _exited(self, code: int, pause_s: float) -> AfterExit:
@@ -126,20 +125,17 @@ class PipelineSupervisor:
             return "end"
         status = self.status()
         is_reported = status.state in ("failed", "halted") and status.failed_us >= self._began_us
-        if (
-            code == pipeline.EXIT_HALTED and status.state == "halted" and is_reported
-        ):  # else the disk refused the status
+        # If it is not reported, the disk refused the status.
+        if code == pipeline.EXIT_HALTED and status.state == "halted" and is_reported:
             logs.error("pipeline.halted", code=status.code, reason=status.message, hint=status.hint)
             await self._wait_for_reset()
             return "restart"
         if not is_reported:  # it crashed before it could write a status
             reason = self._child.start_error
             said = _last_line(self._log)
-            message = (
-                f"cannot start the pipeline's process: {reason}"
-                if reason
-                else f"the pipeline's process exited with code {code}{said and f': {said}'}"
-            )
+            message = f"the pipeline's process exited with code {code}{said and f': {said}'}"
+            if reason:
+                message = f"cannot start the pipeline's process: {reason}"
             status.fail(_now_us(), "PipelineFailed", message, pipeline.READ_LOG)
             self._write(status)
         logs.warning("pipeline.failed", exit=code, reason=status.message, again_in_s=pause_s, output=str(self._log))

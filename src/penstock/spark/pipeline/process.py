@@ -22,14 +22,7 @@ import msgspec
 from penstock.ipc.pipeline import BatchStatus, PipelineTask, QueryStatus
 from penstock.journal.lake_location import lake_of, side_of
 from penstock.spark.lake.locks import TableLock
-from penstock.spark.pipeline.queries import (
-    CHECKPOINTS,
-    READER,
-    load_queries,
-    repair_checkpoint,
-    start_query,
-    stop_query,
-)
+from penstock.spark.pipeline.queries import CHECKPOINTS, READER, load_queries, start_query, stop_query
 from penstock.spark.pipeline.reporter import Reporter, describe
 
 if TYPE_CHECKING:
@@ -172,21 +165,15 @@ class Runner:
                 self._errors[name] = (error, work.times.failed)
                 raise
 
-        pause_ms = settings.trigger_ms if name == "ingest" else settings.watch_ms
+        every_ms = settings.trigger_ms if name == "ingest" else settings.watch_ms
+        pause_ms = None if self._task.once else every_ms
         checkpoint = side_of(self._lake) / CHECKPOINTS / name
-        repair_checkpoint(checkpoint)
         if len(group.journals) > 1 and name == "watch":
             # It may have left rows for later that its query had delivered: begin again at the progress of its tables.
             shutil.rmtree(checkpoint, ignore_errors=True)
+        rows_max = settings.batch_rows_max
         return start_query(
-            spark,
-            group,
-            name,
-            on_batch,
-            checkpoint,
-            start=work.end,
-            rows_max=settings.batch_rows_max,
-            pause_ms=None if self._task.once else pause_ms,
+            spark, group, name, on_batch, checkpoint, start=work.end, rows_max=rows_max, pause_ms=pause_ms
         )
 
     def _run_once(self, spark: SparkSession, group: JournalGroup, ingest: Ingest, watch: AlertWatch) -> int:
@@ -226,10 +213,8 @@ class Runner:
         reporter = self._reporter
         ingest.level()
         self._check_own(spark, group)  # before the first batch of the tables, which takes long
-        queries = {
-            "ingest": self._start(spark, group, "ingest", ingest),
-            "watch": self._start(spark, group, "watch", watch),
-        }
+        works: dict[str, Ingest | AlertWatch] = {"ingest": ingest, "watch": watch}
+        queries = {name: self._start(spark, group, name, work) for name, work in works.items()}
         reporter.status.enter("running", time.time_ns() // 1000)
         reporter.status.journal = group.cluster
         while not self._stop.wait(POLL_S):
@@ -272,8 +257,7 @@ class Runner:
 def main() -> int:
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=PipelineTask)
     os.nice(task.settings.nice)
-    data = Path(task.data)
-    runner = Runner(task, Reporter(data, task.before))
+    runner = Runner(task, Reporter(Path(task.data), task.before))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: runner.stop())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions
 from penstock.spark.pipeline.own_tables import load_file
@@ -42,6 +42,7 @@ def start_query(
     pause_ms: int | None,
 ) -> StreamingQuery:
     """Start a query that passes journal rows to `on_batch`: once, up to the current end, or repeatedly with a pause."""
+    repair_checkpoint(checkpoint)
     reader = (
         spark.readStream.format("penstock")
         .options(**JournalGroup.of(given).location_options)
@@ -162,8 +163,7 @@ def load_queries(files: Sequence[str]) -> list[UserQuery]:
 
 
 def _function(file: Path) -> Start:
-    start: Any = getattr(load_file(file, "pipeline.queries", QueryError), "start", None)
+    start: Start | None = getattr(load_file(file, "pipeline.queries", QueryError), "start", None)
     if not callable(start):
         raise QueryError(f"`{file}` has no function `start(spark, place, checkpoint)`")
-    found: Start = start
-    return found
+    return start

@@ -55,19 +55,15 @@ class Reporter:
 
     def fail(self, error: BaseException, query: str | None = None, step: str | None = None) -> int:
         """Report a failure, with the step of a batch that it comes from; returns the exit code."""
-        text = describe(error)
+        text, at_us = describe(error), time.time_ns() // 1000
         code, hint = diagnose(error, query)
         if query is not None:
-            self.status.fail_batch(time.time_ns() // 1000, query, step, text)
-        self.status.fail(
-            time.time_ns() // 1000,
-            code or "PipelineFailed",
-            f"query `{query}`{f', step `{step}`' if step else ''}: {text}" if query else text,
-            hint or READ_LOG,
-            is_halted=code is not None,
-        )
+            self.status.fail_batch(at_us, query, step, text)
+            text = f"query `{query}`{f', step `{step}`' if step else ''}: {text}"
+        is_halted = code is not None
+        self.status.fail(at_us, code or "PipelineFailed", text, hint or READ_LOG, is_halted=is_halted)
         self.write()
-        return EXIT_HALTED if code is not None else 1
+        return EXIT_HALTED if is_halted else 1
 
 
 def describe(error: BaseException) -> str:
