@@ -33,6 +33,16 @@ def test_text_that_begins_like_json_and_is_none_is_refused(text: str) -> None:
     assert caught.value.code == "InvalidJSON"
 
 
+@pytest.mark.parametrize(
+    ("text", "is_eaten"), [("{text: hello}", True), ("[a, b]", True), ('{"text": hello}', False), ("{'a': 1}", False)]
+)
+def test_json_without_its_quotes_gets_a_hint_about_the_shell(text: str, is_eaten: bool) -> None:
+    with pytest.raises(PenstockError) as caught:
+        payload_of(text)
+    assert ("the shell removed the quotes" in caught.value.hint) is is_eaten
+    assert """'{"text": "hello"}'""" in caught.value.hint
+
+
 def test_the_agent_is_the_given_one_or_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_AGENT", "jen")
     assert (agent_name("sam"), agent_name(None)) == ("sam", "jen")

@@ -80,6 +80,7 @@ def test_other_urls_are_refused_without_their_secrets(text: str) -> None:
 
 def test_credentials_are_lines_and_errors_quote_none(tmp_path: Path) -> None:
     file = tmp_path / "keys"
+    file.touch(0o600)
     file.write_text(f"# a comment\n\nexport AWS_ACCESS_KEY_ID=AKIA\naws_secret_access_key='{SECRET}'\n")
     assert read_credentials(str(file)) == {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": SECRET}
     assert SECRET not in repr(parse_lake("s3://bucket", str(file)))
@@ -87,6 +88,11 @@ def test_credentials_are_lines_and_errors_quote_none(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="line 2") as caught:
         read_credentials(str(file))
     assert SECRET not in str(caught.value)
+    for mode in (0o640, 0o604):
+        file.chmod(mode)
+        with pytest.raises(StoreError, match="other users can read") as caught:
+            read_credentials(str(file))
+        assert "chmod 600" in caught.value.hint
     with pytest.raises(StoreError, match="cannot be read: No such file") as caught:
         read_credentials(str(tmp_path / "none"))
     assert caught.value.code == "LakeUnavailable"

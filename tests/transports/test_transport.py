@@ -204,6 +204,33 @@ def test_a_peer_that_takes_nothing_holds_no_buffer_after_the_close(monkeypatch: 
     uvloop.run(go())
 
 
+def test_a_close_waits_for_a_reader_that_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.transports.transport.CLOSE_TIMEOUT_S", 0.001)
+
+    async def go() -> None:
+        aborted = asyncio.Event()
+        lefts = iter([900, 800, 700, 600, 600])
+
+        class Slow(asyncio.Transport):
+            def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+            def is_closing(self) -> bool:
+                return False
+
+            def get_write_buffer_size(self) -> int:
+                return next(lefts)
+
+            def abort(self) -> None:
+                aborted.set()
+
+        ServerWebSocketTransport(Slow(), merge=False).close(1000, "")
+        async with asyncio.timeout(5):
+            await aborted.wait()
+        assert next(lefts, None) is None, "not before a time without progress"
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
 def test_frames_of_every_size_are_read_one_after_the_other(size: int) -> None:
     content = b"." * size

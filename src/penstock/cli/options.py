@@ -122,7 +122,10 @@ def payload_of(text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         if text[:1] in {"{", "[", '"'}:
-            raise PenstockError(Refusal("InvalidJSON", f"the payload is not JSON: {error}")) from None
+            eaten = '"' not in text and "'" not in text
+            hint = "the shell removed the quotes: " if eaten else ""
+            hint += """put JSON between single quotes, such as '{"text": "hello"}'"""
+            raise PenstockError(Refusal("InvalidJSON", f"the payload is not JSON: {error}", hint=hint)) from None
         return text
 
 

@@ -103,6 +103,14 @@ def bad_token(url: str, token: str | None) -> Refusal:
     return Refusal("Unauthorized", f"{url} {'does not know this' if token else 'needs a'} token", hint=TOKEN_HINT)
 
 
+def given_token(token: str | None) -> str | None:
+    """The token as it was given. An empty one is refused, because another token would be used in its place."""
+    if token == "":
+        hint = "leave `token` out to use PENSTOCK_TOKEN, or in a space the local operator token"
+        raise PenstockError(Refusal("InvalidRequest", "the token is empty", ref="token", hint=hint))
+    return token
+
+
 def read_endpoints(file: Path = ENDPOINTS_FILE) -> ServerEndpoints | None:
     """The endpoints of the server that runs on this data directory, or None when none does."""
     try:

@@ -229,6 +229,9 @@ def read_credentials(file: str | None) -> dict[str, str]:
     if file is None:
         return {}
     try:
+        if os.name == "posix" and Path(file).stat().st_mode & 0o077:
+            message = f"other users can read the file of credentials `{file}`"
+            raise StoreError(Refusal("LakeUnavailable", message, hint=f"run `chmod 600 {file}`"))
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"

@@ -241,7 +241,9 @@ class ServerWebSocketTransport(ByteStreamTransport):
         self.is_closing = True
         super().send([frame(CLOSE, code.to_bytes(2, "big") + reason.encode()[:120])])
         self.hold(False)
-        self._patience = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.abort)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + CLOSE_TOTAL_S
+        self._patience = loop.call_later(CLOSE_TIMEOUT_S, self._expect_progress, self.buffered, until_s)
 
     def end(self) -> None:
         """The peer closed, or the connection is lost."""

@@ -33,6 +33,20 @@ def test_connect_greets_with_token_and_learns_the_server():
     run(go())
 
 
+@pytest.mark.promise("SDK and command line", "an empty token is refused, and no other token is used in its place")
+def test_an_empty_token_is_refused_and_nothing_is_sent(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_TOKEN", "of the environment")
+
+    async def go():
+        with pytest.raises(PenstockError, match="the token is empty") as caught:
+            await _open("tcp://127.0.0.1:9", token="")
+        assert caught.value.code == "InvalidRequest" and "leave `token` out" in caught.value.hint
+        with pytest.raises(PenstockError, match="the token is empty"):
+            penstock.Space("http://127.0.0.1:9", participant="sam", token="")
+
+    run(go())
+
+
 def test_connect_works_with_async_with_and_over_a_unix_socket(tmp_path):
     async def go():
         async with peer(str(tmp_path / "s")) as server:

@@ -180,6 +180,8 @@ def test_a_server_answers_with_its_history_to_administrators_only(tmp_path: Path
         assert history["columns"][DEPTH][0] == 0
         for seconds in (0, WEEK_S + 1, "x"):
             assert operator.get("/v1/history", seconds=seconds).code == "InvalidRequest"
+        for stream in ("a:b", "x" * 1_000, "a\nb"):
+            assert operator.get("/v1/history", stream=stream).code == "InvalidRequest"
         assert Http(server.http).get("/v1/history").status == 401
     finally:
         server.kill()

@@ -71,7 +71,7 @@ def connect(
     async def open_client() -> Client:
         require(None if agent is None else agent_problem(agent))
         place = address.parse(address.discover(url))
-        secret = token or os.environ.get("PENSTOCK_TOKEN") or None
+        secret = address.given_token(token) or os.environ.get("PENSTOCK_TOKEN") or None
 
         async def dial() -> ControlConnection:
             connection = ControlConnection(

@@ -83,7 +83,7 @@ class Space:
         self._exchanges = PendingEnvelopes()
         self._feeds = Feeds()
         self._streams: weakref.WeakValueDictionary[str, SpaceStream] = weakref.WeakValueDictionary()
-        token = token or address.operator_token(door)
+        token = address.given_token(token) or address.operator_token(door)
         self._connection = ParticipantConnection(
             self.url,
             lambda: join(self.url, space, participant, token, timeout_s=connect_timeout),

@@ -24,6 +24,7 @@ from deltalake.exceptions import DeltaError
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.names import stream_problem
 from penstock.ipc.pipeline import BatchFailure, BatchStatus, ExpectationStatus, PipelineStatus, TableStatus
 from penstock.journal.delta_log import newest_entry, table_names
 from penstock.journal.lake_figures import table_figures
@@ -239,8 +240,10 @@ class LakeHistory:
         self._kept: dict[tuple[str, int], tuple[int, list[Row] | Refusal]] = {}
         self._turn = asyncio.Lock()
 
-    async def reply(self, query: HistoryQuery, now: Now) -> HistoryReply:
+    async def reply(self, query: HistoryQuery, now: Now, name_max: int | None = None) -> HistoryReply | Refusal:
         """The rows of the last `seconds`; `note` says why there are no rows of the lake among them."""
+        if query.stream and (refusal := stream_problem(query.stream, name_max)) is not None:
+            return refusal
         found = self._rings.reply(query, now)
         now_s = now.wall_us / 1_000_000
         begin_s, end_s = now_s - query.seconds, found.times[0] if found.times else now_s

@@ -274,7 +274,7 @@ ROUTES = (
     Route("GET", "/v1/relay/topics", "relay_topics", "Token streams by the hashes of their topics, busiest first (admin)",
           lambda s, r: connections.list_topics(s.relay), answer=connections.RelayTopicsReply, is_admin=True),
     Route("GET", "/v1/history", "history", "The main metrics over time (admin)",
-          lambda s, r: s.lake_history.reply(r.query, r.now), query=HistoryQuery, answer=HistoryReply, is_admin=True),
+          lambda s, r: s.lake_history.reply(r.query, r.now, s.runtime.machine.limits.name_max), query=HistoryQuery, answer=HistoryReply, is_admin=True),
     Route("GET", "/v1/connections", "connections", "Who is connected: from where, streams, deliveries, lag, slow readers (admin)",
           lambda s, r: connections.list_connections(s.runtime, r.now, r.query),
           query=connections.ConnectionsQuery, answer=connections.ConnectionsReply, is_admin=True),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.client.address import operator_token, read_endpoints
+from penstock.client.address import given_token, operator_token, read_endpoints
 from penstock.client.staging import PATIENCE_S, Stage, StageCommitted
 from penstock.core.errors import PenstockError
 from penstock.spark.location import absolute_paths, parse_locations
@@ -273,7 +273,7 @@ def _address(given: Mapping[str, str], patience_s: float) -> tuple[str, str | No
     if endpoints is None or not endpoints.http:
         raise sink_error(f"no server runs on `{path}`", f"start it with `penstock up --data {path}`")
     location = parse_locations(None, endpoints.http, token, token_file, patience_s)[0]
-    return endpoints.http, location.token or operator_token(endpoints.http, file)
+    return endpoints.http, given_token(location.token) or operator_token(endpoints.http, file)
 
 
 def _check_spelling(given: Mapping[str, str]) -> None:
