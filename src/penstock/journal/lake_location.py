@@ -229,15 +229,16 @@ def read_credentials(file: str | None) -> dict[str, str]:
     if file is None:
         return {}
     try:
-        if os.name == "posix" and Path(file).stat().st_mode & 0o077:
-            message = f"other users can read the file of credentials `{file}`"
-            raise StoreError(Refusal("LakeUnavailable", message, hint=f"run `chmod 600 {file}`"))
+        is_open = os.name == "posix" and Path(file).stat().st_mode & 0o077
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         hint = "`lake_credentials` names it; every process that reads the lake needs it"
         message = f"the file of credentials `{file}` cannot be read: {reason}"
         raise StoreError(Refusal("LakeUnavailable", message, hint=hint)) from None
+    if is_open:
+        message = f"other users can read the file of credentials `{file}`"
+        raise StoreError(Refusal("LakeUnavailable", message, hint=f"run `chmod 600 {file}`"))
     found = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
