@@ -44,6 +44,10 @@ QUICK = {"connect_timeout": "2s", "timeout": "2s", "max_retries": "0"}
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _STORE_CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"\b(40[134])\b (?:Unauthorized|Forbidden|Not Found)")
+_REFUSED = {
+    "401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch",
+    "AuthenticationFailed", "AuthorizationFailure", "AuthorizationPermissionMismatch",
+}  # fmt: skip
 _QUERY = re.compile(r"\?[^\s\"'<>]*")
 _USER = re.compile(r"//[^/@\s]+@")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|↳")
@@ -68,7 +72,7 @@ def store_error(error: BaseException, url: str) -> StoreError:
     code = found[1] if found else ""
     if code in {"NoSuchBucket", "ContainerNotFound"}:
         what, hint = "the bucket does not exist", "create it, or correct `lake`"
-    elif code in {"401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed"}:
+    elif code in _REFUSED:
         what, hint = f"the store refuses the credentials ({code})", _CREDENTIALS_HINT
     elif found:
         what, hint = f"the store answered {code}", _NETWORK_HINT
@@ -345,7 +349,12 @@ def copy_file(source: LakePath, target: LakePath) -> None:
     if isinstance(source, ObjectPath):
         assert isinstance(target, ObjectPath)
         with store_errors(source):
-            source.files.copy_file(source.key, target.key)
+            if source.root.startswith("s3://"):
+                source.files.copy_file(source.key, target.key)
+            else:  # `copy_file` of delta-rs 1.6 raises `TypeError`, and so does a write without a buffer
+                copy = target.files.open_output_stream(target.key, buffer_size=1 << 20)
+                with source.open() as file, copy:
+                    shutil.copyfileobj(file, copy)
         return
     assert isinstance(target, Path)
     target.parent.mkdir(parents=True, exist_ok=True)
