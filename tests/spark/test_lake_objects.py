@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.journal.lake_location import lake_of, record_lake
+from penstock.journal.lake_location import LakePath, ObjectPath, lake_of, record_lake
 from penstock.spark import history, tables
 from penstock.spark.location import open_one
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.rebuild import rebuild_table
+from tests.docs.documents import blocks
+from tests.docs.test_object_store import PAGE
 from tests.object_store import ObjectStore
 from tests.spark.journal_builder import JournalBuilder, content, talk, work
 
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.more
+
+
+def placed(block: str, lake: LakePath) -> str:
+    """A block of the page, with the lake of a test."""
+    assert isinstance(lake, ObjectPath) and lake.credentials is not None
+    return block.replace("s3://my-bucket/lake", lake.url).replace("lake.credentials", lake.credentials)
 
 
 def _filled(spark: SparkSession, data: Path) -> Ingest:
@@ -56,6 +64,10 @@ def test_the_pipeline_fills_the_same_tables_as_on_a_disk(
     assert spark.sql("select count(*) from events").first()[0] == history(spark, story.data).count() > 0
     assert history(spark, story.data, first=3, end=5).count() == 2
     assert spark.read.format("penstock").load(str(story.data)).count() == journal_end
+    [(_, block)] = blocks(PAGE, "spark")
+    shown: dict[str, Any] = {"spark": spark}
+    exec(placed(block, lake_of(story.data)), shown)
+    assert shown["rows"].count() == history(spark, story.data).count()
     assert set(os.listdir(story.data / "lake")) <= {"_locks", "_rebuild"}, "only locks are on the disk"
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
+
+from penstock.journal.parquet_table import FILE_SCHEMA
+from penstock.journal.reader import JournalReader
 from penstock.spark import location
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import JournalBatch, JournalRange
@@ -57,3 +61,9 @@ def run(spark: SparkSession, data: Path, part: Ingest | AlertWatch, name: str = 
     query.awaitTermination()
     assert query.exception() is None
     return len(batches)
+
+
+def exported(data: Path) -> pa.Table:
+    """Every row of the journal, for the recomputation."""
+    reader = JournalReader(data)
+    return pa.Table.from_batches(reader.batches(0, reader.bounds().end, FILE_SCHEMA.names))

@@ -36,7 +36,9 @@ from tests.spark.journal_builder import (
     work,
 )
 from tests.spark.journaled import JOURNAL
-from tests.spark.pipeline.queried import APP, batch_between, ingest_of, run
+from tests.spark.pipeline.queried import APP, batch_between, exported, ingest_of, run
+from tests.spark.recomputation.check import TABLES as RECOMPUTED
+from tests.spark.recomputation.check import check, lake_tables
 from tests.tiers import first_of
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ def test_many_small_batches_give_the_tables_of_one_computation(spark: SparkSessi
     ingest = ingest_of(spark, data)
     assert run(spark, data, ingest) > 3
     assert content(data / "lake") == expected
+    cells = check(exported(data), lake_tables(str(data / "lake")), [name for name in RECOMPUTED if name != "agents"])
+    assert min(cells[name] for name in cells if name != "gaps") > 0
     end = location.open_one(data).bounds().end
     assert {name: LakeTable(data / "lake", TABLES[name]).progress(APP) for name in INGESTED if name != "gaps"} == {
         name: end for name in INGESTED if name != "gaps"

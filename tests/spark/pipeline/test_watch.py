@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -24,7 +25,8 @@ from tests.spark.journal_builder import (
     work,
 )
 from tests.spark.journaled import JOURNAL
-from tests.spark.pipeline.queried import APP, run
+from tests.spark.pipeline.queried import APP, exported, run
+from tests.spark.recomputation.check import check, lake_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +85,8 @@ def test_a_watch_that_starts_again_knows_what_fires(
     late = location.open_one(data).time_of(looking.end[JOURNAL] - 1) + 600_000_000
     looking.on_clock(late)
     made = content(data / "lake", WATCHED)
+    cells = check(exported(data), lake_tables(str(data / "lake")), ["agents"], msgspec.to_builtins(RULES.rules), late)
+    assert min(cells.values()) > 0
     shutil.rmtree(data / "lake" / CHECKPOINTS)
     again = watch(data)
     assert again.end == looking.end
