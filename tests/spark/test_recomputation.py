@@ -21,7 +21,7 @@ from tests.object_store import BUCKET, ObjectStore
 from tests.server_process import ServerProcess
 from tests.spark.journal_builder import COPIES, STRICT, JournalBuilder, rule, speak, talk, work
 from tests.spark.pipeline.queried import exported
-from tests.spark.pipeline.test_process import until
+from tests.spark.pipeline.test_process import command, until
 from tests.spark.recomputation.alerts import alerts
 from tests.spark.recomputation.check import TABLES, check, compare, lake_tables
 from tests.spark.recomputation.rows import MINUTE_US, Journal, Row, plain
@@ -138,7 +138,8 @@ def test_an_outside_recomputation_agrees_in_every_cell(
         seen = plain(exported_over_http(http))
     finally:
         stop(server)
-    penstock(server, "pipeline", "run", "--once", "--config", "config.yaml")
+    given = ("--data", str(server.data), "--config", str(tmp_path / "config.yaml"))
+    command("pipeline", "run", "--once", *given, timeout=START_S)
     events = DeltaTable(f"{lake}/events", storage_options=options).to_pyarrow_table()
     sealed = [row for row in plain(events.drop_columns(["date"])) if row["offset"] < len(seen)]
     compare("events", ("offset",), sealed, seen)

@@ -93,13 +93,13 @@ def until(check: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def command(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def command(*words: str, check: bool = True, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli", *words],
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=timeout,
         check=False,
     )
     assert not check or done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from tests.spark.recomputation.silver import deliveries, envelopes
 
 def conversations(journal: Journal) -> Iterator[Row]:
     members = [
-        row | {"corr": row["corr"] or (row["id"] if row["door"] == "mew" else None)}
+        row | {"corr": row["corr"] or (row["id"] if row.get("door") == "mew" else None)}
         for row in [*envelopes(journal), *deliveries(journal)]
         if row.get("door") == "mew" or not row["channel"].startswith("dlq/")
     ]
