@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.cli.output import print_lines
-from penstock.journal.plain_values import TIMES, iso, json_or_text, records
+from penstock.journal.plain_values import TIMES, iso, plain_row, records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,13 +28,7 @@ def to_json(row: dict[str, Any]) -> dict[str, Any]:
     A body that is one line of JSON is unchanged under `body`; other text is under `body_text`, other bytes under
     `body_base64`.
     """
-    shown = {name: value for name, value in row.items() if value is not None and name != "body"}
-    for name in TIMES:
-        if name in shown:
-            shown[name] = iso(shown[name])
-    if shown.get("meta"):
-        shown["meta"] = json_or_text(shown["meta"])
-    body = row.get("body")
+    shown, body = plain_row(row), row.get("body")
     if body is not None:
         shown |= _body(body)
     return shown

@@ -39,6 +39,17 @@ def iso(at_us: int) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def plain_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for JSON: without nulls and without its body, times as texts, `meta` as JSON where it is."""
+    shown = {name: value for name, value in row.items() if value is not None and name != "body"}
+    for name in TIMES:
+        if name in shown:
+            shown[name] = iso(shown[name])
+    if shown.get("meta"):
+        shown["meta"] = json_or_text(shown["meta"])
+    return shown
+
+
 def json_or_text(text: str) -> Any:
     """Text that is JSON as the very same JSON, other text as text."""
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -294,11 +295,5 @@ def _fitting(batch: pa.RecordBatch, room: int, *, is_first: bool) -> int:
     """How many rows from the front of a batch fit; the very first always does, so that each answer makes progress."""
     if batch.nbytes <= room:
         return int(batch.num_rows)
-    low, high = int(is_first), batch.num_rows
-    while low < high:
-        middle = (low + high + 1) // 2
-        if batch.slice(0, middle).nbytes <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    fitting = bisect_right(range(1, batch.num_rows), room, key=lambda count: batch.slice(0, count).nbytes)
+    return max(fitting, int(is_first))

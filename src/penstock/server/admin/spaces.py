@@ -26,6 +26,7 @@ _CODES = {
     "draining": "Draining",
     "journal_unavailable": "JournalUnavailable",
 }
+_ROUTE_FIGURES = ("keep", "overflow", "frames", "bytes", "deliveries", "broadcast", "dropped")
 _CODES_BY_STATUS = {403: "Forbidden", 404: "UnknownStream", 409: "IdConflict", 429: "QuotaExceeded"}
 _encode = msgspec.json.encode
 
@@ -112,37 +113,31 @@ def list_spaces(spaces: Spaces, query: SpacesQuery) -> dict[str, Any] | Refusal:
 
 def describe_space(space: SpaceMachine) -> dict[str, Any]:
     """Everything that an operator sees of a space."""
+    present = space.present.values()
+    here = [(each.id, each.party, each.kind) for each in present]
+    parties = {party for _, party, _ in here}
+    known = dict.fromkeys((*space.settings.participants, *space.state.invited))
+    absent = [(name, name, None) for name in known if name not in parties]
     return {
         "id": space.id,
         "name": space.settings.name,
         "participants": [
             {
-                "id": each.id,
-                "as": each.party,
-                "connected": True,
-                "type": each.kind,
-                "capabilities": space.rights(each.party).all,
+                "id": id_,
+                "as": party,
+                "connected": kind is not None,
+                "type": kind,
+                "capabilities": space.rights(party).all,
             }
-            for each in space.present.values()
-        ]
-        + [
-            {"id": name, "as": name, "connected": False, "type": None, "capabilities": space.rights(name).all}
-            for name in dict.fromkeys((*space.settings.participants, *space.state.invited))
-            if not any(each.party == name for each in space.present.values())
+            for id_, party, kind in (*here, *absent)
         ],
         "streams": [
             {
                 **stream.shown(),
                 "name": stream.name,
-                "keep": stream.route.keep,
-                "overflow": stream.route.overflow,
+                **{name: getattr(stream.route, name) for name in _ROUTE_FIGURES},
                 "receivers": [each.name for each in space.router.receivers(stream.route)],
-                "frames": stream.route.frames,
-                "bytes": stream.route.bytes,
-                "deliveries": stream.route.deliveries,
-                "broadcast": stream.route.broadcast,
-                "dropped": stream.route.dropped,
-                "behind": [each.id for each in space.present.values() if each.outbox in stream.route.full],
+                "behind": [each.id for each in present if each.outbox in stream.route.full],
             }
             for stream in space.state.streams.values()
         ],

@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 from penstock.journal.columns import SCHEMA
-from penstock.journal.plain_values import TIMES, iso, json_or_text, records
+from penstock.journal.plain_values import plain_row, records
 from penstock.journal.reader import Bounds, JournalReader, RangeGoneError
 from penstock.journal.selection import BOUND, Selection
 from penstock.server.admin.journal import NO_JOURNAL, Count, Offset, ThreadReader, Time, guarded
@@ -318,13 +318,7 @@ def _with_short_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """A row as JSON: without nulls, and with the beginning of a long body."""
-    body = row.pop("body", None)
-    plain = {name: value for name, value in row.items() if value is not None}
-    for name in TIMES:
-        if name in plain:
-            plain[name] = iso(plain[name])
-    if "meta" in plain:
-        plain["meta"] = json_or_text(plain["meta"])
+    plain, body = plain_row(row), row.get("body")
     if body is not None:
         text = body.decode(errors="replace")
         plain["body"] = text[:BODY_CHARS]

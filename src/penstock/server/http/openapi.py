@@ -1,9 +1,10 @@
-"""The HTTP API as OpenAPI 3.1, printed from the route table and the types of queries, bodies and answers."""
+"""The HTTP API as OpenAPI 3.1, printed from the route table and the types of queries, bodies and answers into `templates/openapi.json`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,26 +12,6 @@ import msgspec
 from penstock.core.errors import TABLE
 from penstock.server.http.answers import CHECKED_ENVELOPE, ENVELOPE
 from penstock.server.http.request import Route
-
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["code", "message", "status", "retryable", "hint"],
-            "properties": {
-                "code": {"enum": sorted(TABLE)},
-                "message": {"type": "string"},
-                "status": {"type": "integer"},
-                "retryable": {"type": "boolean"},
-                "hint": {"type": "string"},
-                "ref": {"type": "string"},
-                "retryAfterMs": {"type": "integer"},
-            },
-        }
-    },
-}
 
 _ROWS_HEADERS = {
     name: {"description": text, "required": True, "schema": {"type": "integer"}}
@@ -42,6 +23,7 @@ _ROWS_HEADERS = {
 }
 
 
+_TEMPLATE = Path(__file__).parent / "templates" / "openapi.json"
 LINES = "application/x-ndjson"
 _SCHEMA = "#/components/schemas/"
 _FILE_NAME = "^[A-Za-z0-9._-]{1,%d}$"
@@ -66,23 +48,12 @@ def document(version: str, routes: Iterable[Route]) -> bytes:
     paths: dict[str, Any] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
-    return msgspec.json.encode(
-        {
-            "openapi": "3.1.0",
-            "info": {
-                "title": "Penstock",
-                "version": version,
-                "description": "A queue for envelopes with credits, leases and dead letters.",
-                "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-            },
-            "paths": paths,
-            "components": {
-                "schemas": {**schemas, "Error": _ERROR},
-                "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-            },
-            "security": [{}, {"bearer": []}],
-        }
-    )
+    tree = msgspec.json.decode(_TEMPLATE.read_bytes())
+    tree["info"]["version"], tree["paths"] = version, paths
+    error = tree["components"]["schemas"].pop("Error")
+    error["properties"]["error"]["properties"]["code"]["enum"] = sorted(TABLE)
+    tree["components"]["schemas"] = {**schemas, "Error": error}
+    return msgspec.json.encode(tree)
 
 
 def _answers(route: Route) -> tuple[type[msgspec.Struct], ...]:
