@@ -22,7 +22,7 @@ from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.view_feed import ViewFeed
 from penstock.dialects.courier.triggers.script import TriggerEnvelope
 from penstock.server.engine.connections import ConnectionTable
-from penstock.testing.journal import SimJournal
+from penstock.testing.disk import SimJournal
 from penstock.testing.network import SimConnection
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken

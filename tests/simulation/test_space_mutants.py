@@ -13,8 +13,7 @@ from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.participants import Participant
 from penstock.dialects.mew.state import SpaceMemory, SpaceState
-from penstock.server.spaces.connection import SpaceConnection
-from penstock.server.spaces.stream_waits import StreamWaits
+from penstock.server.spaces.connection import SpaceConnection, StreamWaits
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken
 from tests.simulation.spaces import checks as space_checks

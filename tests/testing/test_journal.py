@@ -12,7 +12,7 @@ from penstock.core.records import Fact, Record, Settle
 from penstock.core.rows import Row
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.testing.clock import Clock
-from penstock.testing.journal import Mood, SimJournal
+from penstock.testing.disk import Mood, SimJournal
 
 
 class Disk:

@@ -29,7 +29,7 @@ from penstock.server.engine.runtime import Runtime
 from penstock.server.spaces.host import Spaces
 from penstock.testing.clients import LineClient, SocketClient, SpaceClient, token_of
 from penstock.testing.clock import Clock, Life
-from penstock.testing.journal import SimJournal
+from penstock.testing.disk import SimJournal
 from penstock.testing.network import SimConnection
 
 LATENCY_US = 2_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.dialects.streamservice.control_channel import ControlChannel
+from penstock.dialects.streamservice.chain import ControlChannel
 from tests.dialects.streamservice.attacker import keys_of
 
 KEYS = keys_of("control")

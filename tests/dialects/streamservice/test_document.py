@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.dialects.streamservice import capnp_segments, encode, nonces, signatures
+from penstock.dialects.streamservice import capnp_segments, encode, relay_memory, signatures
 from tests.docs.documents import ROOT, blocks
 
 PAGE = "docs/reference/token-streams.md"
@@ -26,9 +26,9 @@ def test_the_bounds_are_those_of_the_code() -> None:
         (f"{encode.DEPTH_MAX} pointers in a row", True),
         ("no more visits than four times", capnp_segments.VISITS == 4),
         (f"at most {signatures.ENVELOPE_MAX // 1024} KiB", True),
-        (f"{nonces.SIGNER_NONCES_MAX:,} nonces of one signer and {nonces.NONCES_MAX:,} in all", True),
-        ("at most 5 minutes old", nonces.AGE_MAX_MS == 300_000),
-        ("at most 30 seconds ahead", nonces.SKEW_MAX_MS == 30_000),
+        (f"{relay_memory.SIGNER_NONCES_MAX:,} nonces of one signer and {relay_memory.NONCES_MAX:,} in all", True),
+        ("at most 5 minutes old", relay_memory.AGE_MAX_MS == 300_000),
+        ("at most 30 seconds ahead", relay_memory.SKEW_MAX_MS == 30_000),
         ("a day from now", signatures.LIFETIME_MAX_S == 86_400),
         ("greater than 10^11", signatures.MILLISECONDS_FROM == 10**11),
     ):

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from penstock.dialects.streamservice.nonces import (
+from penstock.dialects.streamservice.relay_memory import (
     AGE_MAX_MS,
     NONCES_MAX,
     SIGNER_NONCES_MAX,

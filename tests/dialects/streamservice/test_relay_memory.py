@@ -8,8 +8,14 @@ from penstock.core.records import Entry
 from penstock.core.relay.topic import Remembered
 from penstock.core.rows import row_of
 from penstock.dialects.streamservice import relay_memory
-from penstock.dialects.streamservice.nonces import AGE_MAX_MS, SKEW_MAX_MS, UsedNonce
-from penstock.dialects.streamservice.relay_memory import DOOR, RelayMemory, register_entry
+from penstock.dialects.streamservice.relay_memory import (
+    AGE_MAX_MS,
+    DOOR,
+    SKEW_MAX_MS,
+    RelayMemory,
+    UsedNonce,
+    register_entry,
+)
 
 FIRST = Remembered("aa", "signer", 50_000_000)
 

@@ -18,7 +18,7 @@ from penstock.dialects.streamservice.messages import (
     StreamRegister,
     StreamScope,
 )
-from penstock.dialects.streamservice.nonces import NonceCache, UsedNonce
+from penstock.dialects.streamservice.relay_memory import NonceCache, UsedNonce
 from penstock.dialects.streamservice.signatures import (
     ENVELOPE_MAX,
     LIFETIME_MAX_S,

@@ -13,7 +13,7 @@ from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy, Retry
 from penstock.core.steps import STEP_COST
 from penstock.dialects.courier.triggers.config import Trigger
-from penstock.testing.journal import Mood
+from penstock.testing.disk import Mood
 from tests.simulation.queue.actors import Actor, Operator, Producer, Puller
 from tests.simulation.queue.consumers import Consumer, SocketConsumer
 from tests.simulation.queue.trigger_checks import AUDIT, AUDIT_STREAM, AUDITED

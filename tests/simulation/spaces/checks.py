@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.dialects.mew.machine import SpaceMachine
 from penstock.dialects.mew.session import MewSession
 from penstock.dialects.mew.state import SpaceMemory, SpaceState
-from penstock.server.spaces.stream_waits import OVERRUN
+from penstock.server.spaces.connection import OVERRUN
 from penstock.testing.network import HIGH_WATER
 from tests.simulation.queue import checks
 from tests.simulation.queue.checks import Broken

@@ -19,7 +19,7 @@ from penstock.client.tokens.errors import error_of
 from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, ZmqSocket, monotonic_us
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice import encode
-from penstock.dialects.streamservice.control_channel import ControlChannel
+from penstock.dialects.streamservice.chain import ControlChannel
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Complete, Token
 from penstock.dialects.streamservice.verify_stream import Format, RetryOptions, StreamVerifier, VerifierCounts

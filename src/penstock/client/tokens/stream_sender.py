@@ -15,8 +15,8 @@ import zmq
 
 from penstock.client.tokens.zmq_socket import LINGER_MS, Curve, ZmqSocket, monotonic_us
 from penstock.core.errors import PenstockError, Refusal
+from penstock.dialects.streamservice.chain import ControlChannel
 from penstock.dialects.streamservice.compose_stream import Composer, Parts
-from penstock.dialects.streamservice.control_channel import ControlChannel
 from penstock.dialects.streamservice.keys import StreamKeys
 from penstock.dialects.streamservice.messages import Payload, StreamFailure
 from penstock.dialects.streamservice.signatures import SigningKey, read_refused, sign_registration

@@ -23,7 +23,7 @@ from penstock.dialects.streamservice import encode, messages
 from penstock.dialects.streamservice.capnp_segments import REASONS, Message, WireError
 from penstock.dialects.streamservice.decode import read_register, read_response, signed_envelope
 from penstock.dialects.streamservice.encode import canonical
-from penstock.dialects.streamservice.nonces import AGE_MAX_MS, SKEW_MAX_MS, NonceCache, Verdict
+from penstock.dialects.streamservice.relay_memory import AGE_MAX_MS, SKEW_MAX_MS, NonceCache, Verdict
 from penstock.dialects.streamservice.wire import KEY_SIZE, SIGNATURE_SIZE, FrameFault, Register, is_topic
 
 ENVELOPE_MAX = 16_384

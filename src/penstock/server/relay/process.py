@@ -21,7 +21,7 @@ import zmq
 
 from penstock.core.relay.bounds import MIB
 from penstock.core.relay.topic import Remembered
-from penstock.dialects.streamservice.nonces import UsedNonce
+from penstock.dialects.streamservice.relay_memory import UsedNonce
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
 from penstock.server.engine.admission import raise_descriptor_limit
 from penstock.server.relay.guards import MemoryGuard

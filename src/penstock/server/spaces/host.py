@@ -27,8 +27,7 @@ from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.engine.connections import Timer
 from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import in_steps
-from penstock.server.spaces.connection import Sink, SpaceConnection
-from penstock.server.spaces.stream_waits import StreamWaits
+from penstock.server.spaces.connection import Sink, SpaceConnection, StreamWaits
 from penstock.transports.transport import PING, TEXT, frame, frame_head
 
 COUNT_US = 1_000_000

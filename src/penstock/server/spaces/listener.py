@@ -67,7 +67,7 @@ class SpaceUpgrade(Upgrade):
         return not isinstance(known, MewRefusal)
 
     def open(self, wire: ServerWebSocketTransport) -> SpaceConnection | None:
-        wire.show_progress()  # see `stream_waits.py`
+        wire.show_progress()  # see `StreamWaits`
         session = MewSession(self._spaces, token=self._token, space=self._space, participant=self._id)
         session.identified = self._exchange.known
         session.is_known = self.unauthenticated_max is None
