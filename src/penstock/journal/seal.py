@@ -22,6 +22,7 @@ from penstock.journal.disk import Disk
 from penstock.journal.lake_location import LakePath
 from penstock.journal.open_and_repair import (
     LIVE_PREFIX,
+    SUFFIX,
     Segment,
     last_live_row,
     live_name,
@@ -90,8 +91,9 @@ class Sealer:
         for segment in closed:
             report.sealed_rows += self._publish(segment, report.sealed_end, identity.id)
             report.sealed_end = max(report.sealed_end, segment.limit or 0)
-        report.live_offset = self._newest_live()
-        if closed and (wants_live or self._live_is_due(closed, report.live_offset)):
+        live = named(self._disk, LIVE_PREFIX)[-1:]
+        report.live_offset = int(live[0][len(LIVE_PREFIX) : -len(SUFFIX)]) if live else 0
+        if closed and (wants_live or self._live_is_due(closed, report.live_offset, live)):
             report.live_offset = self._derive_live(closed, report.live_offset, identity.id)
         self._remove(closed, report)
         self._retain(report, now_us, identity.id)
@@ -114,15 +116,10 @@ class Sealer:
         self._bronze.publish(rows, journal, SHARD, limit)
         return int(rows.num_rows)
 
-    def _newest_live(self) -> int:
-        names = named(self._disk, LIVE_PREFIX)
-        return int(names[-1][len(LIVE_PREFIX) : -4]) if names else 0
-
-    def _live_is_due(self, closed: list[Segment], live_offset: int) -> bool:
+    def _live_is_due(self, closed: list[Segment], live_offset: int, live: list[str]) -> bool:
         """A new live file pays off when the history since the last one is as large as the state."""
         behind = sum(self._disk.size(s.name) for s in closed if (s.limit or 0) > live_offset)
-        names = named(self._disk, LIVE_PREFIX)
-        return behind > 0 and (not names or behind >= self._disk.size(names[-1]))
+        return behind > 0 and (not live or behind >= self._disk.size(live[0]))
 
     def _derive_live(self, closed: list[Segment], live_offset: int, journal: str) -> int:
         """Rebuild the state from the last live file and the closed segments, and write a new live file."""

@@ -107,7 +107,9 @@ def _of_file(
         judge = selection if selection is not None and not selection.must_pass(ranges) else None
         schema = pa.schema(wanted if judge is None else wanted + others)
         names = [name for name in schema.names if name in present] or ["offset"]
-        rows = _rows_at_once(group.num_rows, group.total_byte_size)
+        # Fewer of large rows at a time: a reader should not need more memory because bodies are long.
+        fitting = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+        rows = max(1, min(BATCH_ROWS, fitting))
         for read in data.iter_batches(rows, row_groups=[index], columns=names):
             offset, begin = begin, begin + read.num_rows
             low, high = max(first, offset), min(end, begin)
@@ -128,8 +130,3 @@ def _range(group: pq.RowGroupMetaData, name: str) -> ColumnRange | None:
                 return None
             return ColumnRange(found.min, found.max, found.null_count > 0)
     return None
-
-
-def _rows_at_once(rows: int, size: int) -> int:
-    """Fewer of large rows: a reader should not need more memory because bodies are long."""
-    return int(max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1))))

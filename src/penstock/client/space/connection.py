@@ -17,7 +17,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
@@ -26,8 +26,11 @@ from penstock.client.address import STATUSES, reason_of, unreachable
 from penstock.client.control.connection import AGAIN
 from penstock.client.control.websocket import dial_websocket
 from penstock.client.space import messages
-from penstock.client.space.messages import Arrival, SpaceEnvelope, SpaceError, object_of
+from penstock.client.space.messages import SpaceEnvelope, SpaceError, object_of
 from penstock.core.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from penstock.client.space.client import Space
 
 TAKEN_OVER = 4001
 """Close code: another connection joined under our name. Reconnecting would only disconnect that one."""
@@ -149,25 +152,10 @@ BACKOFF_MAX_S = 5.0
 Join = Callable[[], Awaitable[tuple[SpaceTransport, SpaceEnvelope]]]
 
 
-class ArrivalListener(Protocol):
-    """Receives arrivals and losses."""
-
-    def _arrived(self, arrival: Arrival) -> None: ...
-
-    async def _room(self) -> None:
-        """Wait until more may be read."""
-
-    def _lost(self, error: PenstockError) -> None:
-        """The transport was lost: pending envelopes get no answer."""
-
-    def _ended(self, error: PenstockError) -> None:
-        """The connection has ended for good."""
-
-
 class ParticipantConnection:
     """The connection of one participant."""
 
-    def __init__(self, url: str, join: Join, listener: ArrivalListener, *, reconnect: bool) -> None:
+    def __init__(self, url: str, join: Join, listener: Space, *, reconnect: bool) -> None:
         self.reconnects = 0
         """How often the connection was lost and re-established."""
         self._url = url

@@ -237,7 +237,8 @@ def _invite(
         capabilities = space.static(who)
     else:
         capabilities = clean(envelope.payload.get("initial_capabilities"))
-    powers = [each for each in capabilities if _gives_power(each)]
+    kinds = [(each, Matcher([{"kind": each["kind"]}])) for each in capabilities]
+    powers = [each for each, matcher in kinds if any(matcher.match(kind, None) is not None for kind in POWERS)]
     message = "an invitation cannot give more power to grant, revoke, invite or kick than you have"
     if (refusal := _check_held(space, sender, envelope, powers, message)) is not None:
         return refusal
@@ -262,12 +263,6 @@ def _invite(
 
 POWERS = ("capability/grant", "capability/revoke", "space/invite", "space/kick")
 """Kinds that change what other participants may do."""
-
-
-def _gives_power(capability: Capability) -> bool:
-    """Whether a capability gives power over other participants."""
-    matcher = Matcher([{"kind": capability["kind"]}])
-    return any(matcher.match(kind, None) is not None for kind in POWERS)
 
 
 def _acknowledge(

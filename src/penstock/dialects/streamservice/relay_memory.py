@@ -71,10 +71,6 @@ class NonceCache:
     def __len__(self) -> int:
         return len(self._order)
 
-    def held_by(self, signer: bytes) -> int:
-        """The used part of a signer's quota."""
-        return len(self._seen.get(signer, ()))
-
     def is_used(self, signer: bytes, nonce: bytes) -> bool:
         """Whether a nonce was used; it is not used by asking."""
         return nonce in self._seen.get(signer, ())

@@ -91,14 +91,10 @@ def field_docs(struct: type) -> dict[str, str]:
     return docs
 
 
-def _is_ours(kind: type) -> bool:
-    return issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct and kind.__module__ != "msgspec"
-
-
 def _section(path: str, kind: Type, level: int) -> str:
     """One type as a heading, a sentence and a table, followed by the types of its fields."""
     struct = _structs_in(kind)[0]
-    ancestry = [kind for kind in reversed(struct.cls.__mro__) if _is_ours(kind)]
+    ancestry = [kind for kind in reversed(struct.cls.__mro__) if kind.__module__.startswith("penstock.")]
     docs = {name: text for kind in ancestry for name, text in field_docs(kind).items()}
     sentence = _SENTENCES.get(path) or (inspect.getdoc(struct.cls) or "").splitlines()[0]
     lines = [f"{'#' * level} `{path}`", "", sentence, ""]

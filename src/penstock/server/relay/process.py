@@ -143,7 +143,8 @@ def run(task: RelayTask, source: int, descriptor: int) -> int:
             outlet.finish()
             os._exit(EXIT_MEMORY)  # at once: a context ends only when its peers have read what waits for them
     except EndpointError as error:
-        if task.is_default and _is_taken(error.__cause__):
+        cause = error.__cause__
+        if task.is_default and isinstance(cause, zmq.ZMQError) and cause.errno in (errno.EADDRINUSE, errno.EACCES):
             raise
         outlet.send([BindFailed(str(error))])
         outlet.finish()
@@ -152,10 +153,6 @@ def run(task: RelayTask, source: int, descriptor: int) -> int:
         end_context(context)
     outlet.finish()
     return 0
-
-
-def _is_taken(error: BaseException | None) -> bool:
-    return isinstance(error, zmq.ZMQError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
 
 
 def main() -> int:

@@ -172,16 +172,13 @@ class RelaySupervisor:
         with suppress(asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
             while (size := int.from_bytes(await stdout.readexactly(4), "big")) <= BATCH_MAX:
                 for number, report in enumerate(reports.decode(await stdout.readexactly(size)), 1):
-                    self._on_report(report)
+                    if isinstance(report, reports.ProcessReport):
+                        self._on_process_report(report)
+                    else:
+                        self._on_topic_report(report)
                     if not number % TURN:
                         await asyncio.sleep(0)
                 self._runtime.schedule_turn()
-
-    def _on_report(self, report: reports.RelayReport) -> None:
-        if isinstance(report, reports.ProcessReport):
-            self._on_process_report(report)
-        else:
-            self._on_topic_report(report)
 
     def _on_process_report(self, report: reports.ProcessReport) -> None:
         match report:
