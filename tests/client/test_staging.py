@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.client.admin import BACK_OFF_MAX_S
-from penstock.client.staging import Stage
+from penstock.client.admin import BACK_OFF_MAX_S, Stage
 from penstock.core.errors import PenstockError
 
 DONE = (200, {"app": "a", "batch": 0, "enqueued": 1, "duplicate": False}, {})

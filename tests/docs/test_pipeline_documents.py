@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from penstock.cli import build
-from penstock.client.staging import Stage
+from penstock.client.admin import Stage
 from penstock.server.config.load import load
 from penstock.spark.pipeline.alerts import Alert, envelope
 from penstock.spark.pipeline.watch import APP

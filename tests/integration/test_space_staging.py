@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import penstock
-from penstock.client.staging import Stage
+from penstock.client.admin import Stage
 from penstock.core.errors import PenstockError
 from tests.integration.serving import encode
 from tests.paths import ROOT

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.staging import Stage, StageCommitted
+from penstock.client.admin import Stage, StageCommitted
 from penstock.core.errors import PenstockError
 from tests.integration.serving import Http, encode, envelope
 from tests.server_process import ServerProcess

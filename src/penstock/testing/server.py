@@ -20,7 +20,7 @@ from penstock.client.queue.connect import Connecting, connect
 from penstock.client.space.client import Space
 from penstock.client.sync.queue import SyncClient, connect_sync
 from penstock.client.sync.twin import LoopThread
-from penstock.client.tokens.local_relay import LocalRelay, load_signing_key
+from penstock.client.tokens.offer import LocalRelay, load_signing_key
 from penstock.core.errors import PenstockError, Refusal
 from penstock.server.assembly import Service
 from penstock.server.up import Options, configure

@@ -10,13 +10,15 @@ from penstock.client.tokens.errors import (
     TamperedStream,
     TruncatedStream,
 )
-from penstock.client.tokens.local_relay import LocalRelay, load_signing_key, local_relay
 from penstock.client.tokens.offer import (
     Agreement,
     Answer,
+    LocalRelay,
     StreamOffer,
     answer_offer,
     answer_offer_with_key,
+    load_signing_key,
+    local_relay,
     new_signing_key,
 )
 from penstock.client.tokens.publisher import TokenPublisher

@@ -3,7 +3,7 @@
 The reader makes an offer, its half of a key; the publisher answers with its own half and the endpoint of the stream. Both are messages of
 the protocol (StreamStartRequest, and StreamInfo in a signed ResponseEnvelope) as text, so that they fit into the payload of any envelope.
 A party that only reads them learns no key. A party that can change them could impersonate both ends, unless the answer is signed and the
-reader knows the signer.
+reader knows the signer. The server on this machine always trusts the signing key in its run directory: `local_relay` finds both.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import secrets
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
+from pathlib import Path
 from typing import NamedTuple
 
+from penstock.client.address import read_endpoints
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.decode import read_auth_response, read_info, read_start_request
@@ -138,3 +140,38 @@ def _bytes(text: str) -> bytes:
 def _invalid(ref: str, message: str) -> PenstockError:
     hint = "an offer is the `text` of a `StreamOffer`, an answer that of `answer_offer`"
     return PenstockError(Refusal("InvalidRequest", f"the key agreement failed: {message}", ref=ref, hint=hint))
+
+
+DATA = Path("penstock-data")
+
+
+class LocalRelay(NamedTuple):
+    """The endpoints of a relay, and a key that it trusts."""
+
+    pub: str
+    """The endpoint for readers."""
+    push: str
+    """The endpoint for publishers."""
+    signer: SigningKey
+    """The server's own publisher key, from a file that only its owner can read."""
+
+
+def local_relay(data: Path | str = DATA) -> LocalRelay:
+    """The relay of the server on a data directory. Raises `Unreachable` when none runs there."""
+    run = Path(data) / "run"
+    endpoints = read_endpoints(run / "endpoints.json")
+    if endpoints is None or endpoints.pub is None or endpoints.pull is None:
+        refusal = Refusal("Unreachable", f"no server with a relay runs on `{data}`", hint="`penstock up` starts one")
+        raise PenstockError(refusal)
+    return LocalRelay(endpoints.pub, endpoints.pull, load_signing_key(run / "publisher.key"))
+
+
+def load_signing_key(file: Path | str) -> SigningKey:
+    """Read a publisher's key from a file of 64 hexadecimal digits, as `penstock token signer-keygen` prints it."""
+    try:
+        return SigningKey(bytes.fromhex(Path(file).read_text("utf-8").strip()))
+    except (OSError, ValueError) as error:
+        hint = "`penstock token signer-keygen` makes one"
+        raise PenstockError(
+            Refusal("InvalidRequest", f"`{file}` contains no signing key: {error}", hint=hint)
+        ) from None

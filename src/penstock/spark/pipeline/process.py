@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from penstock.client.staging import Stage
+    from penstock.client.admin import Stage
     from penstock.spark.pipeline.ingest import Ingest
     from penstock.spark.pipeline.journal_group import JournalGroup
     from penstock.spark.pipeline.queries import UserQuery
@@ -131,7 +131,7 @@ class Runner:
         task = self._task
         if task.url is None:
             return None
-        from penstock.client.staging import Stage
+        from penstock.client.admin import Stage
 
         return Stage(task.url, self._token())
 

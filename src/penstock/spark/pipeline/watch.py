@@ -31,7 +31,7 @@ from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_o
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.client.staging import Stage
+    from penstock.client.admin import Stage
     from penstock.spark.location import SourceJournal
 
 APP = "penstock"

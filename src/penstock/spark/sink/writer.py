@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.client.address import given_token, operator_token, read_endpoints
-from penstock.client.staging import PATIENCE_S, Stage, StageCommitted
+from penstock.client.admin import PATIENCE_S, Stage, StageCommitted
 from penstock.core.errors import PenstockError
 from penstock.spark.location import absolute_paths, parse_locations
 from penstock.spark.sink.rows import address, check_columns, encoder_for, sink_error
