@@ -36,14 +36,16 @@ def missing() -> str | None:
 
 
 class RedisServer(ServerProcess):
-    """redis-server without persistence; durable means its log, synced every second."""
+    """redis-server without persistence; durable means its log, by default synced every second."""
 
-    def __init__(self, folder: Path, *, durable: bool) -> None:
+    def __init__(self, folder: Path, *, durable: bool, sync: str = "everysec") -> None:
         with socket.socket() as sock:
             sock.bind((HOST, 0))
             self.port = sock.getsockname()[1]
         options = ["--port", str(self.port), "--bind", HOST, "--save", ""]
-        super().__init__(folder, ["redis-server", *options, "--appendonly", "yes" if durable else "no"])
+        super().__init__(
+            folder, ["redis-server", *options, "--appendonly", "yes" if durable else "no", "--appendfsync", sync]
+        )
 
     def _ask(self, line: str, timeout_s: float = START_S) -> list[bytes]:
         with socket.create_connection((HOST, self.port), timeout_s) as sock:

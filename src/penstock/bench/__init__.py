@@ -12,6 +12,7 @@ bench = App(name="bench", help="Measure throughput, latency, CPU and memory, wit
 for name, place in {
     "queue": "queue.commands",
     "http": "queue.commands",
+    "clients": "clients.commands",
     "streams": "queue.streams",
     "live": "queue.live",
     "fanout": "fanout.commands",
