@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "penstock.client": (
-        "Change Client ConsumerFigures Delivery Dropped Explained LiveView PeekedRow Place Purged Reason Receipt "
-        "Recipient Redriven Sent Settled Stats StreamMetrics Subscription SyncClient SyncDelivery SyncLiveView "
-        "SyncSubscription connect connect_sync"
+        "Batch Change Client ConsumerFigures Delivery Dropped Explained LiveView PeekedRow Place Purged Reason Receipt "
+        "Recipient Redriven Sent Settled Stats StreamMetrics Subscription SyncBatch SyncClient SyncDelivery "
+        "SyncLiveView SyncSubscription connect connect_sync"
     ),
     "penstock.client.space": ("Feed Frame Invitation Space SpaceEnvelope SpaceError SpaceStream TargetUnsupported"),
     "penstock.client.sync.space": "SyncFeed SyncSpace SyncSpaceStream",

@@ -366,3 +366,116 @@ def test_a_server_that_knows_no_back_off_gets_a_plain_nack():
         assert "backoff" not in await job.read("nack")
 
     worked(handler, script)
+
+
+@pytest.mark.promise("SDK and command line", "a handler of `work` that does not wait needs no task and no future")
+def test_handlers_that_do_not_wait_run_in_one_turn_of_one_worker():
+    tasks = []
+
+    async def handler(delivery):
+        tasks.append(asyncio.current_task())
+
+    async def script(job):
+        job.line.say(
+            {
+                "type": "deliver",
+                "env": [{"id": f"m{n}", "type": "t", "payload": n} for n in range(50)],
+                "stream": "jobs",
+                "subId": "s1",
+                "seq": list(range(50)),
+                "attempt": [1] * 50,
+                "leaseId": [f"l{n}" for n in range(50)],
+                "leaseExpiresAt": 0,
+            }
+        )
+        ack = await job.read("ack")
+        assert len(ack["id"]) == 50, "one frame for all"
+
+    worked(handler, script, concurrency=8)
+    assert len(set(tasks)) == 1 and len(tasks) == 50
+
+
+def test_a_handler_that_raises_before_it_waits_is_nacked_and_a_plain_function_too(caplog):
+    def handler(delivery):
+        if delivery.seq == 1:
+            raise ValueError("at once")
+        return 7  # no awaitable
+
+    async def go():
+        async with peer() as server:
+            client, line, subscription, _ = await subscribed(server)
+            working = asyncio.create_task(subscription.work(handler))
+            job = Job(client, line, working, [])
+            line.deliver(1)
+            assert (await job.read("nack"))["reason"] == "ValueError: at once"
+            line.deliver(2)
+            assert (await job.read("nack"))["reason"].startswith("TypeError")
+            await client._connection.close()
+            with pytest.raises(PenstockError):
+                await working
+
+    run(go())
+
+
+def test_what_a_handler_waits_for_sees_its_task_from_the_first_step_on():
+    seen = []
+
+    async def handler(delivery):
+        async with asyncio.timeout(5):  # keeps the task in which it began
+            await asyncio.sleep(0)
+        seen.append(delivery.seq)
+
+    async def script(job):
+        for seq in (1, 2):
+            job.line.deliver(seq)
+        await until(lambda: len(seen) == 2)
+
+    worked(handler, script, concurrency=2)
+
+
+@pytest.mark.promise(
+    "SDK and command line", "`work_batch` acks a list when its handler returns and nacks it when it raises"
+)
+def test_a_batch_handler_gets_what_has_arrived_and_settles_it_as_one():
+    sizes = []
+
+    async def handler(batch):
+        sizes.append(len(batch))
+        if batch[0].seq == 4:
+            raise ValueError("no room")
+        if batch[0].seq == 1:
+            await batch[1].term("never")
+
+    async def go():
+        async with peer() as server:
+            client, line, subscription, _ = await subscribed(server)
+            for seq in (1, 2, 3):
+                line.deliver(seq)
+            await until(lambda: len(subscription._buffer) == 3)
+            job = Job(client, line, asyncio.create_task(subscription.work_batch(handler, max=2)), [])
+            assert (await job.read("term"))["id"] == "m2"
+            assert (await job.read("ack"))["id"] == ["m1", "m3"]
+            line.deliver(4)
+            line.deliver(5)
+            await until(lambda: len(sizes) >= 3)
+            nacked = [(await job.read("nack"))["id"]]
+            if sizes[2] == 2:
+                nacked.append((await job.read("nack"))["id"])
+            assert nacked == ["m4", "m5"][: sizes[2]]
+            await client._connection.close()
+            with pytest.raises(PenstockError):
+                await job.work
+
+    run(go())
+    assert sizes[:2] == [2, 1]
+    with pytest.raises(PenstockError, match="max is at least 1"):
+        run(_no_room())
+
+
+async def _no_room():
+    async with peer() as server:
+        client, _, subscription, _ = await subscribed(server)
+        try:
+            await subscription.work_batch(None, max=0)
+        finally:
+            await client._connection.close()

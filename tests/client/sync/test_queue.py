@@ -9,10 +9,12 @@ import typing
 import pytest
 
 from penstock.client import (
+    Batch,
     Client,
     Delivery,
     LiveView,
     Subscription,
+    SyncBatch,
     SyncClient,
     SyncDelivery,
     SyncLiveView,
@@ -35,6 +37,7 @@ INSTANCE = {
     Subscription: {"stream", "credit", "lease_ms", "batch"},
     LiveView: {"view", "addr", "credit", "version", "rows"},
     Delivery: set(),
+    Batch: set(),
     Space: {"last_error", "space", "url"},
     SpaceStream: {"id"},
     Feed: {"dropped"},
@@ -43,6 +46,7 @@ INSTANCE = {
 }
 PAIRS = [
     (Client, SyncClient),
+    (Batch, SyncBatch),
     (Subscription, SyncSubscription),
     (LiveView, SyncLiveView),
     (Delivery, SyncDelivery),
@@ -57,6 +61,7 @@ PAIRS = [
 TWINS = {source.__name__: twin.__name__ for source, twin in PAIRS} | {
     "AsyncIterator": "Iterator",
     "Handler": "Callable[[SyncDelivery], object]",
+    "BatchHandler": "Callable[[list[SyncDelivery]], object]",
 }
 """What a word of an asynchronous signature becomes."""
 VERBS = {

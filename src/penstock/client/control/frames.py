@@ -96,12 +96,13 @@ decode_bodies = msgspec.json.Decoder(list[Raw]).decode
 
 
 class Head(Struct):
-    """The fields of an envelope that the client itself needs."""
+    """The fields of an envelope that the client itself needs; its payload stays raw."""
 
     id: str
     corr: str | None = None
     type: str = ""
     sender: str | None = msgspec.field(default=None, name="from")
+    payload: Raw = Raw(b"null")
 
 
 class PulledRow(Struct, rename="camel"):

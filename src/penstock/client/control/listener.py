@@ -34,8 +34,12 @@ class FrameListener:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: object, *exception: object) -> None:
+        try:
+            await self.close()
+        except PenstockError:
+            if kind is None:  # else the other exception matters more
+                raise
 
     @property
     def _is_live(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import builtins
 import random
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -19,6 +18,7 @@ from msgspec import Raw
 from penstock.client.control import frames
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.raw_connection import RawConnection
+from penstock.client.queue.batch import Batch, Envelope, Outgoing
 from penstock.client.queue.delivery import Delivery, P, raise_first, reader_of
 from penstock.client.queue.live_view import LiveView
 from penstock.client.queue.pulled_leases import PulledLeases
@@ -28,13 +28,8 @@ from penstock.client.queue.request_reply import FAILED, REPLY_WANTED, PendingQue
 from penstock.client.queue.settles import OnLost, Unconfirmed
 from penstock.client.queue.subscription import Subscription
 from penstock.core.errors import PenstockError, Refusal
-from penstock.core.names import address_problem, agent_problem, stream_problem
+from penstock.core.names import address_problem, agent_problem
 
-Envelope = Mapping[str, Any] | bytes
-"""An envelope as a mapping, whose missing `id`, `ts` and `from` are filled in, or as JSON bytes."""
-
-PREFIXES_MAX = 1024
-"""Cached beginnings of enqueue frames, one for each address."""
 WAIT_GRACE_S = 10.0
 """How much longer than its `wait_ms` a pull waits for the answer."""
 RETRY_FIRST_S = 0.1
@@ -77,9 +72,7 @@ class Client(Queries):
         self._on_lost = on_lost
         self._pulled = PulledLeases(connection, self._renewals, self._reply, self._unconfirmed, on_lost)
         self._asks = PendingQuestions(self._private_inbox)
-        self._prefixes: dict[str, bytes] = {}
-        self._id_stem = secrets.token_hex(10)
-        self._id_serial = 0
+        self._outgoing = Outgoing(agent)
         self._sub_serial = 0
 
     @property
@@ -107,12 +100,12 @@ class Client(Queries):
 
         An id that the stream has stored before is not stored again; the receipt lists it under `duplicates`.
         """
-        prefix = self._prefixes.get(to) or self._prefix(to)
+        prefix, encoded = self._outgoing.prefix(to), self._outgoing.encoded
         is_one = isinstance(envelope, (bytes, Mapping))
         if isinstance(envelope, (bytes, Mapping)):
-            line = prefix + self._encoded(envelope)
+            line = prefix + encoded(envelope)
         else:
-            line = b"%b[%b]" % (prefix, b",".join(map(self._encoded, envelope)))
+            line = b"%b[%b]" % (prefix, b",".join(map(encoded, envelope)))
         if delay_ms is not None:
             line += b',"delayMs":%d' % delay_ms
         if deliver_at is not None:
@@ -145,7 +138,7 @@ class Client(Queries):
         """
         fields = {
             "from": self.agent,
-            "id": id or self._new_id(),
+            "id": id or self._outgoing.new_id(),
             "corr": corr,
             "refs": refs,
             "tags": tags,
@@ -167,6 +160,10 @@ class Client(Queries):
         # server stamps the time.
         place = (await self.where(str(fields["id"])))[0]
         return frames.Sent(str(fields["id"]), place.seq, place.stream)
+
+    def batch(self) -> Batch:
+        """Send in a loop without waiting for each answer: `async with client.batch() as batch`, then `await batch.enqueue(…)`."""
+        return Batch(self)
 
     async def ask(
         self,
@@ -191,7 +188,7 @@ class Client(Queries):
         """
         if self.agent is None:
             raise no_agent()
-        corr = self._new_id()
+        corr = self._outgoing.new_id()
         sent: frames.Sent | None = None
         try:
             async with asyncio.timeout(timeout):
@@ -212,32 +209,27 @@ class Client(Queries):
         *,
         credit: int = 100,
         lease_ms: int | None = None,
-        batch: int = 1,
+        batch: int = 64,
         type: type[P] | None = None,  # noqa: A002
         on_lost: OnLost | None = None,
     ) -> Subscription[P]:
         """Receive the deliveries of a stream: iterate with `async for`, or open it with `async with` first.
 
         `credit` is the most unsettled deliveries you want at a time; settling one requests another. `lease_ms` is the length of a
-        lease; the client renews it. `batch` lets the server put several deliveries into one frame, which only changes the speed.
+        lease; the client renews it. `batch` lets the server put so many deliveries into one frame, which only changes the speed.
         With a `type` (a struct, a dataclass, a pydantic model, …) each `payload` is a value of it. `on_lost` is called with each
         delivery whose settle was lost, instead of the `on_lost` of `connect`.
         """
         is_own = self.agent is not None and stream == inbox_of(self.agent)
-        subscription = Subscription[P](
-            self._connection,
-            self._renewals,
+        subscription: Subscription[P] = self._subscription(
             stream,
-            sub_id=self._new_sub_id(),
             credit=credit,
             lease_ms=lease_ms,
             batch=batch,
             intercept=self._asks.intercept if is_own else None,
-            replier=self._reply,
             on_close=self._asks.stopped if is_own else None,
             reader=None if type is None else reader_of(type),
-            unconfirmed=self._unconfirmed,
-            on_lost=on_lost or self._on_lost,
+            on_lost=on_lost,
         )
         if is_own:
             self._asks.listening(subscription)
@@ -249,7 +241,7 @@ class Client(Queries):
         *,
         credit: int = 100,
         lease_ms: int | None = None,
-        batch: int = 1,
+        batch: int = 64,
         type: type[P] | None = None,  # noqa: A002
         on_lost: OnLost | None = None,
     ) -> Subscription[P]:
@@ -321,10 +313,6 @@ class Client(Queries):
 
         Subscriptions end, and their unsettled deliveries return to their streams.
         """
-        raise_first(await self._leave())
-
-    async def _leave(self) -> list[PenstockError]:
-        """Close; returns the failures of settles that no call has raised."""
         try:
             found = await asyncio.gather(*(holder._settles.leave() for holder in self._renewals.holders))
         finally:
@@ -332,15 +320,17 @@ class Client(Queries):
             for connection in [*self._idle, self._connection]:
                 await connection.close()
             self._idle.clear()
-        return [failure for failure in found if failure is not None]
+        raise_first([failure for failure in found if failure is not None])
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
-        failures = await self._leave()
-        if exception[0] is None:
-            raise_first(failures)
+    async def __aexit__(self, kind: object, *exception: object) -> None:
+        try:
+            await self.close()
+        except PenstockError:
+            if kind is None:  # else the other exception matters more
+                raise
 
     # -- inside
 
@@ -380,39 +370,11 @@ class Client(Queries):
     def _private_inbox(self, credit: int) -> Subscription:
         if self.agent is None:
             raise no_agent()
-        return Subscription(
-            self._connection,
-            self._renewals,
-            inbox_of(self.agent),
-            sub_id=self._new_sub_id(),
-            credit=credit,
-            intercept=self._asks.intercept,
-            replier=self._reply,
-            unconfirmed=self._unconfirmed,
-        )
+        return self._subscription(inbox_of(self.agent), credit=credit, intercept=self._asks.intercept)
 
-    def _encoded(self, envelope: Envelope) -> bytes:
-        if isinstance(envelope, bytes):
-            # A line feed ends a frame. In valid JSON it can only be white space, so replace it.
-            return envelope.replace(b"\n", b" ") if b"\n" in envelope else envelope
-        if "id" in envelope and "ts" in envelope and (self.agent is None or "from" in envelope):
-            return frames.encode(envelope)
-        filled: dict[str, object] = {"id": self._new_id(), "ts": frames.now_text()}
-        if self.agent is not None:
-            filled["from"] = self.agent
-        return frames.encode(filled | dict(envelope))
-
-    def _prefix(self, to: str) -> bytes:
-        if len(self._prefixes) >= PREFIXES_MAX:
-            self._prefixes.clear()
-        frames.require(stream_problem(to))
-        prefix = self._prefixes[to] = b'{"type":"enqueue","to":%b,"env":' % frames.encode(to)
-        return prefix
-
-    def _new_id(self) -> str:
-        # Random once a client, then counted: five times cheaper than a UUID for each.
-        self._id_serial += 1
-        return f"{self._id_stem}-{self._id_serial:x}"
+    def _subscription(self, stream: str, *, on_lost: OnLost | None = None, **options: Any) -> Subscription[Any]:
+        options |= {"replier": self._reply, "unconfirmed": self._unconfirmed, "on_lost": on_lost or self._on_lost}
+        return Subscription(self._connection, self._renewals, stream, sub_id=self._new_sub_id(), **options)
 
     def _new_sub_id(self) -> str:
         self._sub_serial += 1

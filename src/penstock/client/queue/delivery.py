@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # the default of a type variable is new in Python 3.13
     import typing_extensions
 
     from penstock.client.queue.renewals import LeaseHolder
-    from penstock.client.queue.settles import Settles
 
     P = typing_extensions.TypeVar("P", default=Any)
 else:
@@ -38,6 +37,10 @@ class State(Enum):
     LOST = "lost"
 
 
+HELD, SETTLING, SETTLED, LOST = State
+"""As names of the module: an attribute of an enum class costs more than the rest of a check."""
+
+
 class Delivery(Generic[P]):
     """A delivered envelope under a lease. Settle it with `ack`, `nack`, `release` or `term`.
 
@@ -55,23 +58,9 @@ class Delivery(Generic[P]):
     """
 
     __slots__ = (
-        "_envelope",
-        "_holder",
-        "_loss",
-        "_on_loss",
-        "_raw",
-        "_reader",
-        "_renew_at",
-        "_state",
-        "_summary",
-        "_value",
-        "attempt",
-        "has_replied",
-        "lease_expires_at_ms",
-        "lease_id",
-        "seq",
-        "stream",
-    )
+        "_envelope", "_holder", "_lease_ms", "_loss", "_on_loss", "_raw", "_reader", "_renew_at", "_state", "_summary",
+        "_value", "attempt", "has_replied", "lease_expires_at_ms", "lease_id", "seq", "stream",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -83,6 +72,7 @@ class Delivery(Generic[P]):
         lease_id: str,
         lease_expires_at_ms: int | None,
         renew_at: float,
+        lease_ms: int | None = None,
         reader: PayloadReader | None = None,
     ) -> None:
         self._holder = holder
@@ -98,11 +88,13 @@ class Delivery(Generic[P]):
         self.attempt = attempt
         self.lease_id = lease_id
         self.lease_expires_at_ms = lease_expires_at_ms
+        self._lease_ms = lease_ms
+        """The length of the lease as the application asked for it."""
         self._renew_at = renew_at
         """When to renew, on the loop's clock."""
         self._on_loss: Callable[[LeaseLost], None] | None = None
         """Called when the lease is lost; a running handler sets it."""
-        self._state = State.HELD
+        self._state = HELD
         self.has_replied = False
 
     def __repr__(self) -> str:
@@ -150,27 +142,32 @@ class Delivery(Generic[P]):
 
     @property
     def payload(self) -> P:
-        """The envelope's payload, as a value of the `type` that you asked for. Raises `InvalidRequest` if it does not fit."""
-        if self._reader is None:
-            return self.envelope["payload"]  # type: ignore[no-any-return]
-        if not hasattr(self, "_value"):
-            self._value = self._reader(self._raw)
-        return self._value
+        """The envelope's payload, as a value of the `type` that you asked for. Raises `InvalidRequest` if it does not fit.
+
+        It is decoded on first access.
+        """
+        try:
+            return self._value
+        except AttributeError:
+            self._value = value = (self._reader or msgspec.json.decode)(self._head.payload)
+        return value  # type: ignore[no-any-return]
 
     def _read_as(self, reader: PayloadReader | None) -> Delivery[Any]:
         """Read the payload as another type than its subscription does."""
         self._reader = reader
+        if hasattr(self, "_value"):
+            del self._value
         return self
 
     @property
     def is_settled(self) -> bool:
         """Whether the server has confirmed the settlement."""
-        return self._state is State.SETTLED
+        return self._state is SETTLED
 
     @property
     def is_lost(self) -> bool:
         """Whether the lease is known to be lost."""
-        return self._state is State.LOST
+        return self._state is LOST
 
     async def ack(self, *, confirm: bool = False) -> None:
         """The work is done: remove the envelope from the stream. With `confirm` it returns when that is durable.
@@ -199,19 +196,15 @@ class Delivery(Generic[P]):
         await self._settle("term", confirm, reason=reason)
 
     async def _settle(self, op: str, confirm: bool, **fields: object) -> None:
-        settles = self._settles
-        if settles.unconfirmed.count >= settles.unconfirmed.most:
+        settles = self._holder._settles
+        if settles.must_wait():
             self.check()
-            await settles.unconfirmed.room()
+            await settles.wait()
         settles.claim(self)
         self._holder._hand_over(self, op, fields)
         settles.raise_failure()
         if confirm:
             await settles.confirmed([self])
-
-    @property
-    def _settles(self) -> Settles:
-        return self._holder._settles
 
     async def extend(self, ms: int | None = None) -> int:
         """Extend the lease, counted from now. Returns its new end in milliseconds since 1970."""
@@ -226,16 +219,16 @@ class Delivery(Generic[P]):
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost. Long work that never waits should call this; it sends nothing."""
-        if self._state is State.LOST:
+        if self._state is LOST:
             raise self._loss or LeaseLost(Refusal("LeaseExpired", "the lease is lost", ref=self.lease_id))
-        if self._state is not State.HELD:
+        if self._state is not HELD:
             raise PenstockError(Refusal("AlreadyAcked", f"seq {self.seq} of `{self.stream}` was settled before"))
 
     def _lose(self, error: LeaseLost) -> None:
         """Mark the lease as lost; a running handler gets the error through `_on_loss`."""
-        if self._state is State.SETTLED:
+        if self._state is SETTLED:
             return
-        was_held, self._state = self._state is State.HELD, State.LOST
+        was_held, self._state = self._state is HELD, LOST
         self._loss = error
         if was_held and self._on_loss is not None:
             self._on_loss(error)
@@ -248,15 +241,8 @@ def raise_first(errors: Sequence[PenstockError]) -> None:
     raise next((error for error in errors if isinstance(error, LeaseLost)), errors[0])
 
 
-class _Body(msgspec.Struct):
-    payload: Raw
-
-
-_decode_body = msgspec.json.Decoder(_Body).decode
-
-
 def reader_of(kind: Any) -> PayloadReader:
-    """What reads the payload of an envelope as a `kind`. Raises TypeError for a type that has no JSON.
+    """What reads a payload as a `kind`. Raises TypeError for a type that has no JSON.
 
     msgspec reads its structs, dataclasses and every other type that it knows. A class with `model_validate_json`, as pydantic's
     models have it, validates the payload itself, also inside other types; pydantic is not imported and need not be installed.
@@ -265,9 +251,9 @@ def reader_of(kind: Any) -> PayloadReader:
     validate = getattr(kind, "model_validate_json", None)
     decode = validate or msgspec.json.Decoder(kind, dec_hook=_model).decode
 
-    def read(envelope: Raw) -> Any:
+    def read(payload: Raw) -> Any:
         try:
-            return decode(bytes(_decode_body(envelope).payload))
+            return decode(bytes(payload))
         except (msgspec.ValidationError, ValueError) as error:
             name = getattr(kind, "__name__", str(kind))
             hint = "`body` has the bytes as they are; `term` moves an envelope that no consumer can read to the dead letters"

@@ -37,12 +37,8 @@ class PulledLeases(LeaseHolder):
         self._connection = connection
         self._renewals = renewals
         self._held: dict[str, Delivery] = {}
-        self._lease_ms: dict[str, int | None] = {}
-        self._settles = Settles(self, unconfirmed, "pulled deliveries", on_lost=on_lost, on_end=self._forget)
+        self._settles = Settles(self, unconfirmed, "pulled deliveries", on_lost)
         renewals.watch(self)
-
-    def _lease_ms_of(self, delivery: Delivery) -> int | None:
-        return self._lease_ms.get(delivery.lease_id)
 
     def take(
         self, result: Raw, *, lease_ms: int | None, renew: bool, reader: PayloadReader | None = None
@@ -52,34 +48,25 @@ class PulledLeases(LeaseHolder):
         deliveries = []
         for row in decode_pull(result).deliveries:
             renew_at = now + half_lease_s(lease_ms, row.lease_expires_at) if renew else NEVER
-            delivery = Delivery(
-                self,
-                row.deliver,
-                row.stream,
-                row.seq,
-                row.attempt,
-                row.lease_id,
-                row.lease_expires_at,
-                renew_at,
-                reader,
-            )
+            taken = row.stream, row.seq, row.attempt, row.lease_id, row.lease_expires_at
+            delivery = Delivery(self, row.deliver, *taken, renew_at, lease_ms, reader)
             deliveries.append(delivery)
             if renew:
                 self._held[row.lease_id] = delivery
-                self._lease_ms[row.lease_id] = lease_ms
                 self._renewals.arm(renew_at)
         return deliveries
 
     def _hand_over(self, delivery: Delivery, op: str, fields: dict[str, object]) -> None:
+        self._held.pop(delivery.lease_id, None)
         self._settles.add(delivery, self._frame(delivery, op, **fields), is_ack=op == "ack")
         self._settles.send()  # the connection writes the lines of one loop turn together
 
     def _take_back(self, delivery: Delivery) -> None:
-        pass  # it is held until its settle succeeds
+        self._held[delivery.lease_id] = delivery
 
     def _lost(self, delivery: Delivery, error: LeaseLost) -> None:
         delivery._lose(error)
-        self._forget(delivery)
+        self._held.pop(delivery.lease_id, None)
 
     def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
         return self._frame(delivery, "extend", ms=ms)
@@ -87,7 +74,3 @@ class PulledLeases(LeaseHolder):
     def _frame(self, delivery: Delivery, op: str, **fields: object) -> bytes:
         # The lease identifies the delivery; the stream tells the server where to look after the lease has ended.
         return head("settle", id=delivery.id, op=op, leaseId=delivery.lease_id, stream=delivery.stream, **fields)
-
-    def _forget(self, delivery: Delivery) -> None:
-        self._held.pop(delivery.lease_id, None)
-        self._lease_ms.pop(delivery.lease_id, None)

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import Sent, Settled
-from penstock.client.queue.delivery import NEVER, Delivery, State
+from penstock.client.queue.delivery import HELD, NEVER, SETTLING, Delivery
 from penstock.client.queue.settles import Settles
 from penstock.core.errors import LeaseLost, PenstockError
 
@@ -35,7 +35,7 @@ class LeaseHolder(ABC):
     _reply: Callable[[Delivery, object, str | None], Awaitable[Sent]]
     _held: dict[Any, Delivery]
     _survives_connection = False
-    """Whether the leases outlive the connection, so that an extension is safe to repeat."""
+    """Whether the leases outlive the connection, so that settles and extensions are sent again."""
 
     _settles: Settles
 
@@ -53,11 +53,7 @@ class LeaseHolder(ABC):
 
     def _leases(self) -> list[Delivery]:
         """The deliveries whose leases are renewed: until the answer to their settles."""
-        return list(self._held.values())
-
-    @abstractmethod
-    def _lease_ms_of(self, delivery: Delivery) -> int | None:
-        """The length of a lease as the application asked for it."""
+        return [*self._held.values(), *self._settles.unanswered()]
 
     @abstractmethod
     def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
@@ -75,12 +71,12 @@ class LeaseHolder(ABC):
             raise self._judge(delivery, error) from None
         expires_at_ms = msgspec.json.decode(result, type=Settled).lease_expires_at or 0
         delivery.lease_expires_at_ms = expires_at_ms
-        self._renew_after(delivery, ms or self._lease_ms_of(delivery))
+        self._renew_after(delivery, ms or delivery._lease_ms)
         self._renewals.arm(delivery._renew_at)
         return expires_at_ms
 
     def _renew(self, delivery: Delivery) -> None:
-        lease_ms = self._lease_ms_of(delivery)
+        lease_ms = delivery._lease_ms
         self._renew_after(delivery, lease_ms)
         body = self._extension(delivery, lease_ms)
         answer = self._connection.submit(body, is_repeatable=self._survives_connection)
@@ -95,7 +91,7 @@ class LeaseHolder(ABC):
         error = answer.exception()
         if error is None:
             delivery.lease_expires_at_ms = msgspec.json.decode(answer.result(), type=Settled).lease_expires_at
-        elif isinstance(error, PenstockError) and delivery._state is State.HELD:
+        elif isinstance(error, PenstockError) and delivery._state is HELD:
             self._judge(delivery, error)
             if not error.retryable:
                 # For example, the lease has its maximum length; repeating the request cannot help.
@@ -145,7 +141,7 @@ class Renewals:
         earliest = NEVER
         for holder in list(self.holders):
             for delivery in holder._leases():
-                if delivery._state in (State.HELD, State.SETTLING):
+                if delivery._state in (HELD, SETTLING):
                     if delivery._renew_at <= now:
                         holder._renew(delivery)
                     earliest = min(earliest, delivery._renew_at)

@@ -7,8 +7,9 @@ subscribe to the inbox itself. Envelopes that answer no question stay leased and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from penstock.client.control.frames import Error, Sent
 from penstock.client.queue.delivery import Delivery
@@ -34,8 +35,6 @@ class PendingQuestions:
         self._listening: set[Subscription] = set()
         """Subscriptions of the application to its own inbox."""
         self._private: Subscription | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        """Running acks and opens: an event loop holds its tasks only weakly."""
 
     def intercept(self, delivery: Delivery) -> bool:
         """Take a delivery that answers an open question: ack it and pass it to the asker."""
@@ -47,7 +46,7 @@ class PendingQuestions:
             return False
         answer.set_result(delivery)
         # The asker has the content. If the ack is lost, the server delivers it once more, and it is released.
-        delivery._settles.claim(delivery)
+        delivery._holder._settles.claim(delivery)
         delivery._holder._hand_over(delivery, "ack", {})
         return True
 
@@ -59,7 +58,8 @@ class PendingQuestions:
         self._listening.discard(subscription)
         if self._answers and self._private is None and not self._has_inbox():
             self._private = self._subscribe(ASIDE_MAX)
-            self._keep(_quietly(self._private.open()))
+            with suppress(PenstockError):  # the connection has ended
+                _ = self._private._begin()
 
     async def expect(self, corr: str) -> asyncio.Future[Delivery]:
         """Open a question; must be followed by `close`."""
@@ -76,26 +76,11 @@ class PendingQuestions:
         self._answers.pop(corr, None)
         if not self._answers and self._private is not None:
             private, self._private = self._private, None
-            if self._tasks:
-                await asyncio.wait(self._tasks)
             await private.close()
 
     def _has_inbox(self) -> bool:
         """Whether the application has an open subscription to its inbox, which receives the answers."""
         return any(subscription.is_open for subscription in self._listening)
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-async def _quietly(work: Awaitable[object]) -> None:
-    """Open an inbox or ack an answer. If that fails, the connection has ended, or the server delivers the answer again."""
-    try:
-        await work
-    except PenstockError:
-        pass
 
 
 def checked(to: str, answer: Delivery) -> Delivery:

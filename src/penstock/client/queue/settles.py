@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
-from penstock.client.queue.delivery import NEVER, Delivery, State, raise_first
+from penstock.client.queue.delivery import HELD, LOST, NEVER, SETTLED, SETTLING, Delivery, raise_first
 from penstock.core.errors import LeaseLost, PenstockError, Refusal
 from penstock.core.limits import Limits
 
@@ -30,6 +30,9 @@ ACKS_MAX = Limits().batch_max
 """The most ids in one ack."""
 UNCONFIRMED_MAX = 4_096
 """The default of the most settles of a client without an answer."""
+TURN_MAX = 256
+TURN_S = 0.005
+"""A loop that never waits is interrupted after so many settles or seconds, so that they leave and leases are renewed."""
 LEAVE_S = 5.0
 """How long leaving waits for the answers."""
 LOG_EVERY_S = 1.0
@@ -50,82 +53,45 @@ class Unconfirmed:
             raise PenstockError(Refusal("InvalidRequest", f"unconfirmed_max is at least 1, not {most}"))
         self.most = most
         self.count = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._has_room = asyncio.Event()
 
     async def room(self) -> None:
         """Wait until another settle may be handed over."""
         while self.count >= self.most:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter.done():
-                    self._wake()  # the next caller looks too; when there is no room, it waits again
-                else:
-                    self._waiters.remove(waiter)
+            self._has_room.clear()
+            await self._has_room.wait()
 
     def answered(self, count: int) -> None:
         self.count -= count
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiters and self.count < self.most:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+        if self.count < self.most:
+            self._has_room.set()
 
 
-class SettleFrame:
-    """One frame of settles, from the call to its answer."""
+class SettleFrame(Struct, eq=False):
+    """One frame of settles."""
 
-    __slots__ = ("_finished", "body", "deliveries", "is_ack", "parts")
-
-    def __init__(self, deliveries: list[Delivery], body: bytes | None = None, *, is_ack: bool = True) -> None:
-        self.deliveries = deliveries
-        self.body = body
-        """None for acks that are not encoded yet."""
-        self.is_ack = is_ack
-        self.parts: list[SettleFrame] | None = None
-        """Set when the frame is answered: the frames that were sent instead of it, mostly none."""
-        self._finished: asyncio.Future[None] | None = None
-
-    def finish(self, parts: list[SettleFrame]) -> None:
-        self.parts = parts
-        if self._finished is not None and not self._finished.done():
-            self._finished.set_result(None)
-
-    async def finished(self) -> list[SettleFrame]:
-        if self.parts is None:
-            self._finished = self._finished or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._finished)
-        return self.parts or []
+    deliveries: list[Delivery]
+    body: bytes | None = None
+    """None for acks, which are encoded when they are sent."""
+    is_ack: bool = True
 
 
 class Settles:
     """The settles of one holder of leases that have no answer."""
 
-    def __init__(
-        self,
-        holder: LeaseHolder,
-        unconfirmed: Unconfirmed,
-        what: str,
-        *,
-        on_lost: OnLost | None = None,
-        on_end: Callable[[Delivery], None] | None = None,
-    ) -> None:
+    def __init__(self, holder: LeaseHolder, unconfirmed: Unconfirmed, what: str, on_lost: OnLost | None = None) -> None:
         self.lost = 0
         self.unconfirmed = unconfirmed
         self._holder = holder
         self._what = what
         self._on_lost = on_lost
-        self._on_end = on_end
-        """Called for a delivery that is settled, where the holder needs it."""
         self._acks: list[Delivery] = []
         self._unsent: list[SettleFrame] = []
         self._sent: dict[SettleFrame, None] = {}
         self._confirming: dict[Delivery, asyncio.Future[PenstockError | None]] = {}
         """Calls that wait for the answer."""
+        self._in_turn = 0
+        self._turn_end = NEVER
         self._failure: PenstockError | None = None
         self._loss: LeaseLost | None = None
         """The first loss since the last `flush`."""
@@ -133,35 +99,52 @@ class Settles:
 
     # -- for deliveries
 
+    def must_wait(self) -> bool:
+        """Whether the next settle waits: for room, or for the loop to send what a long turn has collected."""
+        unconfirmed = self.unconfirmed
+        return unconfirmed.count >= unconfirmed.most or self._in_turn >= TURN_MAX or monotonic() > self._turn_end
+
+    async def wait(self) -> None:
+        """Wait until another settle may be handed over."""
+        await asyncio.sleep(0)
+        await self.unconfirmed.room()
+
     def claim(self, delivery: Delivery) -> None:
         """Begin to settle a delivery. Any thread may call this."""
-        if delivery._state is not State.HELD:
+        if delivery._state is not HELD:
             delivery.check()
-        delivery._state = State.SETTLING
+        delivery._state = SETTLING
 
     def add(self, delivery: Delivery, body: bytes | None = None, *, is_ack: bool = True) -> None:
         """Add a claimed delivery to the frames of this turn; None is an ack of a subscription."""
-        if delivery._state is State.LOST:
+        if delivery._state is LOST:
             self._note_loss(delivery, delivery._loss)
             return
         self.unconfirmed.count += 1
+        if not self._in_turn:
+            self._turn_end = monotonic() + TURN_S
+        self._in_turn += 1
         if body is None:
             self._acks.append(delivery)
         else:
             self._end_acks()
             self._unsent.append(SettleFrame([delivery], body, is_ack=is_ack))
 
+    def add_acks(self, deliveries: Sequence[Delivery]) -> None:
+        """Add acks of a subscription to the frames of this turn."""
+        self.unconfirmed.count += len(deliveries)
+        self._acks += deliveries
+
     async def confirmed(self, deliveries: Sequence[Delivery]) -> None:
         """Wait until the settles of these deliveries are durable. Raises the first error; a lost lease takes precedence."""
+        raise_first(await self._outcomes(deliveries))
+
+    async def _outcomes(self, deliveries: Iterable[Delivery]) -> list[PenstockError]:
         loop = asyncio.get_running_loop()
-        waiting = {delivery: loop.create_future() for delivery in deliveries if delivery._state is State.SETTLING}
-        self._confirming |= waiting
-        try:
-            errors = [error for error in [await future for future in waiting.values()] if error is not None]
-        finally:
-            for delivery in waiting:
-                self._confirming.pop(delivery, None)
-        raise_first(errors)
+        settling = [delivery for delivery in deliveries if delivery._state is SETTLING]
+        waiting = [self._confirming.setdefault(delivery, loop.create_future()) for delivery in settling]
+        outcomes = [await asyncio.shield(future) for future in waiting]
+        return [error for error in outcomes if error is not None]
 
     def take_failure(self) -> PenstockError | None:
         """What an earlier settle failed with, unless a call has raised it."""
@@ -177,6 +160,7 @@ class Settles:
 
     def send(self) -> None:
         """Send what was collected."""
+        self._in_turn, self._turn_end = 0, NEVER
         self._end_acks()
         unsent, self._unsent = self._unsent, []
         for frame in unsent:
@@ -196,7 +180,7 @@ class Settles:
 
     def lose(self, delivery: Delivery, error: LeaseLost) -> None:
         """The lease ended before the settle was answered."""
-        if delivery._state is not State.LOST:
+        if delivery._state is not LOST:
             delivery._lose(error)
             self._note_loss(delivery, error)
 
@@ -209,29 +193,24 @@ class Settles:
 
     async def flush(self) -> None:
         """Wait for the answer of every settle before this call. Raises a failure, or the first loss since the last flush."""
-        await self._drain()
-        self.raise_failure()
+        self.send()
+        errors = await self._outcomes(self.unanswered())
         loss, self._loss = self._loss, None
-        if loss is not None:
-            raise loss
+        raise_first([error for error in (loss, self.take_failure(), *errors) if error is not None])
 
     async def leave(self) -> PenstockError | None:
         """Wait for the answers, but not for long; returns a failure that no call has raised."""
+        self.send()
         try:
             async with asyncio.timeout(LEAVE_S):
-                await self._drain()
+                errors = await self._outcomes(self.unanswered())
         except TimeoutError:
             message = f"the server did not confirm a settle of {self._what} within {LEAVE_S:g} s"
+            errors = []
             self.lose_all(LeaseLost(Refusal("LeaseExpired", message)))
-        return self.take_failure()
+        return self.take_failure() or next((error for error in errors if not isinstance(error, LeaseLost)), None)
 
     # -- inside
-
-    async def _drain(self) -> None:
-        self.send()
-        frames = deque(self._sent)
-        while frames:
-            frames.extend(await frames.popleft().finished())
 
     def _end_acks(self) -> None:
         acks = self._acks
@@ -240,10 +219,10 @@ class Settles:
             self._unsent += [SettleFrame(acks[start : start + ACKS_MAX]) for start in range(0, len(acks), ACKS_MAX)]
 
     def _send(self, frame: SettleFrame) -> None:
-        lost = [delivery for delivery in frame.deliveries if delivery._state is State.LOST]
+        lost = [delivery for delivery in frame.deliveries if delivery._state is LOST]
         if lost:
             self._end(SettleFrame(lost), None)
-            frame.deliveries = [delivery for delivery in frame.deliveries if delivery._state is not State.LOST]
+            frame.deliveries = [delivery for delivery in frame.deliveries if delivery._state is not LOST]
             if not frame.deliveries:
                 return
         self._sent[frame] = None
@@ -260,10 +239,8 @@ class Settles:
         if error is not None and not isinstance(error, PenstockError):
             raise error
         if error is not None and len(frame.deliveries) > 1 and error.code != "Unreachable":
-            parts = [SettleFrame([delivery]) for delivery in frame.deliveries]
-            for part in parts:
-                self._send(part)
-            frame.finish([part for part in parts if part.parts is None and part in self._sent])
+            for delivery in frame.deliveries:
+                self._send(SettleFrame([delivery]))
         else:
             self._end(frame, error)
 
@@ -271,12 +248,10 @@ class Settles:
         is_done = error is None or (frame.is_ack and error.code == "AlreadyAcked")
         for delivery in frame.deliveries:
             verdict: PenstockError | None = None
-            if delivery._state is State.LOST:
+            if delivery._state is LOST:
                 verdict = delivery._loss
             elif is_done or error is None:
-                delivery._state = State.SETTLED
-                if self._on_end is not None:
-                    self._on_end(delivery)
+                delivery._state = SETTLED
             else:
                 verdict = self._refused(delivery, error)
             if self._confirming and (caller := self._confirming.pop(delivery, None)) is not None:
@@ -285,19 +260,15 @@ class Settles:
             elif verdict is not None and not isinstance(verdict, LeaseLost):
                 self._failure = self._failure or verdict
         self.unconfirmed.answered(len(frame.deliveries))
-        frame.finish([])
 
     def _refused(self, delivery: Delivery, error: PenstockError) -> PenstockError:
         """Apply the error of a settle to its delivery."""
         if isinstance(error, LeaseLost) or error.code in ENDED:
-            if error.code == "Unreachable":
-                message = f"the connection was lost before seq {delivery.seq} of `{delivery.stream}` was settled"
-                error = LeaseLost(Refusal("LeaseExpired", message, ref=delivery.lease_id))
-            elif not isinstance(error, LeaseLost):
+            if not isinstance(error, LeaseLost):
                 error = LeaseLost(Refusal("LeaseExpired", error.refusal.message, ref=delivery.lease_id))
             self.lose(delivery, error)
             return error
-        delivery._state = State.HELD
+        delivery._state = HELD
         if delivery not in self._confirming:
             # No caller waits for this outcome to retry, so the lease ends by itself and the server delivers again.
             delivery._renew_at = NEVER
@@ -315,8 +286,6 @@ class Settles:
             _LOG.warning(
                 "lost a settle of %s, %d so far; its envelope is delivered again: %s", self._what, self.lost, why
             )
-        if self._on_end is not None:
-            self._on_end(delivery)
         if self._on_lost is not None:
             try:
                 self._on_lost(delivery)

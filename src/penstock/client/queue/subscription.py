@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Generic, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, Self
 
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import DeliverFrame, ExpiredFrame, Sent, decode_bodies, head
 from penstock.client.control.listener import FrameListener, reject
-from penstock.client.queue.delivery import Delivery, P, PayloadReader, State
+from penstock.client.queue.delivery import HELD, SETTLING, Delivery, P, PayloadReader
 from penstock.client.queue.renewals import LeaseHolder, Renewals, half_lease_s
 from penstock.client.queue.settles import ACKS_MAX, OnLost, Settles, Unconfirmed
-from penstock.client.queue.worker import Handler, check_concurrency, handle
+from penstock.client.queue.worker import BatchHandler, Handler, check_concurrency, handle, run_batch, start
 from penstock.core.errors import LeaseLost, PenstockError, Refusal
 from penstock.core.limits import Limits
 
@@ -77,7 +77,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         self._held: dict[int, Delivery] = {}
         self._buffer: deque[Delivery] = deque()
         self._takers: deque[asyncio.Future[None]] = deque()
-        self._settles = Settles(self, unconfirmed, f"`{stream}`", on_lost=on_lost)
+        self._settles = Settles(self, unconfirmed, f"`{stream}`", on_lost)
 
     # -- for the application
 
@@ -93,12 +93,16 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
 
     async def open(self) -> Self:
         """Subscribe, and wait for the server's confirmation. Iterating does this by itself."""
+        await asyncio.shield(self._begin())
+        return self
+
+    def _begin(self) -> asyncio.Future[None]:
+        """Subscribe; the future is done when the server confirms it."""
         if self._opened is None:
             self._opened = self._connection.loop.create_future()
             self._renewals.watch(self)
             self._connection.attach(self)
-        await asyncio.shield(self._opened)
-        return self
+        return self._opened
 
     def __aiter__(self) -> AsyncIterator[Delivery[P]]:
         return self
@@ -113,7 +117,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         """The next delivery that has arrived. Any thread may call this."""
         buffer = self._buffer
         try:
-            while (delivery := buffer.popleft())._state is not State.HELD:
+            while (delivery := buffer.popleft())._state is not HELD:
                 pass
         except IndexError:
             return None
@@ -135,11 +139,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
 
     async def ack(self, deliveries: Sequence[Delivery[P]], *, confirm: bool = False) -> None:
         """Ack many at once. With `confirm`, raises the first error after all others are durable."""
-        unconfirmed = self._settles.unconfirmed
-        for start in range(0, len(deliveries), unconfirmed.most):
-            if unconfirmed.count >= unconfirmed.most:
-                await unconfirmed.room()
-            self._ack_all(deliveries[start : start + unconfirmed.most])
+        await self._ack_many(deliveries)
         self._settles.raise_failure()
         if confirm:
             await self._settles.confirmed(deliveries)
@@ -163,12 +163,38 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
             async with penstock.connect() as client:
                 await client.subscribe("images/in", credit=8).work(resize, concurrency=8)
         """
-        check_concurrency(concurrency)
 
         async def worker() -> None:
             async for delivery in self:
-                await handle(delivery, handler)
+                if (rest := start(delivery, handler)) is not None:
+                    await rest
 
+        await self._run(worker, concurrency)
+
+    async def work_batch(self, handler: BatchHandler[P], *, max: int = 256, concurrency: int = 1) -> None:  # noqa: A002
+        """Call `handler` with a list of all deliveries that have arrived, up to `max` of them, until the subscription is closed.
+
+        When the handler returns, those that it did not settle are acked; when it raises, they are nacked. `concurrency` lists are in
+        work at a time. A lost lease does not interrupt the handler, because the others hold: `is_lost` shows it.
+
+        Example:
+            async def store(deliveries):
+                await asyncio.to_thread(write_rows, [delivery.payload for delivery in deliveries])
+
+            async with penstock.connect() as client:
+                await client.subscribe("readings", credit=1_000).work_batch(store, max=500)
+        """
+        if max < 1:
+            raise PenstockError(Refusal("InvalidRequest", f"max is at least 1, not {max}", ref="max"))
+
+        async def worker() -> None:
+            while batch := await self.next_batch(max):
+                await handle(batch, run_batch(handler, batch), self._ack_many)
+
+        await self._run(worker, concurrency)
+
+    async def _run(self, worker: Callable[[], Coroutine[Any, Any, None]], concurrency: int) -> None:
+        check_concurrency(concurrency)
         async with self:
             workers = [self._connection.loop.create_task(worker()) for _ in range(concurrency)]
             try:
@@ -180,22 +206,11 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
 
     async def close(self) -> None:
         """Wait up to 5 s for the answers to settles, then unsubscribe. Unsettled deliveries return to the stream."""
-        failure = await self._leave()
-        if failure is not None:
-            raise failure
-
-    async def __aexit__(self, *exception: object) -> None:
-        failure = await self._leave()
-        if failure is not None and exception[0] is None:
-            raise failure
-
-    async def _leave(self) -> PenstockError | None:
-        """Close; returns the failure of a settle that no call has raised."""
         if self._is_closed:
-            return None
+            return
         self._is_closed = True
         self._buffer.clear()
-        self._wake_all()
+        self._wake(len(self._takers))
         try:
             failure = await self._settles.leave()
             if self._is_live:
@@ -206,7 +221,8 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
             self._renewals.forget(self)
             if self._on_close is not None:
                 self._on_close(self)
-        return failure
+        if failure is not None:
+            raise failure
 
     async def _arrival(self) -> bool:
         """Wait for a delivery; False when the subscription is closed."""
@@ -221,6 +237,8 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
             self._takers.append(taker)
             try:
                 await taker
+                if len(self._buffer) > 1:
+                    self._wake(1)  # one more than takes all of it without waiting
             except asyncio.CancelledError:
                 if taker.done() and not taker.cancelled():
                     self._wake(1)  # pass the wake-up on to the next waiting task
@@ -240,13 +258,22 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
             self._owed += 1
         self._connection.mark(self)
 
-    def _ack_all(self, deliveries: Sequence[Delivery]) -> None:
+    async def _ack_many(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
-            delivery.check()
-        settles = self._settles
-        for delivery in deliveries:
-            settles.claim(delivery)
-            self._hand_over(delivery, "ack", {})
+            if delivery._state is not HELD:
+                delivery.check()
+        settles, held, first = self._settles, self._held, 0
+        while first < len(deliveries):
+            await settles.unconfirmed.room()
+            part = deliveries[first : first + settles.unconfirmed.most - settles.unconfirmed.count]
+            held_before = len(held)
+            for delivery in part:
+                settles.claim(delivery)
+                held.pop(delivery.seq, None)
+            self._owed += held_before - len(held)
+            settles.add_acks(part)
+            self._connection.mark(self)
+            first += len(part)
 
     def _take_back(self, delivery: Delivery) -> None:
         self._held[delivery.seq] = delivery
@@ -257,18 +284,12 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
             return head("ack", id=deliveries[0].id, subId=self._sub_id, leaseId=deliveries[0].lease_id)
         return head("ack", id=[delivery.id for delivery in deliveries], subId=self._sub_id)
 
-    def _leases(self) -> list[Delivery]:
-        return [*self._held.values(), *self._settles.unanswered()]
-
     def _lost(self, delivery: Delivery, error: LeaseLost) -> None:
         if self._held.get(delivery.seq) is delivery:
             del self._held[delivery.seq]
             self._owed += 1
             self._connection.mark(self)
         delivery._lose(error)
-
-    def _lease_ms_of(self, delivery: Delivery) -> int | None:
-        return self.lease_ms
 
     def _extension(self, delivery: Delivery, ms: int | None) -> bytes:
         return head("extend", id=delivery.id, subId=self._sub_id, leaseId=delivery.lease_id, ms=ms)
@@ -296,7 +317,9 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
             attempts, lease_ids = [frame.attempt], [frame.lease_id]  # type: ignore[list-item]
         held, buffer, intercept = self._held, self._buffer, self._intercept
         for raw, seq, attempt, lease_id in zip(bodies, seqs, attempts, lease_ids, strict=False):
-            delivery = Delivery(self, raw, stream, seq, attempt, lease_id, expires_at_ms, renew_at, self._reader)
+            delivery = Delivery(
+                self, raw, stream, seq, attempt, lease_id, expires_at_ms, renew_at, self.lease_ms, self._reader
+            )
             if attempt > 1:
                 self._delivered_again(seq, lease_id)
             held[seq] = delivery
@@ -306,7 +329,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         self._renewals.arm(renew_at)
         if self._owed:
             self._connection.mark(self)
-        self._wake(len(seqs))
+        self._wake(1)
 
     def _delivered_again(self, seq: int, lease_id: str) -> None:
         message = f"seq {seq} of `{self.stream}` was delivered again: its lease had expired"
@@ -320,7 +343,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
             if delivery.lease_id == frame.lease_id:
                 message = f"the lease on `{frame.id}` expired before it was settled"
                 error = LeaseLost(Refusal("LeaseExpired", message, ref=frame.id))
-                if delivery._state is State.SETTLING:
+                if delivery._state is SETTLING:
                     self._settles.lose(delivery, error)
                 else:
                     self._lost(delivery, error)
@@ -341,7 +364,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         self._failure = error
         self._drop(LeaseLost(Refusal("LeaseExpired", error.refusal.message)))
         reject(self._opened, error)
-        self._wake_all()
+        self._wake(len(self._takers))
 
     def _drop(self, error: LeaseLost) -> None:
         """Mark every unsettled delivery as lost."""
@@ -350,9 +373,6 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         self._held.clear()
         self._buffer.clear()
         self._settles.lose_all(error)
-
-    def _wake_all(self) -> None:
-        self._wake(len(self._takers))
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._takers:

@@ -3,6 +3,8 @@
 A handler that returns has its delivery acked, and one that raises has it nacked with a back-off. If an asker waits for the answer, it
 gets the error instead, and the question becomes a dead letter: a late answer would reach an asker that is gone. A handler whose lease is
 lost gets `LeaseLost` at its current `await`, before another consumer has done much of the same work. No exception ends the worker.
+
+The worker runs a handler itself up to its first wait, so a handler that does not wait costs no coroutine, task or future besides its own.
 """
 
 from __future__ import annotations
@@ -10,17 +12,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import CoroutineType
 from typing import Any
 
 from penstock.client.control.frames import HandlerFailure
-from penstock.client.queue.delivery import Delivery, P, State
+from penstock.client.queue.delivery import HELD, Delivery, P
 from penstock.client.queue.request_reply import REPLY_WANTED
 from penstock.core.errors import LeaseLost, PenstockError, Refusal
 
 Handler = Callable[[Delivery[P]], Awaitable[object]]
+BatchHandler = Callable[[list[Delivery[P]]], Awaitable[object]]
+Ack = Callable[[list[Delivery]], Awaitable[None]]
 
 CONCURRENCY_MAX = 10_000
 """The most concurrent handlers; each is a task."""
+NO_FIELDS: dict[str, object] = {}
 REASON_MAX = 200
 """The most characters of an exception in the reason of a nack."""
 
@@ -35,25 +41,21 @@ class Interruption(LeaseLost, asyncio.CancelledError):
 
 
 class Watched:
-    """A handler of one delivery: awaiting it runs the handler, and a lost lease is raised inside it."""
+    """A handler that waits: awaiting it runs the rest of the handler, and a lost lease is raised inside it."""
 
-    def __init__(self, delivery: Delivery, work: Coroutine[Any, Any, object]) -> None:
+    def __init__(self, delivery: Delivery, work: Coroutine[Any, Any, object], waits_for: object) -> None:
         self._delivery = delivery
         self._work = work
+        self._waits_for = waits_for
         self._task: asyncio.Task[object] | None = None
         self._loss: Interruption | None = None
 
     def __await__(self) -> Generator[Any, None, None]:
-        work, delivery = self._work, self._delivery
+        work, delivery, waits_for = self._work, self._delivery, self._waits_for
         self._task = asyncio.current_task()
         delivery._on_loss = self._lost
-        raised: BaseException | None = None
         try:
             while True:
-                try:
-                    waits_for = work.send(None) if raised is None else work.throw(raised)
-                except StopIteration:
-                    return
                 raised = None
                 try:
                     yield waits_for
@@ -62,6 +64,10 @@ class Watched:
                     raise
                 except BaseException as error:
                     raised = self._meant(error)
+                try:
+                    waits_for = work.send(None) if raised is None else work.throw(raised)
+                except StopIteration:
+                    return
         finally:
             delivery._on_loss = None
             if self._loss is not None and self._task is not None:
@@ -83,24 +89,61 @@ class Watched:
         return error if self._task.uncancel() else loss
 
 
-async def handle(delivery: Delivery, handler: Handler) -> None:
-    """Run a handler, and settle the delivery if the handler did not. Raises only a cancellation."""
-
-    async def work() -> None:
-        await handler(delivery)
-
+def start(delivery: Delivery, handler: Handler) -> Coroutine[Any, Any, None] | None:
+    """Run a handler up to its first wait. Returns what is left to await, None if the handler is done and its delivery handed over."""
     try:
-        await Watched(delivery, work())
-        if delivery._state is State.HELD:
-            await settle(delivery, "ack")
-    except asyncio.CancelledError as error:
+        called = handler(delivery)
+        work = called if type(called) is CoroutineType else _awaited(called)
+        waits_for = work.send(None)
+    except StopIteration:
+        if delivery._state is not HELD:
+            return None
+        settles = delivery._holder._settles
+        if settles.must_wait():
+            return handle([delivery], asyncio.sleep(0), _ack)
+        settles.claim(delivery)
+        delivery._holder._hand_over(delivery, "ack", NO_FIELDS)
+        return None
+    except (Exception, asyncio.CancelledError) as error:
+        return _judge([delivery], error)
+    return handle([delivery], Watched(delivery, work, waits_for), _ack)
+
+
+async def handle(deliveries: list[Delivery], work: Awaitable[object], ack: Ack) -> None:
+    """Wait for a handler, and ack what it did not settle. Raises only a cancellation."""
+    try:
+        await work
+        if held := [delivery for delivery in deliveries if delivery._state is HELD]:
+            _log_failure(held[0])
+            await ack(held)
+    except (Exception, asyncio.CancelledError) as error:
+        await _judge(deliveries, error)
+
+
+async def _awaited(work: Awaitable[object]) -> None:
+    await work
+
+
+async def run_batch(handler: BatchHandler, deliveries: list[Delivery]) -> None:
+    await handler([*deliveries])
+
+
+async def _ack(deliveries: list[Delivery]) -> None:
+    await deliveries[0]._settle("ack", False)
+
+
+async def _judge(deliveries: list[Delivery], error: BaseException) -> None:
+    """Settle the deliveries of a handler that raised."""
+    if isinstance(error, asyncio.CancelledError):
         if isinstance(error, LeaseLost):
-            _LOG.warning("%r was lost while its handler worked: %s", delivery, error.refusal.message)
-        elif _is_cancelled():
-            raise
-        else:  # something that the handler awaited was cancelled, not the handler
-            await _failed(delivery, error)
-    except Exception as error:
+            _LOG.warning("%r was lost while its handler worked: %s", deliveries[0], error.refusal.message)
+            return
+        if _is_cancelled():
+            raise error
+        # Else something that the handler awaited was cancelled, not the handler.
+    more = f" and of {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
+    _LOG.error("the handler of %r%s failed", deliveries[0], more, exc_info=error)
+    for delivery in deliveries:
         await _failed(delivery, error)
 
 
@@ -111,31 +154,27 @@ def _is_cancelled() -> bool:
 
 
 async def _failed(delivery: Delivery, error: BaseException) -> None:
-    """Nack the delivery of a failed handler; called inside its `except` block."""
-    if delivery.is_lost:
-        _LOG.warning("%r was lost; it will be delivered again", delivery)
+    """Nack the delivery of a failed handler."""
+    if delivery._state is not HELD:
         return
-    _LOG.exception("the handler of %r failed", delivery)
-    if delivery._state is not State.HELD:
-        return
+    _log_failure(delivery)
     reason = f"{type(error).__name__}: {error}".removesuffix(": ")[:REASON_MAX]
     headers = delivery.envelope.get("headers") or {}
     try:
         if REPLY_WANTED in headers and delivery.sender and not delivery.has_replied:
             await delivery.reply(HandlerFailure(reason))
-            await settle(delivery, "term", reason=reason)
+            await delivery._settle("term", False, reason=reason)
         else:
-            await settle(delivery, "nack", reason=reason, backoff=True)
+            await delivery._settle("nack", False, reason=reason, backoff=True)
     except PenstockError as refused:
         _LOG.warning("%r could not be settled; its lease will expire: %s", delivery, refused.refusal.message)
 
 
-async def settle(delivery: Delivery, op: str, **fields: object) -> None:
-    """Hand over a settle. The failure of an earlier one is logged: it says nothing about this delivery."""
-    failure = delivery._settles.take_failure()
+def _log_failure(delivery: Delivery) -> None:
+    """Log the failure of an earlier settle, which says nothing about this delivery."""
+    failure = delivery._holder._settles.take_failure()
     if failure is not None:
         _LOG.warning("a delivery of `%s` could not be settled: %s", delivery.stream, failure)
-    await delivery._settle(op, False, **fields)
 
 
 def check_concurrency(concurrency: int) -> None:

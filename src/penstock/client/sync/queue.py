@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from penstock.client.control.frames import ServerHello
+from penstock.client.queue.batch import Batch
 from penstock.client.queue.client import Client
 from penstock.client.queue.connect import connect
 from penstock.client.queue.delivery import Delivery
@@ -34,8 +35,8 @@ class SyncDelivery(twin.Twin[Delivery]):
     async def _settle(self, op: str, confirm: bool, **fields: object) -> None:
         """What the inline verbs call: hand over to the loop without waiting for its thread, unless the caller must wait."""
         source, thread = self._source, self._thread
-        settles = source._settles
-        if confirm or settles.unconfirmed.count + thread.posted >= settles.unconfirmed.most:
+        settles = source._holder._settles
+        if confirm or settles.unconfirmed.count >= settles.unconfirmed.most:
             thread.wait(source._settle(op, confirm, **fields))
             return
         settles.claim(source)
@@ -108,15 +109,37 @@ class SyncSubscription(twin.OpenedTwin[Subscription]):
             with penstock.connect_sync() as client:
                 client.subscribe("images/in", credit=8).work(resize, concurrency=8)
         """
+
+        def call(delivery: Delivery) -> object:
+            return handler(SyncDelivery(delivery, self._thread))
+
+        self._run(self._source.work, call, concurrency)
+
+    def work_batch(
+        self,
+        handler: Callable[[list[SyncDelivery]], object],
+        *,
+        max: int = 256,  # noqa: A002
+        concurrency: int = 1,
+    ) -> None:
+        """Call `handler` with a list of all deliveries that have arrived, up to `max`, on up to `concurrency` threads.
+
+        When the handler returns, those that it did not settle are acked; when it raises, they are nacked.
+        """
+
+        def call(batch: list[Delivery]) -> object:
+            return handler(_deliveries(batch, self._thread))
+
+        self._run(partial(self._source.work_batch, max=max), call, concurrency)
+
+    def _run(self, work: Callable[..., Any], call: Callable[[Any], object], concurrency: int) -> None:
         check_concurrency(concurrency)
-        thread = self._thread
         with ThreadPoolExecutor(concurrency, "penstock-work") as pool:
 
-            async def on_a_thread(delivery: Delivery) -> None:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(pool, handler, SyncDelivery(delivery, thread))
+            async def on_a_thread(taken: object) -> None:
+                await asyncio.get_running_loop().run_in_executor(pool, call, taken)
 
-            thread.wait(self._source.work(on_a_thread, concurrency=concurrency))
+            self._thread.wait(work(on_a_thread, concurrency=concurrency))
 
     def __iter__(self) -> Iterator[SyncDelivery]:
         return self
@@ -144,6 +167,20 @@ class SyncLiveView(twin.OpenedTwin[LiveView], twin.IteratedTwin[LiveView, Change
     rows = twin.mirrored[LiveView, dict[str, Any]](lambda live: live.rows)
 
 
+class SyncBatch(twin.Twin[Batch]):
+    """Sends without waiting for each answer; the end of its `with` block waits until everything is durable."""
+
+    enqueue = twin.blocking(Batch.enqueue)
+    send = twin.blocking(Batch.send)
+    flush = twin.blocking(Batch.flush)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._thread.wait(self._source.__aexit__(*exception))
+
+
 class SyncClient(twin.Closing, twin.Twin[Client]):
     """A connection to Penstock for code without `async`; `connect_sync` makes one. Threads may share it.
 
@@ -156,6 +193,7 @@ class SyncClient(twin.Closing, twin.Twin[Client]):
     enqueue = twin.blocking(Client.enqueue)
     send = twin.blocking(Client.send)
     ask = twin.blocking(Client.ask, SyncDelivery)
+    batch = twin.called(Client.batch, SyncBatch)
     subscribe = twin.called(Client.subscribe, SyncSubscription)
     inbox = twin.called(Client.inbox, SyncSubscription)
     pull = twin.blocking(Client.pull, _deliveries)

@@ -11,7 +11,6 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
@@ -31,26 +30,11 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
-        self._posts: deque[Callable[[], object]] = deque()
-        self._is_due = False
         self._thread.start()
 
     def post(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop soon, in order and before what a later `wait` runs; many share one wake-up."""
-        self._posts.append(function)
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon_threadsafe(self._run_posts)
-
-    @property
-    def posted(self) -> int:
-        """How many posts have not run."""
-        return len(self._posts)
-
-    def _run_posts(self) -> None:
-        self._is_due = False
-        while self._posts:
-            self._posts.popleft()()
+        """Call a function on the loop soon: in order, and before what a later `wait` runs."""
+        self._loop.call_soon_threadsafe(function)
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run on the loop and wait. An interrupt of the waiting thread cancels the coroutine."""
@@ -162,7 +146,10 @@ class BlockingMethod(Generic[S, P, R]):
         method: Callable[..., object],
         run: Callable[..., Coroutine[Any, Any, Any]],
         wrap: Callable[[Any, LoopThread], R] | None,
+        *,
+        is_inline: bool = False,
     ) -> None:
+        self._is_inline = is_inline
         self._run = run
         self.wrap = wrap
         self.__wrapped__ = method
@@ -177,9 +164,14 @@ class BlockingMethod(Generic[S, P, R]):
     def __get__(self, twin: Twin[S] | None, owner: object) -> Self | Callable[P, R]:
         if twin is None:
             return self
-        source, thread, run, wrap = twin._source, twin._thread, self._run, self.wrap
+        source, thread, run, wrap, is_inline = twin._source, twin._thread, self._run, self.wrap, self._is_inline
 
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if is_inline:
+                try:
+                    run(twin, *args, **kwargs).send(None)
+                except StopIteration as done:
+                    return done.value  # type: ignore[no-any-return]
             result: R = thread.wait(run(source, *args, **kwargs))
             return result if wrap is None else wrap(result, thread)
 
@@ -201,28 +193,9 @@ def blocking(
     return BlockingMethod(method, method, wrap)
 
 
-class InlineMethod(BlockingMethod[S, P, R]):
-    """A coroutine method of the source that the caller's thread runs with the twin itself."""
-
-    def __get__(self, twin: Twin[S] | None, owner: object) -> Any:
-        if twin is None:
-            return self
-        run = self._run
-
-        def call(*args: P.args, **kwargs: P.kwargs) -> object:
-            try:
-                run(twin, *args, **kwargs).send(None)
-            except StopIteration as done:
-                return done.value
-            raise AssertionError("an inline method never waits")
-
-        call.__name__, call.__doc__ = self.__name__, self.__doc__
-        return call
-
-
 def inline(method: Async[S, P, R]) -> BlockingMethod[S, P, R]:
-    """A coroutine method of the source whose awaited parts the twin has too, without waiting; it runs without a change of threads."""
-    return InlineMethod(method, method, None)
+    """A coroutine method of the source that never waits when it runs with the twin itself, on the caller's thread."""
+    return BlockingMethod(method, method, None, is_inline=True)
 
 
 @overload

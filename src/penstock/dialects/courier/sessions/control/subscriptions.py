@@ -143,6 +143,8 @@ class Subscriptions:
 
     def ack(self, now: Now, ids: list[str], label: str | None) -> list[Denied]:
         """Ack envelopes, each at the subscription that holds it; returns the refusals."""
+        if label is not None and not isinstance(named := self.find(label), Refusal):
+            return self._machine.ack(now, named, ids)
         denied: list[Denied] = []
         is_search = label is None and len(ids) > 1
         held, known = self._search(set(ids)) if is_search else ({}, {})
