@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, DeltaLog, newest_entry, table_names
+from penstock.journal.lake_location import StoreError, parse_lake
+from penstock.spark.lake.table import LakeTable
+from tests.spark.journals import Written
+from tests.spark.lakes import COUNTS, counts
 
 
 def written(folder: Path, versions: int, mode: str = "append") -> Path:
@@ -79,3 +84,44 @@ def test_only_tables_with_a_plain_name_are_listed(tmp_path: Path) -> None:
     assert table_names(tmp_path) == ["notes"]
     assert table_names(tmp_path / "missing") == []
     assert newest_entry(tmp_path / "_hidden") == f"{1:020d}.json"
+
+
+def test_a_store_that_fails_does_not_pass_for_an_empty_log(tmp_path: Path) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.write_text("AWS_ENDPOINT_URL=http://127.0.0.1:1\nAWS_ACCESS_KEY_ID=a\nAWS_SECRET_ACCESS_KEY=b\n")
+    credentials.chmod(0o600)
+    lake = parse_lake("s3://nowhere/lake", str(credentials), tmp_path)
+    with pytest.raises(StoreError, match="cannot be used"):
+        newest_entry(lake / "alerts")
+
+
+def test_commits_properties_and_checkpoints_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    table = LakeTable(tmp_path, COUNTS)
+    table.merge(counts({("a", 0): 1}), {})
+    table.merge(counts({("a", 0): 2}), {})
+    table.expire("9000d")
+    table.log.checkpoint()
+    entries = [f"{number:020d}.json" for number in range(4)]
+    assert {*entries, f"{3:020d}.checkpoint.parquet", "_last_checkpoint", "_delta_log"} - {entries[2]} <= set(synced)
+    assert synced.index("_delta_log") > synced.index(entries[0])
+    synced.clear()
+    log = DeltaLog(tmp_path / "counts")
+    log.commit(4, [{"txn": {"appId": "a", "version": 1}}])
+    assert len(synced) == 1 and synced[0].endswith(".tmp"), "an entry gets its name when it is durable"
+    with pytest.raises(FileExistsError):
+        log.commit(4, [])
+    assert log.actions(4) == [{"txn": {"appId": "a", "version": 1}}] and not list(log.table.glob(".*.tmp"))
+    synced.clear()
+    events = Written(tmp_path / "data")
+    events.add(3)
+    events.seal()
+    sealed = [f"{number:020d}.json" for number in range(2)]
+    assert set(sealed) <= set(synced), "segments are removed only after that"

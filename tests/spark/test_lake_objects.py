@@ -83,3 +83,19 @@ def test_the_format_reads_and_writes_by_url(spark: SparkSession, object_store: O
     assert read.load(url).count() == 15
     assert read.option("versionAsOf", 1).load(url).count() == 10
     assert {row.kind for row in read.load(url).where("id = 5").collect()} == {2}
+    feed = read.option("readChangeFeed", "true").option("startingVersion", 2)
+    kinds = [row._change_type for row in feed.load(url).where("id >= 5").collect()]
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {
+        "insert": 5, "update_preimage": 5, "update_postimage": 5
+    }  # fmt: skip
+    changes = spark.readStream.format("penstock_delta").options(**options, readChangeFeed="true").load(url)
+    for _ in range(2):
+        sink = changes.writeStream.format("penstock_delta").options(**options, mergeKeys="id", appId="chain")
+        sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        sink.start(str(lake / "chained")).awaitTermination()
+        chained = spark.read.format("penstock_delta").options(**options).load(str(lake / "chained"))
+        plain = spark.read.format("penstock_delta").options(**options).load(url)
+        assert sorted(chained.collect()) == sorted(plain.collect())
+        frame.where("id < 3").selectExpr("id", "7 as kind").write.format("penstock_delta").options(
+            **options, mergeKeys="id"
+        ).mode("append").save(url)

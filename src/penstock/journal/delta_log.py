@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,6 +18,7 @@ import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from penstock.journal.disk import sync_path
 from penstock.journal.lake_location import LakePath, ObjectPath, find_delta, open_delta, size_and_time
 from penstock.journal.segments import crc32c
 
@@ -27,6 +29,11 @@ CHECKPOINT_EVERY = 50
 
 SWEEP_AGE_S = 3_600
 """A file that no kept version refers to is removed when it is this old: longer than a task or a query takes."""
+
+CHANGES = "_change_data"
+"""The directory of files with the rows that a commit changed."""
+CHANGES_NOTE = "penstock.changes"
+"""These files as JSON, in an object store: delta-rs, which commits there, has no call for them."""
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 """A directory of the lake with another name, such as `_locks`, is not a table."""
@@ -89,21 +96,49 @@ class DeltaLog:
         return len(doomed)
 
     def added_since(self, version: int) -> set[str]:
-        """Paths of the data files that commits after a version added, as the log writes them."""
+        """Paths of the data files that commits after a version added, and of files of changes, as the log writes them."""
         found = set()
         for number, path in self.entries().items():
-            if number > version:
-                found |= {action["add"]["path"] for action in self._read(path) if "add" in action}
+            if number >= version:
+                entry = self._read(path)
+                found |= {action["add"]["path"] for action in entry if "add" in action and number > version}
+                found |= {change["path"] for change in changes_in(entry)}
         return found
+
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        """The entry of a version; raises FileNotFoundError."""
+        return self._read(self.path / f"{version:020d}.json")
 
     def commit_ms(self, version: int) -> int | None:
         """When a version was committed, as its entry says."""
-        path = self.path / f"{version:020d}.json"
         try:
-            infos = [action["commitInfo"] for action in self._read(path) if "commitInfo" in action]
-        except FileNotFoundError:
+            return int(commit_info(self.actions(version))["timestamp"])
+        except (FileNotFoundError, KeyError):
             return None
-        return int(infos[0]["timestamp"]) if infos else None
+
+    def commit(self, version: int, actions: Iterable[dict[str, Any]]) -> None:
+        """Write the entry of a version into a directory, durably; raises FileExistsError if another writer was first."""
+        assert isinstance(self.path, Path)
+        draft = self.path.parent / f".{uuid.uuid4().hex}.tmp"
+        try:
+            draft.write_bytes(msgspec.json.Encoder().encode_lines(actions))
+            sync_path(draft)
+            os.link(draft, self.path / f"{version:020d}.json")
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def sync(self) -> None:
+        """Make the newest commit durable, and its checkpoint if it has one. An object store does so itself."""
+        if isinstance(self.path, Path):
+            newest = newest_entry(self.table).removesuffix("json")
+            about = [name for name in os.listdir(self.path) if name.startswith((newest, "_last"))]
+            for path in (*(self.path / name for name in about), self.path):
+                sync_path(path)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the newest version, durably."""
+        open_delta(self.table).create_checkpoint()
+        self.sync()
 
     def record(self) -> None:
         """Note the checksums of new files of the log. For the only writer. An object store keeps its own."""
@@ -172,9 +207,9 @@ class DeltaLog:
     def _data_files(table: Path) -> Iterator[tuple[Path, os.stat_result]]:
         """Data files, drafts and staged files; no other files."""
         for folder, folders, names in os.walk(table):
-            folders[:] = [name for name in folders if not name.startswith("_")]
+            folders[:] = [name for name in folders if not name.startswith("_") or name == CHANGES]
             for name in names:
-                if not name.endswith((".parquet", ".parquet.tmp")):
+                if not name.endswith((".parquet", ".tmp")):
                     continue
                 path = Path(folder, name)
                 try:
@@ -194,6 +229,17 @@ class DeltaLog:
                 if match is not None:
                     found.setdefault(int(match[1]), []).append(path)
         return found
+
+
+def commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What an entry says about its commit; empty if nothing."""
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def changes_in(actions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The files of changes that an entry names."""
+    noted = msgspec.json.decode(commit_info(actions).get(CHANGES_NOTE, "[]"), type=list[dict[str, Any]])
+    return [action["cdc"] for action in actions if "cdc" in action] or noted
 
 
 def table_names(lake: LakePath) -> list[str]:
@@ -219,10 +265,10 @@ def damaged_tables(lake: LakePath) -> Iterator[str]:
 
 
 def newest_entry(table: LakePath) -> str:
-    """The name of a log's newest entry, without reading it: while it stays the same, so does the table. Empty without a log."""
+    """The name of a log's newest entry, without reading it: while it stays the same, so does the table. Empty without a log; raises `StoreError`."""
     try:
         log = table / "_delta_log"
         entries = os.listdir(log) if isinstance(log, Path) else [path.name for path in log.iterdir()]
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     return max((name for name in entries if name.endswith(".json") and name[0].isdecimal()), default="")

@@ -59,9 +59,9 @@ class LakeFigures:
         for name in names:
             if name in NOT_FILLED:
                 continue
-            entry = newest_entry(lake / name)
             kept = known.get(name)
             try:
+                entry = newest_entry(lake / name)
                 found = (
                     kept[1] if kept is not None and kept[0] == entry else table_figures(open_delta(lake / name), ends)
                 )

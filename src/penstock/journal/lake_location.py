@@ -280,7 +280,11 @@ def create_delta(path: LakePath, schema: pa.Schema, **settings: Any) -> DeltaTab
     path.mkdir(exist_ok=True)
     options = path.options() if isinstance(path, ObjectPath) else None
     with store_errors(path):
-        return DeltaTable.create(str(path), schema, storage_options=options, **settings)
+        made = DeltaTable.create(str(path), schema, storage_options=options, **settings)
+    if isinstance(path, Path):
+        for one in (path / "_delta_log" / f"{0:020d}.json", path / "_delta_log", path, path.parent):
+            sync_path(one)
+    return made
 
 
 def open_parquet(path: LakePath) -> pq.ParquetFile:
@@ -336,6 +340,11 @@ def size_and_time(path: LakePath) -> tuple[int, int]:
     if found.type != fs.FileType.File:
         raise FileNotFoundError(f"there is no `{path}`")
     return found.size or 0, (found.mtime_ns or time.time_ns()) // 1_000_000
+
+
+def is_there(path: LakePath) -> bool:
+    """Whether a file exists."""
+    return path.exists() if isinstance(path, Path) else path.files.get_file_info(path.key).type == fs.FileType.File
 
 
 def touch(path: LakePath, now: float) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.columns import SCHEMA, fitted
 from penstock.journal.delta_log import DeltaLog
-from penstock.journal.lake_location import LakePath, NewFile, create_delta, find_delta, open_delta, open_parquet, touch
+from penstock.journal.lake_location import LakePath, NewFile, create_delta, find_delta, open_parquet, touch
 from penstock.journal.segments import DamageError
 
 FILES_MIN = 30
@@ -151,10 +152,12 @@ class EventsTable:
         added: list[AddAction | RemoveAction] = [self._write([part], date, journal) for date, part in _by_date(rows)]
         first = rows.column("offset")[0].as_py()
         about = {"penstock.from": str(first), "penstock.to": str(end)}
+        properties = CommitProperties(about, app_transactions=[Transaction(f"{journal}/{shard}", end)])
         try:
-            _commit(table, added, CommitProperties(about, app_transactions=[Transaction(f"{journal}/{shard}", end)]))
+            self._commit(table, added, properties)
         except (DeltaError, OSError):
-            if self.sealed_end(journal, shard) < end:  # else only the answer of the store was lost
+            # In a store, perhaps only the answer was lost.
+            if isinstance(self.path, Path) or self.sealed_end(journal, shard) < end:
                 raise
         return True
 
@@ -230,7 +233,7 @@ class EventsTable:
         gone: list[AddAction | RemoveAction] = [
             RemoveAction(file.path, True, now_ms, file.size, {"date": file.path[5:15]}) for file in files
         ]
-        _commit(table, gone)
+        self._commit(table, gone, CommitProperties({"penstock.operation": "expire"}))
         for file in files:
             (self.path / file.path).unlink(missing_ok=True)
 
@@ -243,7 +246,7 @@ class EventsTable:
             self._merge(run)
         log = DeltaLog(self.path)
         if log.needs_checkpoint():
-            open_delta(self.path).create_checkpoint()
+            log.checkpoint()
         if log.shorten():
             log.sweep(time.time())
 
@@ -260,11 +263,12 @@ class EventsTable:
             touch(self.path / file.path, now_ms / 1000)
         actions: list[AddAction | RemoveAction] = [added]
         actions += [RemoveAction(file.path, False, now_ms, file.size, {"date": date}) for file in run]
-        _commit(table, actions, CommitProperties({"penstock.operation": "compact"}))
+        self._commit(table, actions, CommitProperties({"penstock.operation": "compact"}))
 
-
-def _commit(table: DeltaTable, actions: list[AddAction | RemoveAction], about: CommitProperties | None = None) -> None:
-    table.create_write_transaction(actions, "append", TABLE_SCHEMA, partition_by=["date"], commit_properties=about)
+    def _commit(self, table: DeltaTable, actions: list[AddAction | RemoveAction], about: CommitProperties) -> None:
+        """Commit durably: what is sealed is then removed from the journal."""
+        table.create_write_transaction(actions, "append", TABLE_SCHEMA, partition_by=["date"], commit_properties=about)
+        DeltaLog(self.path).sync()
 
 
 def _by_date(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

@@ -25,7 +25,8 @@ from pyspark.sql.datasource import (
 
 from penstock.journal.selection import Selection
 from penstock.spark.errors import HintedError
-from penstock.spark.lake.delta_format import DeltaReader, FilteredDeltaReader, PenstockDelta
+from penstock.spark.lake.delta_format import PenstockDelta
+from penstock.spark.lake.delta_readers import DeltaReader, FilteredDeltaReader
 from penstock.spark.lake.pushdown import bounds_of, names_of
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.source.datasource import FilteredJournalReader, PenstockSource

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from penstock.journal.delta_log import CHECKPOINT_EVERY, KEPT_VERSIONS, SWEEP_AGE_S, DeltaLog
+from penstock.journal.delta_log import CHANGES, CHECKPOINT_EVERY, KEPT_VERSIONS, SWEEP_AGE_S, DeltaLog
 from penstock.spark.lake import rewrite
 from penstock.spark.lake.catalog import summary
 from penstock.spark.lake.rewrite import SMALL_ROWS
@@ -164,8 +164,10 @@ def test_a_merged_table_stays_small_and_whole(tmp_path):
     clock.now += 2 * SWEEP_AGE_S
     table.compact()
     kept = {file.path for version in table.log.kept() for file in table.files(version=version)}
-    data = [path for path in table.path.rglob("*.parquet") if "_delta_log" not in path.parts]
+    data = [path for path in table.path.rglob("*.parquet") if not {"_delta_log", CHANGES} & set(path.parts)]
     assert len(data) <= len(kept)
+    changed = list((table.path / CHANGES).rglob("*.parquet"))
+    assert 100 < len(changed) <= len(table.log.kept()), "the changes of kept versions stay"
     assert len(counted(table.rows(version=100))) == 33  # three channels, eleven minutes by then
 
 
@@ -209,7 +211,7 @@ def test_a_replaced_file_is_young_again(tmp_path):
     assert table.log.kept().start > 2
     assert table.log.sweep(clock.now + 60)[0] == 0
     assert (table.path / old.path).exists()
-    assert table.log.sweep(clock.now + SWEEP_AGE_S + 60)[0] == 1
+    assert table.log.sweep(clock.now + SWEEP_AGE_S + 60)[0] == 2, "it, and the file of changes"
 
 
 @pytest.mark.promise("Spark: pipeline", "compaction merges small files within bounds, without disturbing readers")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -80,14 +81,19 @@ class StagedFile:
 class LiveFile:
     """A file of the table, as the log describes it."""
 
-    path: str
-    """Relative to the table, as on disk; the log percent-encodes it."""
+    logged: str
+    """The path as the log spells it, percent-encoded."""
     size: int
     rows: int
     partition: dict[str, Any]
     least: dict[str, Any]
     greatest: dict[str, Any]
     nulls: dict[str, int | None]
+
+    @property
+    def path(self) -> str:
+        """Relative to the table, as on disk."""
+        return unquote(self.logged)
 
     def staged(self, modified_ms: int) -> StagedFile:
         """The same file, staged for another table."""

@@ -8,10 +8,19 @@ Reading, `spark.read.format("penstock_delta").load(path)`:
 - `versionAsOf`: a version by number; `timestampAsOf`: the version at a time, such as `2026-01-31T12:00:00Z`.
 - `columns`: names separated by commas; other columns are not read.
 - `pushdown`: whether files that the filters of the query exclude are skipped; see `pushdown.py`.
+- `readChangeFeed`: read the changes of versions `startingVersion` to `endingVersion`. The columns are those of the table, then
+  `_change_type` (`insert`, `update_preimage`, `update_postimage` or `delete`), `_commit_version` and `_commit_timestamp`.
+
+Reading, `spark.readStream.format("penstock_delta").load(path)`, with `columns` and `readChangeFeed` as above. Without `readChangeFeed` the
+stream has the inserted rows, and fails at a version that updates or deletes rows:
+
+- `startingVersion`: the first version, or `latest` for the next one. Without it the stream begins with all rows of the table.
+- `maxVersionsPerTrigger`: versions in one batch.
 
 Writing, `df.write.format("penstock_delta").mode("append" or "overwrite").save(path)`, and likewise `writeStream`:
 
-- `mergeKeys`: key columns; a row replaces the stored row with the same key.
+- `mergeKeys`: key columns; a row replaces the stored row with the same key. Rows of a change feed, with `_change_type` and
+  `_commit_version`, apply their changes: the last one of each key replaces or deletes the stored row.
 - `partitionBy`: partition columns of a new table.
 - `appId`, and for batch writes `version`: a repeated version changes nothing. A stream needs an `appId` of its own; its version is the
   number of the batch.
@@ -22,7 +31,7 @@ A missing table is created. New columns are added, null in the existing rows; no
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,27 +41,24 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
-    Filter,
-    InputPartition,
+    DataSourceStreamReader,
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from penstock.journal.delta_log import SWEEP_AGE_S
 from penstock.journal.lake_location import LakePath, find_delta, parse_lake, remove_tree
-from penstock.spark.lake import data_files, pushdown, rewrite
+from penstock.spark.lake import data_files, delta_readers, pushdown, rewrite
 from penstock.spark.lake.catalog import stored_table
+from penstock.spark.lake.commits import COMMIT_VERSION, FEED_COLUMNS, ChangeFeed, Progress, last_of_each
 from penstock.spark.lake.data_files import Layout, LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.schemas import TableDefinition
-from penstock.spark.lake.table import LakeTable, Progress
+from penstock.spark.lake.table import LakeTable
 from penstock.spark.lake.table_reader import LakeError, parse_moment
 from penstock.spark.location import absolute, is_object_store, storage_url
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-PARTITION_BYTES = 32 * 1024 * 1024
-"""Bytes of small files that one task reads."""
 _STAGING = ".staging-"
 
 
@@ -67,8 +73,26 @@ class PenstockDelta(DataSource):
         return from_arrow_schema(_columns(self.options, _existing(self.options), _version(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        kind = FilteredDeltaReader if pushdown.is_asked(self.options) else DeltaReader
+        if _reads_changes(self.options):
+            first = _whole(self.options, "startingVersion")
+            if first is None:
+                raise LakeError("`readChangeFeed` needs the option `startingVersion`, the first version to read")
+            return delta_readers.ChangeReader(
+                _existing(self.options), first, _whole(self.options, "endingVersion"), schema
+            )
+        kind = delta_readers.FilteredDeltaReader if pushdown.is_asked(self.options) else delta_readers.DeltaReader
         return kind(_existing(self.options), _version(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        options = self.options
+        if _version(options) is not None or "endingVersion" in options:
+            raise LakeError("a stream reads every version from `startingVersion` on", "leave other versions out")
+        given = options.get("startingVersion")
+        words = {None: delta_readers.SNAPSHOT, "latest": delta_readers.LATEST}
+        start = words[given] if given in words else _whole(options, "startingVersion") or 0
+        count = _whole(options, "maxVersionsPerTrigger", least=1) or delta_readers.VERSIONS_MAX
+        feed = ChangeFeed(_existing(options), has_updates=_reads_changes(options))
+        return delta_readers.ChangeStreamReader(feed, start, count, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return DeltaBatchWriter(self.options, schema, overwrite=overwrite)
@@ -80,57 +104,6 @@ class PenstockDelta(DataSource):
                 "use the output mode `append`, with the option `mergeKeys` to replace rows",
             )
         return DeltaStreamWriter(self.options, schema)
-
-
-@dataclass
-class FilesPartition(InputPartition):
-    """Files that one task reads."""
-
-    files: list[LiveFile]
-
-
-class DeltaReader(DataSourceReader):
-    """Reads one version of a table."""
-
-    def __init__(self, table: LakeTable, version: int | None, schema: StructType) -> None:
-        self._bounds: pushdown.Bounds = {}
-        self._table = table
-        self._version = version
-        self._schema = to_arrow_schema(schema, timezone="UTC")
-
-    def partitions(self) -> Sequence[InputPartition]:
-        parts: list[FilesPartition] = []
-        size = PARTITION_BYTES
-        files = self._table.files(self._bounds, self._version)
-        for file in sorted(files, key=lambda file: file.path):
-            if size + file.size > PARTITION_BYTES:
-                parts.append(FilesPartition([]))
-                size = 0
-            parts[-1].files.append(file)
-            size += file.size
-        return parts or [FilesPartition([])]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, FilesPartition)
-        for file in partition.files:
-            try:
-                for batch in data_files.batches(self._table.path, file, self._schema):
-                    yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
-            except FileNotFoundError as error:
-                raise LakeError(
-                    f"`{file.path}` of table `{self._table.name}` is gone: this query is older than "
-                    f"{SWEEP_AGE_S // 60} minutes and the table has changed since",
-                    "run it again; create a view of `USING` again",
-                ) from error
-
-
-class FilteredDeltaReader(DeltaReader):
-    """Skips files that the filters of the query exclude. A class of its own: Spark refuses `pushFilters` where its setting is false."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take the bounds of the filters; Spark evaluates all of them."""
-        self._bounds = pushdown.bounds_of(filters, self._schema)
-        return filters
 
 
 @dataclass
@@ -150,13 +123,15 @@ class DeltaTarget:
     keys: tuple[str, ...]
     overwrites: bool = False
     app: str | None = None
+    feed: tuple[pa.Field, ...] = ()
+    """The columns of a change feed whose changes are applied."""
     folder: str = field(default_factory=lambda: _STAGING + uuid.uuid4().hex)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedWrite:
         """Write the rows of a task; runs on executors. Rows of a merge are staged apart: the driver merges them."""
         if not self.keys:
             return StagedWrite(self.table.stage(batches))
-        schema = self.table.definition.schema
+        schema = self._staged_schema()
         root = self.table.path / self.folder
         parts = (
             data_files.fit(pa.Table.from_batches([batch]), schema, self.keys, self.table.name) for batch in batches
@@ -166,32 +141,43 @@ class DeltaTarget:
     def commit(self, messages: Sequence[WriterCommitMessage | None], version: int | None) -> bool:
         """Commit the staged rows, once."""
         staged = [message for message in messages if isinstance(message, StagedWrite)]
-        files = [file for message in staged for file in message.files]
         progress = {} if self.app is None or version is None else {self.app: Progress(version, version)}
         if self.keys:
-            is_new = self.table.merge(self._staged_rows(files), progress)
-            remove_tree(self.table.path / self.folder)
-        elif self.overwrites:
-            is_new = self.table.overwrite(files, progress)
+            rows, dropped = self._staged_rows(staged), None
+            if self.feed:
+                rows, dropped = last_of_each(rows, self.keys)
+            is_new = self.table.merge(rows, progress, dropped)
+            self._clear(staged)
         else:
-            is_new = self.table.append(files, progress)
+            files = [file for message in staged for file in message.files]
+            is_new = (self.table.overwrite if self.overwrites else self.table.append)(files, progress)
         if is_new and (self.table.version() or 0) % rewrite.EVERY_COMMITS == 0:
             self.table.compact(is_forced=True)
         return is_new
 
-    def _staged_rows(self, files: Sequence[StagedFile]) -> pa.Table:
-        schema = self.table.definition.schema
-        root = self.table.path / self.folder
+    def _staged_schema(self) -> pa.Schema:
+        return pa.schema([*self.table.definition.schema, *self.feed])
+
+    def _staged_rows(self, staged: Sequence[StagedWrite]) -> pa.Table:
+        # By the folder of the tasks: Spark commits a batch of a stream with a writer that it makes anew.
+        schema = self._staged_schema()
         parts = [
-            data_files.read(root, LiveFile(file.path, file.size, file.rows, {}, {}, {}, {}), schema) for file in files
+            data_files.read(self.table.path / (message.folder or ""), LiveFile(file.path, 0, 0, {}, {}, {}, {}), schema)
+            for message in staged
+            for file in message.files
         ]
-        return pa.concat_tables(parts) if parts else schema.empty_table()
+        return pa.concat_tables([schema.empty_table(), *parts])
+
+    def _clear(self, staged: Sequence[StagedWrite]) -> None:
+        for folder in {message.folder for message in staged if message.folder is not None}:
+            remove_tree(self.table.path / folder)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove the staged files."""
-        remove_tree(self.table.path / self.folder)
-        for message in messages:
-            if isinstance(message, StagedWrite) and message.folder is None:
+        staged = [message for message in messages if isinstance(message, StagedWrite)]
+        self._clear([*staged, StagedWrite([], self.folder)])  # of tasks that failed, too
+        for message in staged:
+            if message.folder is None:
                 self.table.discard(message.files)
 
 
@@ -270,6 +256,8 @@ def _existing(options: Mapping[str, str]) -> LakeTable:
 
 def _columns(options: Mapping[str, str], table: LakeTable, version: int | None) -> pa.Schema:
     schema = table.schema(version)
+    if _reads_changes(options):
+        schema = pa.schema([*schema, *FEED_COLUMNS])
     names = _names(options, "columns")
     if not names:
         return schema
@@ -277,6 +265,10 @@ def _columns(options: Mapping[str, str], table: LakeTable, version: int | None) 
     if unknown:
         raise LakeError(f"table `{table.name}` has no column `{unknown[0]}`", f"it has {', '.join(schema.names)}")
     return pa.schema([schema.field(name) for name in names])
+
+
+def _reads_changes(options: Mapping[str, str]) -> bool:
+    return pushdown.is_asked(options, "readChangeFeed")
 
 
 def _version(options: Mapping[str, str]) -> int | None:
@@ -292,6 +284,9 @@ def _target(options: Mapping[str, str], schema: StructType) -> DeltaTarget:
     path = _path(options)
     keys, by = _names(options, "mergeKeys"), _names(options, "partitionBy")
     fields = {one.name: one.with_nullable(True) for one in to_arrow_schema(schema, timezone="UTC")}
+    feed: tuple[pa.Field, ...] = ()
+    if keys and {rewrite.CHANGE_TYPE, COMMIT_VERSION} <= fields.keys():
+        feed = tuple(fields.pop(name) for name in FEED_COLUMNS.names if name in fields)
     if find_delta(path) is not None:
         stored = _existing(options)
         if by and by != stored.definition.partition_by:
@@ -318,17 +313,17 @@ def _target(options: Mapping[str, str], schema: StructType) -> DeltaTarget:
     definition = TableDefinition(path.name, pa.schema(list(fields.values())), keys, "merge" if keys else "append", by)
     table = LakeTable(path.parent, definition)
     table.check_definition()
-    return DeltaTarget(table, keys, app=options.get("appId"))
+    return DeltaTarget(table, keys, app=options.get("appId"), feed=feed)
 
 
 def _names(options: Mapping[str, str], option: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in options.get(option, "").split(",") if name.strip())
 
 
-def _whole(options: Mapping[str, Any], option: str) -> int | None:
+def _whole(options: Mapping[str, Any], option: str, least: int = 0) -> int | None:
     given = options.get(option)
     if given is None:
         return None
-    if not given.isdecimal():
-        raise LakeError(f"`{option}` is `{given}`", "use a whole number of 0 or more")
+    if not given.isdecimal() or int(given) < least:
+        raise LakeError(f"`{option}` is `{given}`", f"use a whole number of {least} or more")
     return int(given)

@@ -30,11 +30,11 @@ Bounds = dict[str, tuple[Any, Any]]
 """The least and the greatest value of a column, either may be None."""
 
 
-def is_asked(options: Mapping[str, str]) -> bool:
-    """Whether the option `pushdown` is true."""
-    given = options.get(OPTION, "false").strip().lower()
+def is_asked(options: Mapping[str, str], name: str = OPTION) -> bool:
+    """Whether an option is true."""
+    given = options.get(name, "false").strip().lower()
     if given not in ("true", "false"):
-        raise HintedError(f"`{OPTION}` is `{given}`", "it is one of true, false")
+        raise HintedError(f"`{name}` is `{given}`", "it is one of true, false")
     return given == "true"
 
 

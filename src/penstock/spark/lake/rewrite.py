@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.spark.lake.key_filters import KeyFilters
     from penstock.spark.lake.table import LakeTable
 
+CHANGE_TYPE = "_change_type"
+INSERT, PREIMAGE, POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
+"""What happened to a row of the change feed, and the column that says so, in the words of Delta."""
 SMALL_ROWS = 4_000
 """The remaining rows of files up to this size are written together with the new rows."""
 
@@ -39,11 +42,13 @@ class MergePlan:
     """Rows of one new file: the new rows and the remaining rows of small files."""
     apart: list[pa.Table] = field(default_factory=list)
     """The remaining rows of large files, one new file each."""
+    changes: pa.Table | None = None
+    """The rows that change, with `CHANGE_TYPE`; None if every row that is added or removed with its file changes."""
 
 
 def one_per_key(rows: pa.Table, key: Sequence[str], newest: str | None, name: str) -> pa.Table:
     """Rows with each key once: the newest of each; without a column `newest`, a repeated key is refused."""
-    keys = _keys(rows, key)
+    keys = keys_of(rows, key)
     if len(set(keys)) == len(keys):
         return rows
     if newest is None:
@@ -72,9 +77,13 @@ def plan(
     change = MergePlan()
     if rows.num_rows == 0:
         return change
-    source = {one: index for index, one in enumerate(_keys(rows, key))}
+    source = {one: index for index, one in enumerate(keys_of(rows, key))}
     values = rows.column(newest).to_pylist() if newest is not None else []
     beaten: set[int] = set()
+    stay = rows.num_rows - dropped
+    before: list[pa.Table] = []
+    kinds: list[str] = []
+    updated: set[int] = set()
     looked_at = list(dict.fromkeys([*key, *([newest] if newest is not None else [])]))
     wanted = {name: pc.unique(rows.column(name)) for name in key}
     for file in files:
@@ -88,7 +97,7 @@ def plan(
         near = found.take(indices)
         stored = near.column(newest).to_pylist() if newest is not None else []
         replaced = []
-        for number, (place, one) in enumerate(zip(indices.to_pylist(), _keys(near, key), strict=True)):
+        for number, (place, one) in enumerate(zip(indices.to_pylist(), keys_of(near, key), strict=True)):
             index = source.get(one)
             if index is None:
                 continue
@@ -96,14 +105,21 @@ def plan(
                 beaten.add(index)
             else:
                 replaced.append(place)
+                kinds.append(PREIMAGE if index < stay else DELETE)
+                updated.add(index)
         if replaced:
             change.removed.append(file)
-            left = _without(data_files.read(root, file, schema), replaced)
+            whole = data_files.read(root, file, schema)
+            before.append(whole.take(pa.array(replaced, pa.int64())))
+            left = _without(whole, replaced)
             if left.num_rows:
                 (change.together if file.rows <= SMALL_ROWS else change.apart).append(left)
-    added = _without(rows, sorted(beaten)) if beaten else rows.slice(0, rows.num_rows - dropped)
+    added = _without(rows.slice(0, stay), sorted(beaten)) if beaten else rows.slice(0, stay)
     if added.num_rows:
         change.together.append(added)
+    if before:
+        kinds += [POSTIMAGE if index in updated else INSERT for index in range(stay) if index not in beaten]
+        change.changes = pa.concat_tables([*before, added]).append_column(CHANGE_TYPE, pa.array(kinds))
     return change
 
 
@@ -124,7 +140,8 @@ def candidates(
     return found
 
 
-def _keys(rows: pa.Table, key: Sequence[str]) -> list[tuple[Any, ...]]:
+def keys_of(rows: pa.Table, key: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The keys of rows, in order."""
     return list(zip(*[rows.column(name).to_pylist() for name in key], strict=True))
 
 
@@ -143,15 +160,16 @@ EXPIRY_SLACK = timedelta(days=1)
 """Rows may stay this long after they expire, so that a file with other rows is rewritten at most once in this time."""
 
 
-def expired(root: LakePath, files: Sequence[LiveFile], schema: pa.Schema, before: datetime) -> MergePlan:
-    """Plan the removal of rows older than a time: by partition, else by the newest time of a row."""
-    change = MergePlan()
+def expired(root: LakePath, files: Sequence[LiveFile], schema: pa.Schema, before: datetime) -> list[MergePlan]:
+    """Plan the removal of rows older than a time, by partition, else by the newest time of a row: of whole files, then of others."""
+    whole, partial = MergePlan(), MergePlan()
+    gone: list[pa.Table] = []
     times = [field.name for field in schema if pa.types.is_timestamp(field.type)]
     for file in files:
         day = file.partition.get("date")
         if isinstance(day, date):
             if day < before.date():
-                change.removed.append(file)
+                whole.removed.append(file)
             continue
         sure = [file.least.get(name) for name in times if file.nulls.get(name) == 0]
         if not times or any(least is not None and least >= before for least in sure):
@@ -161,11 +179,16 @@ def expired(root: LakePath, files: Sequence[LiveFile], schema: pa.Schema, before
         stays = pc.fill_null(pc.greater_equal(newest, int(before.timestamp() * 1e6)), True)
         oldest = pc.min(newest).cast(_MICROSECONDS).as_py()
         if not pc.any(stays).as_py():
-            change.removed.append(file)
+            whole.removed.append(file)
         elif oldest is not None and oldest < before - EXPIRY_SLACK:
-            change.removed.append(file)
-            change.apart.append(data_files.read(root, file, schema).filter(stays))
-    return change
+            partial.removed.append(file)
+            rows = data_files.read(root, file, schema)
+            partial.apart.append(rows.filter(stays))
+            gone.append(rows.filter(pc.invert(stays)))
+    if gone:
+        rows = pa.concat_tables(gone)
+        partial.changes = rows.append_column(CHANGE_TYPE, pa.array([DELETE] * rows.num_rows))
+    return [change for change in (whole, partial) if change.removed]
 
 
 EVERY_S = 300
@@ -211,7 +234,6 @@ def shorten(table: LakeTable) -> int:
 
     A table with a retention keeps no version that is older than a day: such versions hold rows that expired.
     """
-    delta = table.delta()
-    if delta is not None and table.log.needs_checkpoint():
-        delta.create_checkpoint()
+    if table.log.needs_checkpoint():
+        table.log.checkpoint()
     return table.log.shorten(before=table.clock() - EXPIRY_SLACK.total_seconds() if table.retention() else 0.0)

@@ -11,32 +11,19 @@ missing files after retention removed the journal rows; see `docs/explain/pipeli
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Transaction
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import DeltaTable, Field
 
 from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, TABLE_NAME
-from penstock.journal.disk import sync_path
-from penstock.journal.lake_location import (
-    LakePath,
-    StoreError,
-    copy_file,
-    create_delta,
-    open_delta,
-    store_errors,
-    touch,
-)
+from penstock.journal.lake_location import LakePath, copy_file, create_delta
 from penstock.spark.lake import data_files, rewrite
+from penstock.spark.lake.commits import CommittingTable, Progress, feed_setting
 from penstock.spark.lake.data_files import LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.locks import TableLock
 from penstock.spark.lake.rewrite import TIER_FILES
@@ -45,36 +32,25 @@ from penstock.spark.lake.table_reader import (
     RETENTION_SETTING,
     STATISTICS_SETTING,
     LakeError,
-    TableReader,
     arrow_schema,
     layout,
     live_files,
     statistics_of,
 )
 
+__all__ = ["LakeTable", "Progress"]
+
 OUTGROWN_FILES = 4
 """Files of an earlier layout that one compaction rewrites."""
 
-RIVALS_MAX = 20
-"""Commits of others that may follow a commit before its writer looks whether it is there."""
 
-
-@dataclass(frozen=True)
-class Progress:
-    """What a write adds to the progress of one application: from `first` up to, not including, `end`."""
-
-    first: int
-    end: int
-
-
-class LakeTable(TableReader):
+class LakeTable(CommittingTable):
     """One table of a lake that can be written. Can be sent to executors, which may only stage."""
 
     def __init__(self, lake: LakePath, table: TableDefinition, clock: Callable[[], float] = time.time) -> None:
         super().__init__(lake, table, clock)
         self._lock = TableLock(lake, table.name)
         self._is_ready = False
-        self._commits = 0
         self._compacted_at = float("-inf")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -138,7 +114,7 @@ class LakeTable(TableReader):
             added = self._staged(table, change.together)
             for left in change.apart:
                 added += self._staged(table, [left])
-            self._commit(table, "merge", fresh, added, change.removed)
+            self._commit(table, "merge", fresh, added, change.removed, change.changes)
             return True
 
     def overwrite(
@@ -212,19 +188,20 @@ class LakeTable(TableReader):
         with self.writing():
             table = self._ready()
             if retention is not None and retention != (self.retention() or ""):
-                table.alter.set_table_properties({RETENTION_SETTING: retention}, raise_if_not_exists=False)
+                self._set(table, {RETENTION_SETTING: retention})
             age = self.retention()
             if age is None:
                 return 0
             before = datetime.fromtimestamp(self.clock(), UTC) - timedelta(days=int(age.removesuffix("d")))
-            change = rewrite.expired(self.path, self.live(table), arrow_schema(table), before)
-            if not change.removed:
-                return 0
-            self._commit(table, "expire", {}, self._staged(table, change.apart), change.removed)
-            table.update_incremental()
-            table.create_checkpoint()  # so that the log can drop the versions before it
-            stayed: int = sum(rows.num_rows for rows in change.apart)
-            return sum(file.rows for file in change.removed) - stayed
+            gone = 0
+            for change in rewrite.expired(self.path, self.live(table), arrow_schema(table), before):
+                added = self._staged(table, change.apart)
+                self._commit(table, "expire", {}, added, change.removed, change.changes)
+                table.update_incremental()
+                gone += sum(file.rows for file in change.removed) - sum(file.rows for file in added)
+            if gone:
+                self.log.checkpoint()  # so that the log can drop the versions before it
+            return gone
 
     def compact_files(self, *, files_min: int = TIER_FILES) -> tuple[int, int]:
         """Merge small files of a partition into larger ones; returns how many were removed and added."""
@@ -275,7 +252,9 @@ class LakeTable(TableReader):
                 # `compact` does both: it counts versions and checks the files themselves.
                 "delta.enableExpiredLogCleanup": "false",
                 "delta.deletedFileRetentionDuration": f"interval {SWEEP_AGE_S // 60} minutes",
+                **feed_setting(self.path, definition, {}),
             },
+            raise_if_key_not_exists=False,  # not every setting is one of Delta's
         )
         return self._delta
 
@@ -301,7 +280,10 @@ class LakeTable(TableReader):
             )
         if new:
             table.alter.add_columns(new)
+            self.log.sync()
             table.update_incremental()
+        # A table of an earlier version has no feed yet.
+        self._set(table, feed_setting(self.path, self.definition, table.metadata().configuration))
 
     def _fit(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         definition = self.definition
@@ -323,52 +305,3 @@ class LakeTable(TableReader):
             if stored is None or stored < step.end:
                 fresh[app] = step
         return fresh
-
-    def _commit(
-        self,
-        table: DeltaTable,
-        operation: str,
-        progress: Mapping[str, Progress],
-        added: Iterable[StagedFile],
-        removed: Iterable[LiveFile] = (),
-    ) -> None:
-        now = self.clock()
-        is_change = operation != "compact"
-        actions: list[AddAction | RemoveAction] = [file.action(is_change=is_change) for file in added]
-        for file in removed:
-            # The age for `sweep` counts from now: a reader of the version before may still have it open.
-            touch(self.path / file.path, now)
-            actions.append(file.removal(int(now * 1000), is_change=is_change))
-        write = uuid.uuid4().hex
-        about = {"penstock.operation": operation, "penstock.write": write}
-        if len(progress) == 1:
-            [(app, step)] = progress.items()
-            about |= {"penstock.app": app, "penstock.from": str(step.first), "penstock.to": str(step.end)}
-        elif progress:
-            about["penstock.from"] = _json({app: step.first for app, step in progress.items()})
-            about["penstock.to"] = _json({app: step.end for app, step in progress.items()})
-        try:
-            with store_errors(self.path):
-                table.create_write_transaction(
-                    actions,
-                    "append",
-                    table.schema(),
-                    partition_by=list(self.definition.partition_by),
-                    commit_properties=CommitProperties(
-                        custom_metadata=about,
-                        app_transactions=[Transaction(app, step.end) for app, step in progress.items()],
-                    ),
-                )
-        except StoreError:
-            self._delta = None
-            if not any(one.get("penstock.write") == write for one in open_delta(self.path).history(RIVALS_MAX)):
-                raise  # else only the answer of the store was lost
-        if isinstance(self.log.path, Path):
-            # The handle still shows the version before; `delta` updates it. The log is synced last: a commit that is lost is repeated.
-            sync_path(self.log.path / f"{table.version() + 1:020d}.json")
-            sync_path(self.log.path)
-        self._commits += 1
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -64,7 +63,7 @@ def live_files(table: DeltaTable) -> list[LiveFile]:
             parts[kind][name] = actions.column(column).to_pylist()
     return [
         LiveFile(
-            unquote(path),
+            path,
             size,
             rows or 0,  # other writers may omit statistics
             *({name: values[index] for name, values in part.items()} for part in parts.values()),
@@ -236,7 +235,7 @@ class TableReader:
             committed = self.log.commit_ms(version)
             if committed is not None and committed <= at_ms:
                 return version
-        raise LakeError(f"table `{self.name}` has no version from that time any more", f"kept are {_shown(kept)}")
+        raise LakeError(f"table `{self.name}` has no version from that time any more", f"kept are {shown(kept)}")
 
     def _at(self, version: int | None) -> DeltaTable:
         if version is None:
@@ -261,7 +260,7 @@ class TableReader:
 
     def _gone(self, version: int) -> LakeError:
         return LakeError(
-            f"version {version} of table `{self.name}` cannot be read", f"kept are {_shown(self.log.kept())}"
+            f"version {version} of table `{self.name}` cannot be read", f"kept are {shown(self.log.kept())}"
         )
 
 
@@ -278,5 +277,6 @@ def _number(text: Any) -> Any:
     return None if text is None else msgspec.json.decode(str(text))
 
 
-def _shown(kept: range) -> str:
+def shown(kept: range) -> str:
+    """Versions as a message names them."""
     return f"{kept.start} to {kept.stop - 1}" if kept else "none"
