@@ -1,6 +1,6 @@
 """The peers of `penstock bench clients`: redis-py on Redis Streams, and nats-py on NATS JetStream.
 
-Each is used as its documentation shows it: redis-py reads up to 256 entries and acks them in one XACK; nats-py acks each message of a
+Each is used as its documentation shows it: redis-py reads up to 64 entries and acks them in one XACK; nats-py acks each message of a
 subscription. Durable Redis syncs its log before it answers; durable NATS has its default sync, or `sync_interval: always`.
 """
 
@@ -27,8 +27,9 @@ from penstock.bench.harness.load import LoadReport, announce
 from penstock.bench.harness.processes import ServerProcess
 
 GROUP = "bench"
-READ_MAX = 256
+READ_MAX = 64
 BLOCK_MS = 1000
+PENDING_MAX = 4096  # messages that nats-py publishes without an answer, its default
 NEEDED = {"redis": ("redis-server", "redis"), "nats": ("nats-server", "nats")}
 
 
@@ -140,7 +141,7 @@ def redis_consume(job: ClientJob) -> LoadReport:
 async def _nats(job: ClientJob) -> AsyncIterator[tuple[Any, Any]]:
     client = await import_module("nats").connect(f"nats://{HOST}:{job.port}")
     try:
-        yield client, client.jetstream(timeout=60, publish_async_max_pending=READ_MAX * 16)
+        yield client, client.jetstream(timeout=60, publish_async_max_pending=PENDING_MAX)
     finally:
         await client.close()
 
