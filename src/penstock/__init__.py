@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "penstock.client": (
-        "Batch Change Client ConsumerFigures Delivery Dropped Explained LiveView PeekedRow Place Purged Reason Receipt "
-        "Recipient Redriven Sent Settled Stats StreamMetrics Subscription SyncBatch SyncClient SyncDelivery "
+        "SendBatch Change Client ConsumerFigures Delivery Dropped Explained LiveView PeekedRow Place Purged Reason Receipt "
+        "Recipient Redriven Sent Settled Stats StreamMetrics Subscription SyncSendBatch SyncClient SyncDelivery "
         "SyncLiveView SyncSubscription connect connect_sync"
     ),
     "penstock.client.space": ("Feed Frame Invitation Space SpaceEnvelope SpaceError SpaceStream TargetUnsupported"),

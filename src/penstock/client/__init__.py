@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from penstock.client.control.frames import Receipt, Recipient, Sent, Settled
-from penstock.client.queue.batch import Batch
+from penstock.client.queue.batch import SendBatch
 from penstock.client.queue.client import Client
 from penstock.client.queue.connect import connect
 from penstock.client.queue.delivery import Delivery
 from penstock.client.queue.live_view import Change, LiveView
 from penstock.client.queue.subscription import Subscription
-from penstock.client.sync.queue import SyncBatch, SyncClient, SyncDelivery, SyncLiveView, SyncSubscription, connect_sync
+from penstock.client.sync.queue import (
+    SyncClient,
+    SyncDelivery,
+    SyncLiveView,
+    SyncSendBatch,
+    SyncSubscription,
+    connect_sync,
+)
 from penstock.dialects.courier.wire.answers import (
     ConsumerFigures,
     Dropped,
@@ -24,7 +31,31 @@ from penstock.dialects.courier.wire.answers import (
 )
 
 __all__ = [
-    "Batch", "Change", "Client", "ConsumerFigures", "Delivery", "Dropped", "Explained", "LiveView", "PeekedRow", "Place",
-    "Purged", "Reason", "Receipt", "Recipient", "Redriven", "Sent", "Settled", "Stats", "StreamMetrics",
-    "Subscription", "SyncBatch", "SyncClient", "SyncDelivery", "SyncLiveView", "SyncSubscription", "connect", "connect_sync",
+    "Change",
+    "Client",
+    "ConsumerFigures",
+    "Delivery",
+    "Dropped",
+    "Explained",
+    "LiveView",
+    "PeekedRow",
+    "Place",
+    "Purged",
+    "Reason",
+    "Receipt",
+    "Recipient",
+    "Redriven",
+    "SendBatch",
+    "Sent",
+    "Settled",
+    "Stats",
+    "StreamMetrics",
+    "Subscription",
+    "SyncClient",
+    "SyncDelivery",
+    "SyncLiveView",
+    "SyncSendBatch",
+    "SyncSubscription",
+    "connect",
+    "connect_sync",
 ]  # fmt: skip

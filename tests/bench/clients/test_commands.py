@@ -7,10 +7,10 @@ import pytest
 from penstock.bench.clients.commands import bottleneck, compare
 from penstock.bench.harness.result import BenchCell, BenchResult, BenchRound
 
-PROMISE = "`penstock bench clients` measures stock clients and accounts for every envelope"
 
-
-@pytest.mark.promise("Benchmarks and robustness", PROMISE)
+@pytest.mark.promise(
+    "Benchmarks and robustness", "`penstock bench clients` measures stock clients and accounts for every envelope"
+)
 def test_every_way_to_use_the_sdk_is_accounted_for(bench):
     found = bench("clients", "--count", "400", "--rounds", "1", "--peers", "none", "--tasks", "16", "--no-durable")
     cells = {cell["client"]: cell for cell in found["cells"]}
@@ -20,7 +20,9 @@ def test_every_way_to_use_the_sdk_is_accounted_for(bench):
 
 
 @pytest.mark.more
-@pytest.mark.promise("Benchmarks and robustness", PROMISE)
+@pytest.mark.promise(
+    "Benchmarks and robustness", "`penstock bench clients` measures stock clients and accounts for every envelope"
+)
 def test_peers_that_are_installed_stand_beside_it_and_the_others_are_named(bench):
     found = bench("clients", "--count", "1000", "--rounds", "1", "--only", "plain-loop")
     measured = [cell["target"] for cell in found["cells"][1:]]

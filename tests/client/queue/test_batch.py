@@ -7,29 +7,30 @@ import asyncio
 import pytest
 
 import penstock
-from penstock.client.queue import batch as batches
+from penstock.client.queue import batch
 from tests.client.control.test_connection import linked
 from tests.client.scripted_peer import peer, run
-
-PROMISE = "a `client.batch()` sends without waiting for each answer, and its end waits until all is durable"
 
 
 def job(number):
     return {"id": f"m{number}", "ts": "2026-01-01T00:00:00Z", "type": "t", "payload": number}
 
 
-@pytest.mark.promise("SDK and command line", PROMISE)
+@pytest.mark.promise(
+    "SDK and command line",
+    "a `client.batch()` sends without waiting for each answer, and its end waits until all is durable",
+)
 def test_envelopes_of_one_stream_travel_together_and_the_block_waits_for_all():
     async def go():
         async with peer() as server:
             client, line = await linked(server)
 
             async def use():
-                async with client.batch() as batch:
+                async with client.batch() as sends:
                     for number in range(3):
-                        await batch.enqueue("jobs", job(number))
-                    await batch.enqueue("other", job(9))
-                    await batch.send("sam", "hello")
+                        await sends.enqueue("jobs", job(number))
+                    await sends.enqueue("other", job(9))
+                    await sends.send("sam", "hello")
 
             using = asyncio.ensure_future(use())
             one, two, three = [await line.read() for _ in range(3)]
@@ -52,8 +53,8 @@ def test_an_error_is_raised_by_the_end_of_the_block_but_not_over_another_one():
             client, line = await linked(server)
 
             async def use(error=None):
-                async with client.batch() as batch:
-                    await batch.enqueue("jobs", job(1))
+                async with client.batch() as sends:
+                    await sends.enqueue("jobs", job(1))
                     if error is not None:
                         raise error
 
@@ -63,17 +64,17 @@ def test_an_error_is_raised_by_the_end_of_the_block_but_not_over_another_one():
                 with pytest.raises(wanted):
                     await using
             with pytest.raises(penstock.InvalidRequest):
-                async with client.batch() as batch:
-                    await batch.enqueue("", job(1))
+                async with client.batch() as sends:
+                    await sends.enqueue("", job(1))
             await client.close()
 
     run(go())
 
 
 def test_frames_and_requests_under_way_are_bounded(monkeypatch):
-    monkeypatch.setattr(batches, "BATCH_MAX", 2)
-    monkeypatch.setattr(batches, "BATCH_BYTES", 500)
-    monkeypatch.setattr(batches, "UNDER_WAY_MAX", 2)
+    monkeypatch.setattr(batch, "BATCH_MAX", 2)
+    monkeypatch.setattr(batch, "BATCH_BYTES", 500)
+    monkeypatch.setattr(batch, "UNDER_WAY_MAX", 2)
 
     async def go():
         async with peer() as server:
@@ -81,11 +82,11 @@ def test_frames_and_requests_under_way_are_bounded(monkeypatch):
             handed = []
 
             async def use():
-                async with client.batch() as batch:
+                async with client.batch() as sends:
                     for number in range(5):
-                        await batch.enqueue("jobs", job(number))
+                        await sends.enqueue("jobs", job(number))
                         handed.append(number)
-                    await batch.enqueue("jobs", job("x" * 600))
+                    await sends.enqueue("jobs", job("x" * 600))
 
             using = asyncio.ensure_future(use())
             sizes, first = [], [await line.read(), await line.read()]
@@ -104,12 +105,15 @@ def test_frames_and_requests_under_way_are_bounded(monkeypatch):
     run(go())
 
 
-@pytest.mark.promise("SDK and command line", PROMISE)
+@pytest.mark.promise(
+    "SDK and command line",
+    "a `client.batch()` sends without waiting for each answer, and its end waits until all is durable",
+)
 def test_a_real_server_stores_a_batch_in_order_also_without_async(server, stream):
     with penstock.connect_sync(server.control) as client:
-        with client.batch() as batch:
+        with client.batch() as sends:
             for number in range(300):
-                batch.enqueue(stream, job(f"{stream}-{number}"))
+                sends.enqueue(stream, job(f"{stream}-{number}"))
         assert client.stats(stream).depth == 300
         first = [row.payload for row in client.peek(stream, max=100)]
         assert first == [f"{stream}-{number}" for number in range(100)]

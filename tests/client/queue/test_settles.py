@@ -18,12 +18,6 @@ from tests.client.queue.test_pulled_leases import ROW
 from tests.client.queue.test_subscription import subscribed
 from tests.client.scripted_peer import peer, run, until
 
-PROMISE = "SDK and command line"
-HANDED_OVER = "`ack`, `nack`, `release` and `term` hand over and return; those of a turn travel together, in order"
-LOST = (
-    "a lost settle sets `is_lost`, is counted, logged once a second and reported; only `flush` and `confirm` raise it"
-)
-
 
 async def held(server, count, **options):
     """A subscription that holds so many deliveries."""
@@ -133,7 +127,10 @@ def test_a_refused_array_is_asked_for_one_by_one():
     run(go())
 
 
-@pytest.mark.promise(PROMISE, HANDED_OVER)
+@pytest.mark.promise(
+    "SDK and command line",
+    "`ack`, `nack`, `release` and `term` hand over and return; those of a turn travel together, in order",
+)
 def test_settles_return_at_once_and_travel_in_the_order_of_their_calls():
     async def go():
         async with peer() as server:
@@ -160,7 +157,7 @@ def test_settles_return_at_once_and_travel_in_the_order_of_their_calls():
     run(go())
 
 
-@pytest.mark.promise(PROMISE, "at most `unconfirmed_max` settles have no answer; the next call waits")
+@pytest.mark.promise("SDK and command line", "at most `unconfirmed_max` settles have no answer; the next call waits")
 def test_a_settle_beyond_the_bound_waits_for_an_answer():
     async def go():
         async with peer() as server:
@@ -181,7 +178,10 @@ def test_a_settle_beyond_the_bound_waits_for_an_answer():
     run(go())
 
 
-@pytest.mark.promise(PROMISE, LOST)
+@pytest.mark.promise(
+    "SDK and command line",
+    "a lost settle sets `is_lost`, is counted, logged once a second and reported; only `flush` and `confirm` raise it",
+)
 def test_a_lost_settle_is_counted_and_reported_and_only_flush_raises_it(caplog):
     seen = []
 
@@ -208,7 +208,7 @@ def test_a_lost_settle_is_counted_and_reported_and_only_flush_raises_it(caplog):
     assert len(lost) == 1 and lost[0].levelno == logging.WARNING
 
 
-@pytest.mark.promise(PROMISE, "a failed settle that is no lost lease is raised by the next call, once")
+@pytest.mark.promise("SDK and command line", "a failed settle that is no lost lease is raised by the next call, once")
 def test_another_failure_is_raised_by_the_next_call_whose_own_settle_still_travels():
     async def go():
         async with peer() as server:
@@ -227,7 +227,10 @@ def test_another_failure_is_raised_by_the_next_call_whose_own_settle_still_trave
     run(go())
 
 
-@pytest.mark.promise(PROMISE, LOST)
+@pytest.mark.promise(
+    "SDK and command line",
+    "a lost settle sets `is_lost`, is counted, logged once a second and reported; only `flush` and `confirm` raise it",
+)
 def test_after_a_cut_settles_of_pulled_leases_are_sent_again_and_those_of_subscriptions_are_not():
     async def go():
         async with peer() as server:
@@ -266,7 +269,7 @@ def test_an_ack_that_the_server_has_done_before_is_done():
     run(go())
 
 
-@pytest.mark.promise(PROMISE, "leaving a subscription or a client flushes its settles, for 5 s at most")
+@pytest.mark.promise("SDK and command line", "leaving a subscription or a client flushes its settles, for 5 s at most")
 def test_leaving_waits_for_the_answers_but_not_for_ever(monkeypatch):
     monkeypatch.setattr(settles, "LEAVE_S", 0.05)
 
@@ -288,7 +291,7 @@ def test_leaving_waits_for_the_answers_but_not_for_ever(monkeypatch):
     run(go())
 
 
-@pytest.mark.promise(PROMISE, "leases are renewed until their settle is answered")
+@pytest.mark.promise("SDK and command line", "leases are renewed until their settle is answered")
 def test_a_lease_is_renewed_while_its_settle_has_no_answer():
     async def go():
         async with peer() as server:
@@ -472,8 +475,8 @@ def _all_settled(self, frame, error, end=Settles._end):
     end(self, frame, None)
 
 
-def _unbounded(self, delivery, body=None, *, is_ack=True, add=Settles.add):
-    add(self, delivery, body, is_ack=is_ack)
+def _unbounded(self, delivery, body=None, add=Settles.add):
+    add(self, delivery, body)
     self.unconfirmed.count -= 1
 
 

@@ -9,15 +9,15 @@ import typing
 import pytest
 
 from penstock.client import (
-    Batch,
     Client,
     Delivery,
     LiveView,
+    SendBatch,
     Subscription,
-    SyncBatch,
     SyncClient,
     SyncDelivery,
     SyncLiveView,
+    SyncSendBatch,
     SyncSubscription,
     connect,
     connect_sync,
@@ -37,7 +37,7 @@ INSTANCE = {
     Subscription: {"stream", "credit", "lease_ms", "batch"},
     LiveView: {"view", "addr", "credit", "version", "rows"},
     Delivery: set(),
-    Batch: set(),
+    SendBatch: set(),
     Space: {"last_error", "space", "url"},
     SpaceStream: {"id"},
     Feed: {"dropped"},
@@ -46,7 +46,7 @@ INSTANCE = {
 }
 PAIRS = [
     (Client, SyncClient),
-    (Batch, SyncBatch),
+    (SendBatch, SyncSendBatch),
     (Subscription, SyncSubscription),
     (LiveView, SyncLiveView),
     (Delivery, SyncDelivery),

@@ -61,7 +61,7 @@ class Outgoing:
         return f"{self._id_stem}-{self._id_serial:x}"
 
 
-class Batch:
+class SendBatch:
     """Sends without waiting for each answer; `Client.batch` makes one. The end of its block waits until everything is durable.
 
     Consecutive envelopes for one stream travel in one frame, which is stored as a whole. An error is raised by the next call, or at

@@ -18,7 +18,7 @@ from msgspec import Raw
 from penstock.client.control import frames
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.raw_connection import RawConnection
-from penstock.client.queue.batch import Batch, Envelope, Outgoing
+from penstock.client.queue.batch import Envelope, Outgoing, SendBatch
 from penstock.client.queue.delivery import Delivery, P, raise_first, reader_of
 from penstock.client.queue.live_view import LiveView
 from penstock.client.queue.pulled_leases import PulledLeases
@@ -161,9 +161,9 @@ class Client(Queries):
         place = (await self.where(str(fields["id"])))[0]
         return frames.Sent(str(fields["id"]), place.seq, place.stream)
 
-    def batch(self) -> Batch:
+    def batch(self) -> SendBatch:
         """Send in a loop without waiting for each answer: `async with client.batch() as batch`, then `await batch.enqueue(…)`."""
-        return Batch(self)
+        return SendBatch(self)
 
     async def ask(
         self,

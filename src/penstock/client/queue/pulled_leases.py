@@ -58,11 +58,14 @@ class PulledLeases(LeaseHolder):
 
     def _hand_over(self, delivery: Delivery, op: str, fields: dict[str, object]) -> None:
         self._held.pop(delivery.lease_id, None)
-        self._settles.add(delivery, self._frame(delivery, op, **fields), is_ack=op == "ack")
+        self._settles.add(delivery, None if op == "ack" else self._frame(delivery, op, **fields))
         self._settles.send()  # the connection writes the lines of one loop turn together
 
     def _take_back(self, delivery: Delivery) -> None:
         self._held[delivery.lease_id] = delivery
+
+    def _ack_frame(self, deliveries: list[Delivery]) -> bytes:
+        return self._frame(deliveries[0], "ack")  # `_hand_over` sends each by itself
 
     def _lost(self, delivery: Delivery, error: LeaseLost) -> None:
         delivery._lose(error)

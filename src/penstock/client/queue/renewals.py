@@ -47,9 +47,9 @@ class LeaseHolder(ABC):
     def _take_back(self, delivery: Delivery) -> None:
         """A settle failed, and the lease still holds."""
 
+    @abstractmethod
     def _ack_frame(self, deliveries: list[Delivery]) -> bytes:
-        """The frame that acks several deliveries."""
-        raise NotImplementedError
+        """The frame that acks these deliveries."""
 
     def _leases(self) -> list[Delivery]:
         """The deliveries whose leases are renewed: until the answer to their settles."""

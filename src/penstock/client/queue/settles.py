@@ -67,13 +67,12 @@ class Unconfirmed:
             self._has_room.set()
 
 
-class SettleFrame(Struct, eq=False):
+class SettleGroup(Struct, eq=False):
     """One frame of settles."""
 
     deliveries: list[Delivery]
     body: bytes | None = None
     """None for acks, which are encoded when they are sent."""
-    is_ack: bool = True
 
 
 class Settles:
@@ -86,8 +85,8 @@ class Settles:
         self._what = what
         self._on_lost = on_lost
         self._acks: list[Delivery] = []
-        self._unsent: list[SettleFrame] = []
-        self._sent: dict[SettleFrame, None] = {}
+        self._unsent: list[SettleGroup] = []
+        self._sent: dict[SettleGroup, None] = {}
         self._confirming: dict[Delivery, asyncio.Future[PenstockError | None]] = {}
         """Calls that wait for the answer."""
         self._in_turn = 0
@@ -115,8 +114,8 @@ class Settles:
             delivery.check()
         delivery._state = SETTLING
 
-    def add(self, delivery: Delivery, body: bytes | None = None, *, is_ack: bool = True) -> None:
-        """Add a claimed delivery to the frames of this turn; None is an ack of a subscription."""
+    def add(self, delivery: Delivery, body: bytes | None = None) -> None:
+        """Add a claimed delivery to the frames of this turn; no body is an ack."""
         if delivery._state is LOST:
             self._note_loss(delivery, delivery._loss)
             return
@@ -128,7 +127,7 @@ class Settles:
             self._acks.append(delivery)
         else:
             self._end_acks()
-            self._unsent.append(SettleFrame([delivery], body, is_ack=is_ack))
+            self._unsent.append(SettleGroup([delivery], body))
 
     def add_acks(self, deliveries: Sequence[Delivery]) -> None:
         """Add acks of a subscription to the frames of this turn."""
@@ -186,7 +185,7 @@ class Settles:
 
     def lose_all(self, error: LeaseLost) -> None:
         """Every lease is lost."""
-        frames = [SettleFrame(self._acks), *self._unsent, *self._sent]
+        frames = [SettleGroup(self._acks), *self._unsent, *self._sent]
         self._acks, self._unsent, self._sent = [], [], {}
         for frame in frames:
             self._end(frame, error)
@@ -216,12 +215,12 @@ class Settles:
         acks = self._acks
         if acks:
             self._acks = []
-            self._unsent += [SettleFrame(acks[start : start + ACKS_MAX]) for start in range(0, len(acks), ACKS_MAX)]
+            self._unsent += [SettleGroup(acks[start : start + ACKS_MAX]) for start in range(0, len(acks), ACKS_MAX)]
 
-    def _send(self, frame: SettleFrame) -> None:
+    def _send(self, frame: SettleGroup) -> None:
         lost = [delivery for delivery in frame.deliveries if delivery._state is LOST]
         if lost:
-            self._end(SettleFrame(lost), None)
+            self._end(SettleGroup(lost), None)
             frame.deliveries = [delivery for delivery in frame.deliveries if delivery._state is not LOST]
             if not frame.deliveries:
                 return
@@ -231,7 +230,7 @@ class Settles:
         answer = holder._connection.submit(body, is_repeatable=holder._survives_connection)
         answer.add_done_callback(partial(self._answered, frame))
 
-    def _answered(self, frame: SettleFrame, answer: asyncio.Future[Raw]) -> None:
+    def _answered(self, frame: SettleGroup, answer: asyncio.Future[Raw]) -> None:
         error = None if answer.cancelled() else answer.exception()
         if frame not in self._sent:
             return  # lost with the connection
@@ -240,12 +239,12 @@ class Settles:
             raise error
         if error is not None and len(frame.deliveries) > 1 and error.code != "Unreachable":
             for delivery in frame.deliveries:
-                self._send(SettleFrame([delivery]))
+                self._send(SettleGroup([delivery]))
         else:
             self._end(frame, error)
 
-    def _end(self, frame: SettleFrame, error: PenstockError | None) -> None:
-        is_done = error is None or (frame.is_ack and error.code == "AlreadyAcked")
+    def _end(self, frame: SettleGroup, error: PenstockError | None) -> None:
+        is_done = error is None or (frame.body is None and error.code == "AlreadyAcked")
         for delivery in frame.deliveries:
             verdict: PenstockError | None = None
             if delivery._state is LOST:

@@ -253,7 +253,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
             if "backoff" not in self._connection.hello.features:
                 fields.pop("backoff", None)
             body = head(op, id=delivery.id, subId=self._sub_id, leaseId=delivery.lease_id, **fields)
-        self._settles.add(delivery, body, is_ack=op == "ack")
+        self._settles.add(delivery, body)
         if self._held.pop(delivery.seq, None) is not None:
             self._owed += 1
         self._connection.mark(self)

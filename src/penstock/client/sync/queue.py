@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 from penstock.client.control.frames import ServerHello
-from penstock.client.queue.batch import Batch
+from penstock.client.queue.batch import SendBatch
 from penstock.client.queue.client import Client
 from penstock.client.queue.connect import connect
 from penstock.client.queue.delivery import Delivery
@@ -167,12 +167,12 @@ class SyncLiveView(twin.OpenedTwin[LiveView], twin.IteratedTwin[LiveView, Change
     rows = twin.mirrored[LiveView, dict[str, Any]](lambda live: live.rows)
 
 
-class SyncBatch(twin.Twin[Batch]):
+class SyncSendBatch(twin.Twin[SendBatch]):
     """Sends without waiting for each answer; the end of its `with` block waits until everything is durable."""
 
-    enqueue = twin.blocking(Batch.enqueue)
-    send = twin.blocking(Batch.send)
-    flush = twin.blocking(Batch.flush)
+    enqueue = twin.blocking(SendBatch.enqueue)
+    send = twin.blocking(SendBatch.send)
+    flush = twin.blocking(SendBatch.flush)
 
     def __enter__(self) -> Self:
         return self
@@ -193,7 +193,7 @@ class SyncClient(twin.Closing, twin.Twin[Client]):
     enqueue = twin.blocking(Client.enqueue)
     send = twin.blocking(Client.send)
     ask = twin.blocking(Client.ask, SyncDelivery)
-    batch = twin.called(Client.batch, SyncBatch)
+    batch = twin.called(Client.batch, SyncSendBatch)
     subscribe = twin.called(Client.subscribe, SyncSubscription)
     inbox = twin.called(Client.inbox, SyncSubscription)
     pull = twin.blocking(Client.pull, _deliveries)
