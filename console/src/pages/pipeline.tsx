@@ -210,7 +210,6 @@ function Queries({ pipeline }: { pipeline: Pipeline }) {
       sort: ({ name }) => name,
     },
     { key: "offset", title: "Offset", cell: ({ offset }) => count(offset), sort: ({ offset }) => offset, isNumber: true },
-    { key: "batches", title: "Batches", cell: ({ batches }) => count(batches), sort: ({ batches }) => batches, isNumber: true },
     { key: "rows", title: "Rows", cell: (row) => count(row.rows), sort: (row) => row.rows, isNumber: true, help: "Rows of the latest batch" },
     { key: "rate", title: "Rows/s", cell: (row) => rate(row.input_rate), sort: (row) => row.input_rate, isNumber: true, help: "Rows a second that arrive" },
     { key: "ms", title: "Duration", cell: ({ batch_ms: ms }) => span(ms), sort: ({ batch_ms: ms }) => ms, isNumber: true, help: "Duration of the latest batch" },

@@ -46,8 +46,7 @@ class ProgressListener(StreamingQueryListener):
             query.ended(BatchStatus(time.time_ns() // 1000, progress.numInputRows or 0, took.get(WHOLE, 0), steps))
         rate = progress.inputRowsPerSecond
         query.input_rate = round(rate, 1) if rate is not None and math.isfinite(rate) else 0.0
-        query.trigger = took
-        self._known[progress.id] = query
+        query.trigger, self._known[progress.id] = took, query
 
     def onQueryIdle(self, event: listener.QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         if event.id in self._known:

@@ -165,16 +165,14 @@ class Runner:
                 self._errors[name] = (error, work.times.failed)
                 raise
 
-        every_ms = settings.trigger_ms if name == "ingest" else settings.watch_ms
-        pause_ms = None if self._task.once else every_ms
+        pause_ms = settings.trigger_ms if name == "ingest" else settings.watch_ms
         checkpoint = side_of(self._lake) / CHECKPOINTS / name
         if len(group.journals) > 1 and name == "watch":
             # It may have left rows for later that its query had delivered: begin again at the progress of its tables.
             shutil.rmtree(checkpoint, ignore_errors=True)
-        rows_max = settings.batch_rows_max
-        return start_query(
-            spark, group, name, on_batch, checkpoint, start=work.end, rows_max=rows_max, pause_ms=pause_ms
-        )
+        given = (spark, group, name, on_batch, checkpoint)
+        pause = None if self._task.once else pause_ms
+        return start_query(*given, start=work.end, rows_max=settings.batch_rows_max, pause_ms=pause)
 
     def _run_once(self, spark: SparkSession, group: JournalGroup, ingest: Ingest, watch: AlertWatch) -> int:
         """Bring every table up to the current end of the journal."""
@@ -248,8 +246,7 @@ class Runner:
         """Start the user queries that are due, and report the state of each."""
         status, checkpoints = self._reporter.status, side_of(self._lake) / CHECKPOINTS
         for own in self._own:
-            why = own.check(time.monotonic(), spark, group.location_options, checkpoints, describe)
-            if why is not None:
+            if why := own.check(time.monotonic(), spark, group.location_options, checkpoints, describe):
                 status.fail_batch(time.time_ns() // 1000, own.name, None, why)
         status.own = {own.name: own.state for own in self._own}
 
