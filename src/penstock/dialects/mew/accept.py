@@ -23,7 +23,7 @@ from penstock.dialects.mew.envelopes import Envelope, strings
 from penstock.dialects.mew.gateway_messages import MewRefusal
 from penstock.dialects.mew.join import KICKED, is_id, mistakable, put_out
 from penstock.dialects.mew.machine import OPERATOR, SpaceMachine
-from penstock.dialects.mew.participants import Answer, CapabilitySource, Decision, Done, Participant, Rights
+from penstock.dialects.mew.participants import Answer, CapabilitySource, Decision, Done, Fault, Participant, Rights
 from penstock.dialects.mew.state import DOOR, grant_entry, invite_entry
 
 HEARTBEAT = "system/heartbeat"
@@ -128,9 +128,7 @@ def _matched(rights: Rights, envelope: Envelope, *, is_whole: bool) -> tuple[Cap
     return None if kinds.match(envelope.kind, None) is None else IMPLICIT
 
 
-def _grant(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> MewRefusal | None:
+def _grant(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None) -> Fault:
     """`capability/grant`: a participant grants another a part of its own capabilities."""
     party = _party(space, envelope, "recipient")
     if isinstance(party, MewRefusal):
@@ -150,9 +148,7 @@ def _grant(
     return None
 
 
-def _revoke(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> MewRefusal | None:
+def _revoke(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None) -> Fault:
     """`capability/revoke`: take grants back, by their id or by what they cover."""
     party = _party(space, envelope, "recipient")
     if isinstance(party, MewRefusal):
@@ -208,9 +204,7 @@ def _update(space: SpaceMachine, now: Now, party: str) -> None:
             space.welcome(now, participant, is_update=True)
 
 
-def _invite(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> MewRefusal | None:
+def _invite(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None) -> Fault:
     """`space/invite`: admit a new participant with a new token, which only the inviter receives."""
     who = envelope.text("participant_id")
     if who is None:
@@ -274,9 +268,7 @@ def _acknowledge(
         space.send(now, there, data)
 
 
-def _kick(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> MewRefusal | None:
+def _kick(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None) -> Fault:
     """`space/kick`: remove a participant, who cannot join again until invited."""
     party = _party(space, envelope, "participant_id")
     if isinstance(party, MewRefusal):

@@ -92,6 +92,8 @@ class Participant(msgspec.Struct, eq=False):
 Answer = dict[str, Any]
 Done = Callable[[Now, "Answer | MewRefusal"], None]
 """Called once with the answer for HTTP, or with the refusal."""
+Fault = MewRefusal | None
+"""Why a request was refused; None if it was not."""
 
 
 def accepted(now: Now) -> Answer:

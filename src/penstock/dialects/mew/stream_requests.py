@@ -17,7 +17,7 @@ from penstock.dialects.mew import frames
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
 from penstock.dialects.mew.machine import SpaceMachine
-from penstock.dialects.mew.participants import Answer, Done, Participant, accepted
+from penstock.dialects.mew.participants import Answer, Done, Fault, Participant, accepted
 from penstock.dialects.mew.settings import Keep, Overflow
 from penstock.dialects.mew.state import OpenStream, open_entry, stream_entry
 
@@ -27,9 +27,7 @@ RECONFIGURED = "reconfigured"
 _encode = msgspec.json.encode
 
 
-def request(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> MewRefusal | None:
+def request(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None) -> Fault:
     """`stream/request`: open a stream. The request is broadcast first, then `stream/open`."""
     raw = envelope.raw_payload or b""
     if len(raw) > space.limits.space_request_max:
@@ -244,9 +242,7 @@ def close(
     space.commit(sender, entries, announce, done, cause=cause, failed=failed)
 
 
-def close_asked(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> MewRefusal | None:
+def close_asked(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None) -> Fault:
     """`stream/close`: only the owner may close a stream. An envelope that names no known stream is broadcast like any other."""
     stream = _meant(space, envelope)
     if stream is None:

@@ -13,7 +13,7 @@ from penstock.core.clock import Now
 from penstock.dialects.mew.envelopes import Envelope
 from penstock.dialects.mew.gateway_messages import GATEWAY, MewRefusal
 from penstock.dialects.mew.machine import SpaceMachine
-from penstock.dialects.mew.participants import Answer, Done, Participant
+from penstock.dialects.mew.participants import Answer, Done, Fault, Participant
 from penstock.dialects.mew.state import OpenStream, stream_entry
 from penstock.dialects.mew.stream_requests import check_owner_later, is_leaving, unauthorized
 
@@ -45,9 +45,7 @@ KINDS = tuple(_VERBS)
 ACKNOWLEDGEMENTS = tuple(verb.acknowledgement for verb in _VERBS.values())
 
 
-def change(
-    space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None
-) -> MewRefusal | None:
+def change(space: SpaceMachine, now: Now, sender: Participant, envelope: Envelope, done: Done | None) -> Fault:
     """Grant or revoke the right to write, or transfer the stream with its targets."""
     verb = _VERBS[envelope.kind]
     stream = _owned(space, sender, envelope, verb.phrase)
