@@ -10,7 +10,7 @@ import pyarrow.ipc
 import pytest
 
 from penstock.client import admin
-from penstock.client.admin import RemoteBounds, RemoteJournal, RemoteReload, http_door
+from penstock.client.admin import RemoteBounds, RemoteJournal, http_door
 from penstock.core.errors import PenstockError
 from tests.client.scripted_http import Scripted, ScriptedHttp, scripted_http
 
@@ -70,10 +70,9 @@ def test_requests_carry_the_token_and_their_fields(scripted: ScriptedHttp) -> No
     scripted.script("/v1/reload", Scripted({"changed": ["streams"], "restart": [], "closed": 1}))
     remote = RemoteJournal(scripted.url, "secret")
     assert remote.bounds() == RemoteBounds("ab", 0, 3, 2, 5, 9) and remote.end() == 9
-    sealed = remote.seal()
-    assert (sealed.sealed_rows, sealed.removed_segments, sealed.ended_readers) == (4, 0, [])
-    assert remote.hold("spark", 7).offset == 7
-    assert remote.reload() == RemoteReload(["streams"], [], 1)
+    assert remote.seal() == {"sealedRows": 4, "sealedEnd": 9, "liveOffset": 9}
+    remote.hold("spark", 7)
+    assert remote.reload() == {"changed": ["streams"], "restart": [], "closed": 1}
     assert {asked.token for asked in scripted.asked} == {"Bearer secret"}
     assert [(asked.method, asked.body) for asked in scripted.asked[2:]] == [
         ("POST", None),

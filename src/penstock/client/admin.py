@@ -48,33 +48,6 @@ class RemoteBounds(msgspec.Struct, rename="camel"):
     end: int
 
 
-class RemoteSealed(msgspec.Struct, rename="camel"):
-    """The result of a seal."""
-
-    sealed_rows: int
-    sealed_end: int
-    live_offset: int
-    removed_segments: int = 0
-    removed_files: int = 0
-    removed_bytes: int = 0
-    ended_readers: list[str] = []
-
-
-class RemoteReader(msgspec.Struct, rename="camel"):
-    """The position of a named reader."""
-
-    name: str
-    offset: int
-
-
-class RemoteReload(msgspec.Struct):
-    """The result of a reload: applied settings, settings that need a restart, closed connections."""
-
-    changed: list[str]
-    restart: list[str]
-    closed: int
-
-
 def http_door(url: str, timeout_s: float) -> tuple[str, Callable[[], HTTPConnection]]:
     """The URL without a path, and what makes a connection to it."""
     parts = urlsplit(url)
@@ -105,9 +78,9 @@ class RemoteServer:
         self._tries = 0
         """The attempts of the last request."""
 
-    def reload(self) -> RemoteReload:
-        """Reload the server's config."""
-        return self._call(RemoteReload, "POST", "/v1/reload")
+    def reload(self) -> dict[str, Any]:
+        """Reload the server's config; returns the settings that changed, those that need a restart, and the connections closed."""
+        return self._call(Object, "POST", "/v1/reload")
 
     def health(self) -> dict[str, Any]:
         """What `/health` says, also while the server refuses new envelopes."""
@@ -178,13 +151,13 @@ class RemoteJournal(RemoteServer):
     def end(self) -> int:
         return self.bounds().end
 
-    def seal(self) -> RemoteSealed:
+    def seal(self) -> dict[str, Any]:
         """Seal all committed rows into the Delta table."""
-        return self._call(RemoteSealed, "POST", "/v1/journal/seal")
+        return self._call(Object, "POST", "/v1/journal/seal")
 
-    def hold(self, name: str, offset: int) -> RemoteReader:
+    def hold(self, name: str, offset: int) -> None:
         """Move a named reader to `offset`; retention keeps the rows from there on."""
-        return self._call(RemoteReader, "POST", "/v1/journal/readers", {"name": name, "offset": offset})
+        self._call(Object, "POST", "/v1/journal/readers", {"name": name, "offset": offset})
 
     def batches(self, first: int, end: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Rows `first` to `end - 1`, in order; fewer when the journal ends before that."""
@@ -238,7 +211,7 @@ Labels = tuple[tuple[str, str], ...]
 Counters = dict[tuple[str, Labels], float]
 """The samples of `/metrics`, by name and labels."""
 
-TIMEOUT_S = 5.0
+FIGURES_TIMEOUT_S = 5.0
 _HIDDEN = ("Unauthorized", "Forbidden", "UnknownRoute")
 
 
@@ -257,7 +230,7 @@ class RemoteFigures(RemoteServer):
     """The figures of a server."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        super().__init__(url, token, timeout_s=TIMEOUT_S)
+        super().__init__(url, token, timeout_s=FIGURES_TIMEOUT_S)
 
     def read(self) -> ServerFigures:
         """Fetch all figures."""

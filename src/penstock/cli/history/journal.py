@@ -210,19 +210,16 @@ def offset_at(journal: ReadableJournal, first: int, end: int, at_us: int) -> int
 
 def seal_now(data: Path, config: Path | None) -> dict[str, Any]:
     """Seal every committed row, through the server on the directory or, without one, here."""
-    import msgspec
-
-    sealed: msgspec.Struct
     server = server_on(data)
     if server is not None:
         from penstock.client.admin import RemoteJournal
 
-        sealed = RemoteJournal(*server).seal()
-    else:
-        from penstock.server.admin.journal import to_sealed
-        from penstock.server.journal.lifecycle import seal_directory
+        return RemoteJournal(*server).seal()
+    import msgspec
 
-        with reading():
-            sealed = to_sealed(seal_directory(data, config))
-    report: dict[str, Any] = msgspec.to_builtins(sealed)
+    from penstock.server.admin.journal import to_sealed
+    from penstock.server.journal.lifecycle import seal_directory
+
+    with reading():
+        report: dict[str, Any] = msgspec.to_builtins(to_sealed(seal_directory(data, config)))
     return report

@@ -100,11 +100,11 @@ def reload(place: DataOption = DATA_DEFAULT) -> None:
     if place.as_json:
         print_json(report)
         return
-    print_line(f"changed: {', '.join(report.changed) or 'nothing'}")
-    if report.restart:
-        print_line(f"after a restart: {', '.join(report.restart)}")
-    if report.closed:
-        print_line(f"connections closed: {report.closed}")
+    print_line(f"changed: {', '.join(report['changed']) or 'nothing'}")
+    if report["restart"]:
+        print_line(f"after a restart: {', '.join(report['restart'])}")
+    if report["closed"]:
+        print_line(f"connections closed: {report['closed']}")
 
 
 def _pipeline_problems(pipeline: PipelineSection, notices: list[str]) -> Iterator[str]:

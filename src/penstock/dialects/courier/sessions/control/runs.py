@@ -76,9 +76,6 @@ def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
     answers.after(denied.gate, lambda refusal: error_line(req_id, refusal) if refusal else line, fresh=True)
 
 
-_encode = msgspec.json.encode
-
-
 class Runs:
     """The open run of one connection: enqueues to one stream, or acks of one consumer."""
 
