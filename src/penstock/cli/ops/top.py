@@ -80,6 +80,10 @@ def _follow(watch: ServerPoller, interval: float, rows: int) -> None:
             live.update(picture(watch.reading, rows, watch.trouble), refresh=True)
 
 
+QUEUE_COLUMNS = ("queue", "depth", "in flight", "delayed", "in/s", "out/s", "p50 ms", "p95 ms", "oldest", "consumers")
+STREAM_COLUMNS = ("space", "stream", "from", "to", "frames/s", "deliveries/s", "frames", "dropped")
+
+
 def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
     """The whole screen, with at most so many rows of queues and of streams."""
     from rich.console import Group
@@ -94,57 +98,28 @@ def picture(reading: Reading, rows: int, trouble: str | None) -> RenderableType:
     if trouble is not None:
         head.append(f"\nreconnecting: {trouble}", style="bold red")
     waits = {share: about(ms) for share, ms in reading.latency_ms.items()}
+    doors = [(one.name, one.connected, _rate(one.in_rate), _rate(one.out_rate), one.note) for one in reading.doors]
+    queues: list[tuple[object, ...]] = []
+    for queue in reading.queues[:rows]:
+        counts = (queue.depth, queue.inflight, queue.delayed, _rate(queue.in_rate), _rate(queue.out_rate))
+        times = (about(queue.p50_ms), about(queue.p95_ms), _duration(queue.oldest_ms / 1000))
+        who = f"{queue.consumers}: {', '.join(queue.agents)}" if queue.agents else queue.consumers
+        queues.append((queue.name, *counts, *times, who))
+    streams: list[tuple[object, ...]] = []
+    for stream in reading.streams[:rows]:
+        rates = (_rate(stream.rate), _rate(stream.deliveries_rate))
+        streams.append((stream.space, stream.name, stream.owner, stream.to, *rates, stream.frames, stream.dropped))
     parts: list[RenderableType] = [
         head,
         Text(f"enqueue to delivery  p50 {waits['0.5']} ms  p95 {waits['0.95']} ms  p99 {waits['0.99']} ms"),
         Text(_pipeline_line(reading)),
         Text(),
-        _table(
-            ("door", "connected", "in/s", "out/s", ""),
-            [(one.name, one.connected, _rate(one.in_rate), _rate(one.out_rate), one.note) for one in reading.doors],
-        ),
+        _table(("door", "connected", "in/s", "out/s", ""), doors),
         Text(),
-        _table(
-            ("queue", "depth", "in flight", "delayed", "in/s", "out/s", "p50 ms", "p95 ms", "oldest", "consumers"),
-            [
-                (
-                    one.name,
-                    one.depth,
-                    one.inflight,
-                    one.delayed,
-                    _rate(one.in_rate),
-                    _rate(one.out_rate),
-                    about(one.p50_ms),
-                    about(one.p95_ms),
-                    _duration(one.oldest_ms / 1000),
-                    f"{one.consumers}: {', '.join(one.agents)}" if one.agents else one.consumers,
-                )
-                for one in reading.queues[:rows]
-            ],
-            len(reading.queues) - rows,
-        ),
+        _table(QUEUE_COLUMNS, queues, len(reading.queues) - rows),
     ]
-    if reading.streams:
-        parts += [
-            Text(),
-            _table(
-                ("space", "stream", "from", "to", "frames/s", "deliveries/s", "frames", "dropped"),
-                [
-                    (
-                        one.space,
-                        one.name,
-                        one.owner,
-                        one.to,
-                        _rate(one.rate),
-                        _rate(one.deliveries_rate),
-                        one.frames,
-                        one.dropped,
-                    )
-                    for one in reading.streams[:rows]
-                ],
-                len(reading.streams) - rows,
-            ),
-        ]
+    if streams:
+        parts += [Text(), _table(STREAM_COLUMNS, streams, len(reading.streams) - rows)]
     elif not reading.sees_spaces:
         parts.append(Text("spaces: only the operator's token shows what is in them", style="dim"))
     return Group(*parts)

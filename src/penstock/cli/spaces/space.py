@@ -164,36 +164,21 @@ def ls(*, gateway: Gateway = GATEWAY) -> None:
 
 
 def _print_space(one: dict[str, Any]) -> None:
-    kicked = one.get("kicked", ())
-    print_table(
-        ("participant", "as", "type", "present", "may send"),
-        [
-            [
-                who["id"],
-                who.get("as"),
-                who.get("type"),
-                "yes" if who.get("connected") else "kicked" if who.get("as") in kicked else "no",
-                ", ".join(compact(may.get("kind")) for may in who.get("capabilities", ())),
-            ]
-            for who in one["participants"]
-        ],
-    )
-    if one["streams"]:
+    rows: list[list[object]] = []
+    for who in one["participants"]:
+        absent = "kicked" if who.get("as") in one.get("kicked", ()) else "no"
+        may = ", ".join(compact(capability.get("kind")) for capability in who.get("capabilities", ()))
+        rows.append([who["id"], who.get("as"), who.get("type"), "yes" if who.get("connected") else absent, may])
+    print_table(("participant", "as", "type", "present", "may send"), rows)
+    figures = ("frames", "bytes", "deliveries", "dropped")
+    rows = []
+    for stream in one["streams"]:
+        names = [", ".join(stream.get("authorized_writers", ())), ", ".join(stream.get("target") or ("everybody",))]
+        counts = [stream.get(name, 0) for name in figures]
+        rows.append([stream["stream_id"], stream.get("name"), stream.get("owner"), *names, *counts])
+    if rows:
         print_line("")
-        print_table(
-            ("stream", "name", "owner", "writers", "to", "frames", "bytes", "deliveries", "dropped"),
-            [
-                [
-                    stream["stream_id"],
-                    stream.get("name"),
-                    stream.get("owner"),
-                    ", ".join(stream.get("authorized_writers", ())),
-                    ", ".join(stream.get("target") or ("everybody",)),
-                    *(stream.get(name, 0) for name in ("frames", "bytes", "deliveries", "dropped")),
-                ]
-                for stream in one["streams"]
-            ],
-        )
+        print_table(("stream", "name", "owner", "writers", "to", *figures), rows)
 
 
 @space.command
