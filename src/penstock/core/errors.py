@@ -245,8 +245,8 @@ class IdConflict(PenstockError, codes="IdConflict"):
 class LeaseLost(PenstockError, codes="LeaseExpired NotLeaseHolder"):
     """The lease ended before the delivery was settled, so the server delivers the envelope again.
 
-    Settling a delivery raises it, and so does a handler's current `await` inside `Subscription.work`. Stop the work on that delivery:
-    another consumer may already have it.
+    Settling a delivery that is known to be lost raises it, and so do `confirm=True`, `flush`, and a handler's current `await` inside
+    `Subscription.work`. Stop the work on that delivery: another consumer may already have it.
     """
 
 
