@@ -64,7 +64,7 @@ class FaultyServer(ServerProcess):
 
 @contextmanager
 def small_disk(place: Path, size_mb: int) -> Iterator[None]:
-    """A file system of its own at `place`; skips the test where mounting is not allowed."""
+    """A file system of its own at `place`. Where mounting is not allowed the test is skipped; those with `FaultyServer` run everywhere."""
     place.mkdir(parents=True)
     options = f"size={size_mb}m,mode=700"
     words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from penstock.transports.transport import (
     BINARY,
@@ -200,7 +201,6 @@ def test_a_peer_that_takes_nothing_holds_no_buffer_after_the_close(monkeypatch: 
         theirs.close()
 
     asyncio.run(go())
-    uvloop = pytest.importorskip("uvloop")
     uvloop.run(go())
 
 
