@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.core.clock import Now
-from penstock.core.effects import Deliver, Expire, Hot, Job, Work
+from penstock.core.effects import Deliver, Expire, Hot, Job, Send
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer, Link
@@ -114,7 +114,7 @@ class QueueDriver:
             for effect in machine.take_effects():
                 if isinstance(effect, Deliver):
                     leased += self._deliver(effect)
-                elif isinstance(effect, Work):
+                elif isinstance(effect, Send | Steps):
                     machine.perform(now, effect)
                 elif isinstance(effect, Hot):
                     self.hot.append((effect.record.id, effect.count))

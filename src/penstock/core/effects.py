@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -11,7 +10,8 @@ if TYPE_CHECKING:
     from penstock.core.links import Consumer
     from penstock.core.queue.taps import Tap
     from penstock.core.records import Record
-    from penstock.core.rules.rule_set import Cascade, Emission, Failure, Firing, Moment, Rule
+    from penstock.core.rules.rule_set import Cascade, Firing
+    from penstock.core.steps import Steps
 
 
 class Deliver(msgspec.Struct, gc=False, eq=False):
@@ -77,33 +77,6 @@ class Copy(msgspec.Struct, gc=False, eq=False):
     lost: int = 0
 
 
-class Fire(msgspec.Struct, gc=False, eq=False):
-    """Try these rules on a record, with the body and the attempt that it had."""
-
-    rules: tuple[Rule, ...]
-    record: Record
-    body: bytes
-    attempt: int
-    cascade: Cascade
-
-
-class Write(msgspec.Struct, gc=False, eq=False):
-    """Send what a rule that fires writes, from here on."""
-
-    firing: Firing
-    written: Iterator[Emission | Failure]
-    moment: Moment
-    cascade: Cascade
-
-
-class Abandon(msgspec.Struct, gc=False, eq=False):
-    """Give back what a consumer left behind, the last record first."""
-
-    consumer: Consumer
-    records: list[Record]
-    is_lost: bool
-
-
-Work = Send | Fire | Write | Abandon
-"""What a turn may leave to later ones (`core/queue/backlog.py`)."""
-Effect = Deliver | Expire | Hot | Copy | Work
+Work: TypeAlias = "Send | Steps[Any]"
+"""What a turn may leave to later ones (`core/queue/backlog.py`): sends, rules that fire, leases that are given back."""
+Effect: TypeAlias = "Deliver | Expire | Hot | Copy | Work"

@@ -69,7 +69,9 @@ def test_the_unit_runs_the_server_and_waits_for_its_drain() -> None:
 
 
 @pytest.mark.promise("Operations", "the systemd unit is valid, hardened, and waits for the drain")
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd; the test above checks the unit without it")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="no systemd; the test above checks the unit without it"
+)
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     file = tmp_path / "penstock.service"
     file.write_text(systemd_unit("/bin/true"))

@@ -3,6 +3,7 @@
 A turn carries out as much as `STEP_COST` allows, in order; the rest waits here, and the runtime works it off, a slice a turn. The open
 batch is proposed when the backlog is empty. So all of it is one commit, is visible at once, and answers wait for the gate they were given.
 """
+# size: the whole of the pacing; what is paced is in the modules of this folder and in `rules/firing.py`
 
 from __future__ import annotations
 
@@ -10,29 +11,24 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.core.clock import Now
-from penstock.core.effects import Effect, Fire, Send, Work, Write
+from penstock.core.effects import Effect, Send, Work
 from penstock.core.queue import dead_letters
-from penstock.core.queue.settle import give_back
 from penstock.core.queue.state import QueueState
-from penstock.core.rules import firing
+from penstock.core.steps import Steps
 
 SEND_COST, OPEN_COST = 2, 40
 """What a record costs that goes to another channel, and one that makes the channel."""
 
 
 def perform(state: QueueState, now: Now, work: Work) -> None:
-    """Do a piece of work in this turn, or leave it to a later one."""
+    """Do a piece of work in this turn, or leave it, or the rest of it, to a later one."""
     if state.is_spent:
         state.backlog.append(work)
     elif isinstance(work, Send):
         state.cost += SEND_COST if state.known(work.channel) else OPEN_COST
         dead_letters.sent(state, now, work, dead_letters.accept(state, now, work))
-    elif isinstance(work, Fire):
-        firing.attempt(state, now, work)
-    elif isinstance(work, Write):
-        firing.write(state, now, work)
-    else:
-        give_back(state, now, work)
+    elif not work.step(now):
+        state.effects.append(work)
 
 
 def work_off(state: QueueState, now: Now, apply: Callable[[Now], None]) -> None:
@@ -44,14 +40,12 @@ def work_off(state: QueueState, now: Now, apply: Callable[[Now], None]) -> None:
         work = waiting.popleft()
         perform(state, now, work)
         # What is left of it comes first, what it brought about comes last: so consequences keep the order of their causes.
-        left: list[Work] = []
         for effect in state.take_effects():
-            if not isinstance(effect, Work):
-                others.append(effect)
-            elif effect is work or (isinstance(work, Fire) and isinstance(effect, Write)):
-                left.append(effect)
-            else:
+            if effect is work:
+                waiting.appendleft(work)
+            elif isinstance(effect, Send | Steps):
                 waiting.append(effect)
-        waiting.extendleft(reversed(left))
+            else:
+                others.append(effect)
     state.effects, state.backlog, state.is_slicing = others, waiting, False
     apply(now)

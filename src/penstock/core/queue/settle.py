@@ -6,10 +6,12 @@ confirmation waits for the returned gate. Settles are never refused for lack of 
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import msgspec
 
 from penstock.core.clock import Now
-from penstock.core.effects import Abandon, Expire
+from penstock.core.effects import Expire
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.channel import Channel
@@ -288,22 +290,20 @@ def abandon(state: QueueState, now: Now, consumer: Consumer, *, is_lost: bool = 
     detach(state, now, consumer)
     if channel.policy.on_disconnect == "hold":
         return
-    give_back(state, now, Abandon(consumer, list(consumer.leases.values()), is_lost))
+    state.begin(now, _give_back_all(state, now, consumer, is_lost))
 
 
-def give_back(state: QueueState, now: Now, work: Abandon) -> None:
-    """Give back the leases of a consumer, the newest first, as many as the turn allows."""
-    consumer, channel = work.consumer, work.consumer.channel
-    while work.records:
+def _give_back_all(state: QueueState, now: Now, consumer: Consumer, is_lost: bool) -> Generator[None, Now, None]:
+    """Give back the leases of a consumer, the newest first, as many a turn as it allows."""
+    channel = consumer.channel
+    for record in reversed(list(consumer.leases.values())):
         if state.is_spent:
-            state.effects.append(work)
-            return
+            now = yield
         state.cost += 1
-        record = work.records.pop()
         if record.holder is not consumer:  # it expired, or was settled, in between
             continue
         _unlease(record)
-        if work.is_lost and not state.commit_log.draining:
+        if is_lost and not state.commit_log.draining:
             _lose(state, now, record, consumer.link)
         else:
             _give_back(state, now, record, consumer.link)

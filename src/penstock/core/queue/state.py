@@ -7,7 +7,7 @@ It must never know a wire format, a clock or a journal's medium. Facts go to the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 import msgspec
@@ -29,7 +29,7 @@ from penstock.core.queue.views import Views
 from penstock.core.rate_limits import Meter
 from penstock.core.records import Applied, Record
 from penstock.core.rules.rule_set import Cooling, Source, Triggers
-from penstock.core.steps import STEP_COST
+from penstock.core.steps import STEP_COST, Steps
 from penstock.core.tenants import Tenants
 
 
@@ -171,6 +171,12 @@ class QueueState:
     def is_spent(self) -> bool:
         """Whether further work of this kind must wait for its turn."""
         return self.cost >= self.step_cost or bool(self.backlog)
+
+    def begin(self, now: Now, work: Generator[None, Any, object]) -> None:
+        """Begin work that yields when the turn is spent. While the backlog is worked off, it waits for its turn."""
+        steps = Steps(work)
+        if self.is_slicing or not steps.step(now):
+            self.effects.append(steps)
 
     def known(self, name: str) -> bool:
         return name in self.channels or name in self.dormant

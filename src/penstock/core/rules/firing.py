@@ -8,13 +8,13 @@ producer, and pauses after `breaker_failures` in a row; suppressed matches are c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
 import msgspec
 
-from penstock.core.effects import Fire, Send, Write
+from penstock.core.effects import Send
 from penstock.core.errors import Refusal
 from penstock.core.records import Fired, Record, Settle
 from penstock.core.rules.rule_set import Cascade, Cooling, Emission, Failure, Firing, Hook, Moment, Rule
@@ -75,7 +75,7 @@ def inserted(
     for record in records:
         rules = found.of_kind(record.kind)
         if rules:
-            _attempt_in_turn(state, now, Fire(rules, record, record.body, 0, cascade or Cascade()))
+            state.begin(now, attempt(state, now, rules, record, record.body, 0, cascade or Cascade()))
 
 
 def happened(state: QueueState, now: Now, hook: Hook, record: Record, body: bytes | None = None) -> None:
@@ -86,34 +86,31 @@ def happened(state: QueueState, now: Now, hook: Hook, record: Record, body: byte
     rules = found.of_kind(record.kind)
     if rules:
         numbered = record.attempt if hook == "on_timeout" else 0
-        _attempt_in_turn(state, now, Fire(rules, record, record.body if body is None else body, numbered, Cascade()))
+        body = record.body if body is None else body
+        state.begin(now, attempt(state, now, rules, record, body, numbered, Cascade()))
 
 
-def _attempt_in_turn(state: QueueState, now: Now, work: Fire) -> None:
-    if state.is_slicing:
-        state.effects.append(work)
-    else:
-        attempt(state, now, work)
-
-
-def attempt(state: QueueState, now: Now, work: Fire) -> None:
-    """Try rules on a record; those that do not fit in this turn are left to a later one."""
-    record = work.record
+def attempt(
+    state: QueueState, now: Now, rules: tuple[Rule, ...], record: Record, body: bytes, numbered: int, cascade: Cascade
+) -> Generator[None, Now, None]:
+    """Try rules on a record, with the body and the attempt that it has now."""
     source: Any = None
-    for number, rule in enumerate(work.rules):
+    for number, rule in enumerate(rules):
         if number % RULES_UNIT == 0:
             state.cost += 1
         if not rule.acts or not rule.takes_kind(record.kind) or not rule.takes_sender(record.sender):
             continue
         if state.is_spent:
-            work.rules = work.rules[number:]
-            state.effects.append(work)
-            return
+            now = yield
         if source is None:
-            source = state.wrapping.read(record.channel.name, work.body)
-            state.cost += len(work.body) // READ_UNIT
-        if rule.script.fits(source) and _may_fire(state, now, rule, source):
-            _fire(state, now, rule, work, source)
+            source = state.wrapping.read(record.channel.name, body)
+            state.cost += len(body) // READ_UNIT
+        if not rule.script.fits(source) or not _may_fire(state, now, rule, source):
+            continue
+        firing = Firing(rule, record)
+        if rule.cooldown_us and not _begin_cooldown(state, now, firing, source, body):
+            continue
+        now = yield from _send(state, now, firing, source, Moment(now.wall_us, rule.id, numbered), cascade)
 
 
 def _may_fire(state: QueueState, now: Now, rule: Rule, source: Any) -> bool:
@@ -131,22 +128,21 @@ def _may_fire(state: QueueState, now: Now, rule: Rule, source: Any) -> bool:
     return True
 
 
-def _fire(state: QueueState, now: Now, rule: Rule, work: Fire, source: Any) -> None:
-    firing = Firing(rule, work.record)
-    if rule.cooldown_us:
-        key = (rule.id, rule.script.key(source))
-        known = state.triggers.cooling
-        cooling = known.get(key)
-        if cooling is not None and now.us >= cooling.until_us:
-            if cooling.suppressed:  # its timer is late: end it now
-                cooled(state, now, cooling)
-            cooling = known.get(key) if cooling.suppressed else None
-        if cooling is not None:
-            _suppress(state, cooling, work.record, work.body)
-            return
-        firing.cooling = _cool(state, now, rule, key)
-    moment = Moment(now.wall_us, rule.id, work.attempt)
-    _send(state, now, firing, rule.script.act(source, moment), moment, work.cascade)
+def _begin_cooldown(state: QueueState, now: Now, firing: Firing, source: Any, body: bytes) -> bool:
+    """Begin the cooldown of a rule that fires; False where one suppresses the firing."""
+    rule = firing.rule
+    key = (rule.id, rule.script.key(source))
+    known = state.triggers.cooling
+    cooling = known.get(key)
+    if cooling is not None and now.us >= cooling.until_us:
+        if cooling.suppressed:  # its timer is late: end it now
+            cooled(state, now, cooling)
+        cooling = known.get(key) if cooling.suppressed else None
+    if cooling is not None:
+        _suppress(state, cooling, firing.source, body)
+        return False
+    firing.cooling = _cool(state, now, rule, key)
+    return True
 
 
 def _suppress(state: QueueState, cooling: Cooling, record: Record, body: bytes) -> None:
@@ -200,30 +196,19 @@ def cooled(state: QueueState, now: Now, cooling: Cooling) -> None:
         firing = Firing(rule, record, suppressed=cooling.suppressed)
         moment = Moment(now.wall_us, rule.id, suppressed=cooling.suppressed, is_summary=not is_owed)
         firing.cooling = _cool(state, now, rule, key)  # a summary is a firing: a steady burst gets no more
-        _send(state, now, firing, rule.script.act(source, moment), moment, Cascade())
+        state.begin(now, _send(state, now, firing, source, moment, Cascade()))
         return
     _observe(state, rule, record, "suppressed", {"suppressed": cooling.suppressed})
 
 
 def _send(
-    state: QueueState, now: Now, firing: Firing, written: Iterator[Emission | Failure], moment: Moment, cascade: Cascade
-) -> None:
-    firing.rule.activity.run += 1
-    firing.left = 1  # until all is written
-    write(state, now, Write(firing, written, moment, cascade))
-
-
-def write(state: QueueState, now: Now, work: Write) -> None:
-    """Send what a rule writes, as much as the turn allows."""
-    firing, cascade = work.firing, work.cascade
+    state: QueueState, now: Now, firing: Firing, source: Any, moment: Moment, cascade: Cascade
+) -> Generator[None, Now, Now]:
+    """Send what a rule writes. Returns the time of the last step."""
     rule = firing.rule
-    while True:
-        if state.is_spent:
-            state.effects.append(work)
-            return
-        one = next(work.written, None)
-        if one is None:
-            break
+    rule.activity.run += 1
+    firing.left = 1  # until all is written
+    for one in rule.script.act(source, moment):
         if isinstance(one, Emission) and cascade.sent >= state.limits.trigger_fanout_max:
             one = Failure("one envelope has caused more than `limits.trigger_fanout_max` others")
         if isinstance(one, Emission) and len(one.record.body) > state.limits.envelope_max:
@@ -236,21 +221,16 @@ def write(state: QueueState, now: Now, work: Write) -> None:
         cascade.sent += 1
         state.cost += EMISSION_COST + len(one.record.body) // WRITE_UNIT
         firing.left += 1
-        state.effects.append(
-            Send(
-                one.channel,
-                one.record,
-                firing.source,
-                "move" if one.moves else "trigger",
-                rule.id,
-                firing=firing,
-                cascade=cascade,
-            )
-        )
-    rule.activity.warn += work.moment.warnings
+        event: Literal["move", "trigger"] = "move" if one.moves else "trigger"
+        send = Send(one.channel, one.record, firing.source, event, rule.id, firing=firing, cascade=cascade)
+        state.effects.append(send)
+        if state.is_spent:
+            now = yield
+    rule.activity.warn += moment.warnings
     firing.left -= 1
     if firing.left == 0:
         _finish(state, now, firing)
+    return now
 
 
 def answered(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> None:

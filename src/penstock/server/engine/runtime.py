@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
-from penstock.core.effects import Copy, Deliver, Expire, Hot, Work
+from penstock.core.effects import Copy, Deliver, Expire, Hot, Send
 from penstock.core.errors import Refusal
 from penstock.core.health import refused_by
 from penstock.core.links import Consumer, IsTaken, Session
@@ -24,7 +24,7 @@ from penstock.core.queue.hot import HINT, describe
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.records import Entry, Settle
 from penstock.core.scopes import Principal
-from penstock.core.steps import STEP_BYTES, Survey
+from penstock.core.steps import STEP_BYTES, Steps, Survey
 from penstock.journal.port import Committed, Journal, Outcome
 from penstock.server.engine.connections import FAILED, Connection, ConnectionTable, Log, Scheduler, Timer, TurnListener
 from penstock.server.engine.minute_ticker import MinuteTicker
@@ -142,7 +142,7 @@ class Runtime:
                     link.session.deliver(now, effect.consumer, effect.records)
                     if self.events is not None:
                         self.events.delivered(now, effect.consumer, effect.records)
-                elif isinstance(effect, Work):  # one shard, one machine: a send stays in it
+                elif isinstance(effect, Send | Steps):  # one shard, one machine: a send stays in it
                     machine.perform(now, effect)
                     continue
                 elif isinstance(effect, Copy):
