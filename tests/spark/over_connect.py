@@ -79,6 +79,16 @@ def more(spark: SparkSession, data: str) -> None:
     numbers.write.format("penstock_delta").mode("append").save(f"{data}/lake/mine")
     assert spark.sql("select count(*) from mine").collect() == [(10,)]
 
+    keyed = numbers.write.format("penstock_delta").mode("append").option("mergeKeys", "n")
+    keyed.save(f"{data}/own/keyed")
+    keyed.save(f"{data}/own/keyed")
+    feed = spark.readStream.format("penstock_delta").option("readChangeFeed", "true").option("startingVersion", "1")
+    chain = feed.load(f"{data}/own/keyed").writeStream.format("penstock_delta").option("appId", "chain")
+    chain = chain.option("checkpointLocation", f"{data}/chain").trigger(availableNow=True)
+    chain.start(f"{data}/own/chained").awaitTermination()
+    kinds = spark.read.format("penstock_delta").load(f"{data}/own/chained").groupBy("_change_type").count().collect()
+    assert sorted(map(tuple, kinds)) == [("insert", 5), ("update_postimage", 5), ("update_preimage", 5)], kinds
+
     with patch("os.path.isdir", return_value=False):
         assert penstock.spark.tables(spark, data) == ["events", "mine"]
         assert penstock.spark.history(spark, data, end=1).count() == 1

@@ -150,6 +150,9 @@ class ObjectPath:
     def is_dir(self) -> bool:
         return next(self.iterdir(), None) is not None
 
+    def exists(self) -> bool:
+        return bool(self.files.get_file_info(self.key).type == fs.FileType.File)
+
     def open(self, mode: str = "rb") -> IO[bytes]:
         with store_errors(self):
             opened: IO[bytes] = self.files.open_input_file(self.key)
@@ -340,11 +343,6 @@ def size_and_time(path: LakePath) -> tuple[int, int]:
     if found.type != fs.FileType.File:
         raise FileNotFoundError(f"there is no `{path}`")
     return found.size or 0, (found.mtime_ns or time.time_ns()) // 1_000_000
-
-
-def is_there(path: LakePath) -> bool:
-    """Whether a file exists."""
-    return path.exists() if isinstance(path, Path) else path.files.get_file_info(path.key).type == fs.FileType.File
 
 
 def touch(path: LakePath, now: float) -> None:

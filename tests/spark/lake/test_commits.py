@@ -80,7 +80,7 @@ def test_commits_with_changes_write_checkpoints_and_overwrite_no_other(
     (table.log.path / f"{0:020d}.json").unlink()
     assert counted(LakeTable(tmp_path, COUNTS).rows()) == {("a", 0): 3}
     with table.writing(), pytest.raises(LakeError, match=r"another program wrote version 4 .* one writer"):
-        table._write_entry(4, iter(()))
+        table._write_entry(4, [])
     assert not list(table.path.glob(".*.tmp")), "a commit that fails leaves no draft"
 
 
@@ -125,7 +125,7 @@ def test_a_table_that_only_grows_needs_no_feed(tmp_path: Path) -> None:
         assert [file.partition["_change_type"] for file in found] == ["insert", "insert"]
     assert [file.partition["_commit_version"] for file in feed.snapshot(2)] == [2, 2]
     table.overwrite(notes(0, 1), {})
-    with pytest.raises(LakeError, match=r"version 3 .* updates or deletes rows.*readChangeFeed"):
+    with pytest.raises(LakeError, match=r"version 3 .* updates or deletes rows.*readChangeFeed.* version is 4"):
         feed.files(range(4))
 
 

@@ -271,12 +271,14 @@ def test_tables_chain_by_their_changes(tmp_path):
     ("options", "message"),
     [
         ({"readChangeFeed": "yes"}, "one of true, false"),
-        ({"readChangeFeed": "true"}, "needs the option `startingVersion`"),
         ({"readChangeFeed": "true", "startingVersion": "2", "endingVersion": "3"}, r"version 3 .* has versions 0 to 2"),
         ({"stream": "1", "versionAsOf": "1"}, "leave other versions out"),
         ({"stream": "1", "startingVersion": "soon"}, "`startingVersion` is `soon`"),
         ({"stream": "1", "maxVersionsPerTrigger": "0"}, "1 or more"),
-        ({"stream": "1", "startingVersion": "1"}, "version 2 of table `counts` updates or deletes rows"),
+        (
+            {"stream": "1", "startingVersion": "1"},
+            r"version 2 of table `counts` .* it updates or deletes rows.* version is 3",
+        ),
     ],
 )
 def test_a_feed_that_makes_no_sense_is_refused(tmp_path, options, message):
@@ -299,7 +301,7 @@ def test_a_stream_notices_that_its_table_or_its_files_are_gone(tmp_path):
     shutil.rmtree(table.path / "_change_data")
     with pytest.raises(LakeError, match=r"version 2 .* its files are removed.*first readable version is 3"):
         [list(reader.read(part)) for part in parts]
-    with pytest.raises(LakeError, match="it was created anew"):
+    with pytest.raises(LakeError, match="was created anew"):
         stream(table.path, [{"table": "another", "version": 1}], **feed)
 
 

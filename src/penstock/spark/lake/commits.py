@@ -1,16 +1,15 @@
 """The commits of a table, and the change feed that they make: the rows that each version inserts, updates and deletes.
 
-A commit that rewrites files for a few of their rows also writes the changed rows, in files of changes as Delta defines them. For other
-commits the data files say it: rows of an added file are inserted, those of a removed one deleted. Compaction changes nothing.
-
-delta-rs commits, but it cannot name files of changes. In a directory such an entry of the log is written here. In an object store, where
-a commit is a conditional put, the files are a note of the commit that only this reader knows.
+A commit that rewrites files for a few of their rows also writes the changed rows, in files of changes as Delta defines them. Of other
+commits the data files say it: rows of an added file are inserted, those of a removed one deleted. delta-rs commits, but it cannot name
+files of changes: in a directory such an entry of the log is written here. In an object store, where a commit is a conditional put, the
+files are a note of the commit that only this reader knows.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.delta_log import CHANGES, CHANGES_NOTE, CHECKPOINT_EVERY, changes_in, commit_info
-from penstock.journal.lake_location import LakePath, StoreError, is_there, open_delta, store_errors, touch
+from penstock.journal.lake_location import LakePath, StoreError, open_delta, store_errors, touch
 from penstock.spark.lake import data_files
 from penstock.spark.lake.data_files import Layout, LiveFile, StagedFile
 from penstock.spark.lake.rewrite import CHANGE_TYPE, DELETE, INSERT, PREIMAGE, keys_of
@@ -96,22 +95,22 @@ class CommittingTable(TableReader):
             about["penstock.to"] = _json(ends)
         files = [] if changed is None or not _has_feed(table) else self._changes(table, changed)
         if files and isinstance(self.path, Path):
-            self._write_entry(table.version() + 1, _entry(about, int(now * 1000), ends, added, removed, files))
+            facts = {"operation": operation.upper(), "operationParameters": {}, "engineInfo": "penstock", **about}
+            entry: list[dict[str, Any]] = [{"commitInfo": {"timestamp": int(now * 1000), **facts}}]
+            entry += [{"txn": {"appId": app, "version": end}} for app, end in ends.items()]
+            entry += [{"remove": file.removed(int(now * 1000))} for file in removed]
+            entry += [{"add": file.added()} for file in added]
+            self._write_entry(table.version() + 1, [*entry, *({"cdc": file} for file in files)])
         else:
             about |= {CHANGES_NOTE: _json(files)} if files else {}
             is_change = operation != "compact"
             actions: list[AddAction | RemoveAction] = [file.action(is_change=is_change) for file in added]
             actions += [file.removal(int(now * 1000), is_change=is_change) for file in removed]
-            apps = [Transaction(app, end) for app, end in ends.items()]
+            note = CommitProperties(about, app_transactions=[Transaction(app, end) for app, end in ends.items()])
+            by = list(self.definition.partition_by)
             try:
                 with store_errors(self.path):
-                    table.create_write_transaction(
-                        actions,
-                        "append",
-                        table.schema(),
-                        partition_by=list(self.definition.partition_by),
-                        commit_properties=CommitProperties(custom_metadata=about, app_transactions=apps),
-                    )
+                    table.create_write_transaction(actions, "append", table.schema(), by, commit_properties=note)
             except StoreError:
                 self._delta = None
                 if not any(one.get("penstock.write") == write for one in open_delta(self.path).history(RIVALS_MAX)):
@@ -123,17 +122,10 @@ class CommittingTable(TableReader):
     def _changes(self, table: DeltaTable, rows: pa.Table) -> list[dict[str, Any]]:
         """Write files of changes; returns the actions that name them."""
         layout = Layout(arrow_schema(table).append(FEED_COLUMNS.field(0)), self.definition.partition_by)
-        return [
-            {
-                "path": f"{CHANGES}/{file.path}",
-                "size": file.size,
-                "partitionValues": dict(file.partition),
-                "dataChange": False,
-            }
-            for file in data_files.write(self.path / CHANGES, layout, [rows])
-        ]
+        files = data_files.write(self.path / CHANGES, layout, [rows])
+        return [{**file.named(), "path": f"{CHANGES}/{file.path}", "dataChange": False} for file in files]
 
-    def _write_entry(self, version: int, entry: Iterator[dict[str, Any]]) -> None:
+    def _write_entry(self, version: int, entry: Sequence[dict[str, Any]]) -> None:
         try:
             self.log.commit(version, entry)
         except FileExistsError:
@@ -141,28 +133,6 @@ class CommittingTable(TableReader):
             raise LakeError(problem, "write again; a table has one writer at a time") from None
         if version % CHECKPOINT_EVERY == 0:
             self.log.checkpoint()
-
-
-def _entry(
-    about: Mapping[str, str],
-    now_ms: int,
-    ends: Mapping[str, int],
-    added: Sequence[StagedFile],
-    removed: Sequence[LiveFile],
-    changed: Sequence[dict[str, Any]],
-) -> Iterator[dict[str, Any]]:
-    """The actions of a commit with files of changes."""
-    operation = {"operation": about["penstock.operation"].upper(), "operationParameters": {}, "engineInfo": "penstock"}
-    yield {"commitInfo": {"timestamp": now_ms, **operation, **about}}
-    yield from ({"txn": {"appId": app, "version": end}} for app, end in ends.items())
-    for old in removed:
-        values = {name: data_files.partition_text(value) for name, value in old.partition.items()}
-        facts = {"extendedFileMetadata": True, "partitionValues": values, "size": old.size}
-        yield {"remove": {"path": old.logged, "dataChange": True, "deletionTimestamp": now_ms, **facts}}
-    for new in added:
-        facts = {"partitionValues": dict(new.partition), "size": new.size, "modificationTime": new.modified_ms}
-        yield {"add": {"path": new.path, "dataChange": True, "stats": new.statistics, **facts}}
-    yield from ({"cdc": change} for change in changed)
 
 
 def _json(value: object) -> str:
@@ -220,7 +190,7 @@ class ChangeFeed:
         kept = self.table.log.kept()
         for version in reversed(kept):
             files = self._changed(version)
-            if isinstance(files, str) or not all(is_there(self.table.path / file.path) for file in files):
+            if isinstance(files, str) or not all((self.table.path / file.path).exists() for file in files):
                 return version + 1
         return kept.start
 
@@ -242,22 +212,18 @@ class ChangeFeed:
             if not is_shown and operation == "expire":
                 return []
             if not self._has_updates:
-                raise LakeError(
-                    f"version {version} of table `{self.table.name}` updates or deletes rows",
-                    "set the option `readChangeFeed` to true to read such changes",
-                )
+                return "it updates or deletes rows, which needs the option `readChangeFeed`"
             if not is_shown:
                 return "the change feed was off when it was written"
         commit, schema = _commit_of(version, int(about.get("timestamp", 0))), self.table.definition.schema
         found = []
-        for kind, some in [("", named)] if named else [(DELETE, gone), (INSERT, new)]:
-            for one in some:
-                texts = one.get("partitionValues") or {}
-                values = {
-                    name: pa.scalar(text or None).cast(schema.field(name).type).as_py() for name, text in texts.items()
-                }
-                values |= commit | ({CHANGE_TYPE: kind} if kind else {})
-                found.append(LiveFile(one["path"], one["size"], 0, values, {}, {}, {}))
+        for kind, one in [({}, one) for one in named] or [
+            *(({CHANGE_TYPE: DELETE}, one) for one in gone),
+            *(({CHANGE_TYPE: INSERT}, one) for one in new),
+        ]:
+            texts = (one.get("partitionValues") or {}).items()
+            values = {name: pa.scalar(text or None).cast(schema.field(name).type).as_py() for name, text in texts}
+            found.append(LiveFile(one["path"], one["size"], 0, values | commit | kind, {}, {}, {}))
         return found
 
 

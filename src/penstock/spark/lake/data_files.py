@@ -73,6 +73,14 @@ class StagedFile:
     statistics: str
     modified_ms: int
 
+    def named(self) -> dict[str, Any]:
+        """The fields of a log's action that names it."""
+        return {"path": self.path, "size": self.size, "partitionValues": dict(self.partition)}
+
+    def added(self) -> dict[str, Any]:
+        """The action of an entry that is not written by delta-rs."""
+        return {**self.named(), "modificationTime": self.modified_ms, "dataChange": True, "stats": self.statistics}
+
     def action(self, *, is_change: bool = True) -> AddAction:
         return AddAction(self.path, self.size, dict(self.partition), self.modified_ms, is_change, self.statistics)
 
@@ -97,14 +105,20 @@ class LiveFile:
 
     def staged(self, modified_ms: int) -> StagedFile:
         """The same file, staged for another table."""
-        partition = tuple((name, partition_text(value)) for name, value in self.partition.items())
         nulls = {name: count for name, count in self.nulls.items() if count is not None}
         statistics = _statistics(self.rows, self.least, self.greatest, nulls)
-        return StagedFile(self.path, self.size, self.rows, partition, statistics, modified_ms)
+        return StagedFile(self.path, self.size, self.rows, tuple(self._texts().items()), statistics, modified_ms)
 
     def removal(self, now_ms: int, *, is_change: bool = True) -> RemoveAction:
-        partition = {name: partition_text(value) for name, value in self.partition.items()}
-        return RemoveAction(self.path, is_change, now_ms, self.size, partition)
+        return RemoveAction(self.path, is_change, now_ms, self.size, self._texts())
+
+    def removed(self, now_ms: int) -> dict[str, Any]:
+        """The action of an entry that is not written by delta-rs."""
+        facts = {"extendedFileMetadata": True, "partitionValues": self._texts(), "size": self.size}
+        return {"path": self.logged, "dataChange": True, "deletionTimestamp": now_ms, **facts}
+
+    def _texts(self) -> dict[str, str | None]:
+        return {name: partition_text(value) for name, value in self.partition.items()}
 
     def may_hold(self, column: str, least: Any, greatest: Any) -> bool:
         """Whether it may contain a row with a value between two others."""

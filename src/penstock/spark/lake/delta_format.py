@@ -8,11 +8,9 @@ Reading, `spark.read.format("penstock_delta").load(path)`:
 - `versionAsOf`: a version by number; `timestampAsOf`: the version at a time, such as `2026-01-31T12:00:00Z`.
 - `columns`: names separated by commas; other columns are not read.
 - `pushdown`: whether files that the filters of the query exclude are skipped; see `pushdown.py`.
-- `readChangeFeed`: read the changes of versions `startingVersion` to `endingVersion`. The columns are those of the table, then
-  `_change_type` (`insert`, `update_preimage`, `update_postimage` or `delete`), `_commit_version` and `_commit_timestamp`.
+- `readChangeFeed`: read the changes of versions `startingVersion` to `endingVersion`, with the columns of `commits.FEED_COLUMNS` too.
 
-Reading, `spark.readStream.format("penstock_delta").load(path)`, with `columns` and `readChangeFeed` as above. Without `readChangeFeed` the
-stream has the inserted rows, and fails at a version that updates or deletes rows:
+Reading, `spark.readStream.format("penstock_delta").load(path)`, with `columns` and `readChangeFeed`, else only inserted rows:
 
 - `startingVersion`: the first version, or `latest` for the next one. Without it the stream begins with all rows of the table.
 - `maxVersionsPerTrigger`: versions in one batch.
@@ -53,13 +51,14 @@ from penstock.spark.lake.commits import COMMIT_VERSION, FEED_COLUMNS, ChangeFeed
 from penstock.spark.lake.data_files import Layout, LiveFile, SchemaError, StagedFile
 from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.lake.table import LakeTable
-from penstock.spark.lake.table_reader import LakeError, parse_moment
+from penstock.spark.lake.table_reader import LakeError, parse_moment, selected
 from penstock.spark.location import absolute, is_object_store, storage_url
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _STAGING = ".staging-"
+_CHANGES = "readChangeFeed"
 
 
 class PenstockDelta(DataSource):
@@ -73,13 +72,11 @@ class PenstockDelta(DataSource):
         return from_arrow_schema(_columns(self.options, _existing(self.options), _version(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if _reads_changes(self.options):
-            first = _whole(self.options, "startingVersion")
-            if first is None:
-                raise LakeError("`readChangeFeed` needs the option `startingVersion`, the first version to read")
-            return delta_readers.ChangeReader(
-                _existing(self.options), first, _whole(self.options, "endingVersion"), schema
-            )
+        if pushdown.is_asked(self.options, _CHANGES):
+            table, last = _existing(self.options), _whole(self.options, "endingVersion")
+            last = delta_readers.newest_version(table) if last is None else last
+            versions = range(_whole(self.options, "startingVersion") or 0, last + 1)
+            return delta_readers.DeltaReader(table, versions, schema)
         kind = delta_readers.FilteredDeltaReader if pushdown.is_asked(self.options) else delta_readers.DeltaReader
         return kind(_existing(self.options), _version(self.options), schema)
 
@@ -91,7 +88,7 @@ class PenstockDelta(DataSource):
         words = {None: delta_readers.SNAPSHOT, "latest": delta_readers.LATEST}
         start = words[given] if given in words else _whole(options, "startingVersion") or 0
         count = _whole(options, "maxVersionsPerTrigger", least=1) or delta_readers.VERSIONS_MAX
-        feed = ChangeFeed(_existing(options), has_updates=_reads_changes(options))
+        feed = ChangeFeed(_existing(options), has_updates=pushdown.is_asked(options, _CHANGES))
         return delta_readers.ChangeStreamReader(feed, start, count, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -121,22 +118,19 @@ class DeltaTarget:
 
     table: LakeTable
     keys: tuple[str, ...]
+    staged: pa.Schema
+    """The columns of the table; with those of a change feed, its changes are applied."""
     overwrites: bool = False
     app: str | None = None
-    feed: tuple[pa.Field, ...] = ()
-    """The columns of a change feed whose changes are applied."""
     folder: str = field(default_factory=lambda: _STAGING + uuid.uuid4().hex)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedWrite:
         """Write the rows of a task; runs on executors. Rows of a merge are staged apart: the driver merges them."""
         if not self.keys:
             return StagedWrite(self.table.stage(batches))
-        schema = self._staged_schema()
-        root = self.table.path / self.folder
-        parts = (
-            data_files.fit(pa.Table.from_batches([batch]), schema, self.keys, self.table.name) for batch in batches
-        )
-        return StagedWrite(data_files.write(root, Layout(schema), parts), self.folder)
+        schema = self.staged
+        parts = (data_files.fit(pa.Table.from_batches([one]), schema, self.keys, self.table.name) for one in batches)
+        return StagedWrite(data_files.write(self.table.path / self.folder, Layout(schema), parts), self.folder)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], version: int | None) -> bool:
         """Commit the staged rows, once."""
@@ -144,7 +138,7 @@ class DeltaTarget:
         progress = {} if self.app is None or version is None else {self.app: Progress(version, version)}
         if self.keys:
             rows, dropped = self._staged_rows(staged), None
-            if self.feed:
+            if self.staged != self.table.definition.schema:
                 rows, dropped = last_of_each(rows, self.keys)
             is_new = self.table.merge(rows, progress, dropped)
             self._clear(staged)
@@ -155,18 +149,12 @@ class DeltaTarget:
             self.table.compact(is_forced=True)
         return is_new
 
-    def _staged_schema(self) -> pa.Schema:
-        return pa.schema([*self.table.definition.schema, *self.feed])
-
     def _staged_rows(self, staged: Sequence[StagedWrite]) -> pa.Table:
         # By the folder of the tasks: Spark commits a batch of a stream with a writer that it makes anew.
-        schema = self._staged_schema()
-        parts = [
-            data_files.read(self.table.path / (message.folder or ""), LiveFile(file.path, 0, 0, {}, {}, {}, {}), schema)
-            for message in staged
-            for file in message.files
-        ]
-        return pa.concat_tables([schema.empty_table(), *parts])
+        names = [f"{message.folder}/{file.path}" for message in staged for file in message.files]
+        files = [LiveFile(name, 0, 0, {}, {}, {}, {}) for name in names]
+        parts = [data_files.read(self.table.path, file, self.staged) for file in files]
+        return pa.concat_tables([self.staged.empty_table(), *parts])
 
     def _clear(self, staged: Sequence[StagedWrite]) -> None:
         for folder in {message.folder for message in staged if message.folder is not None}:
@@ -176,9 +164,7 @@ class DeltaTarget:
         """Remove the staged files."""
         staged = [message for message in messages if isinstance(message, StagedWrite)]
         self._clear([*staged, StagedWrite([], self.folder)])  # of tasks that failed, too
-        for message in staged:
-            if message.folder is None:
-                self.table.discard(message.files)
+        self.table.discard(file for message in staged if message.folder is None for file in message.files)
 
 
 class DeltaBatchWriter(DataSourceArrowWriter):
@@ -256,19 +242,9 @@ def _existing(options: Mapping[str, str]) -> LakeTable:
 
 def _columns(options: Mapping[str, str], table: LakeTable, version: int | None) -> pa.Schema:
     schema = table.schema(version)
-    if _reads_changes(options):
+    if pushdown.is_asked(options, _CHANGES):
         schema = pa.schema([*schema, *FEED_COLUMNS])
-    names = _names(options, "columns")
-    if not names:
-        return schema
-    unknown = [name for name in names if name not in schema.names]
-    if unknown:
-        raise LakeError(f"table `{table.name}` has no column `{unknown[0]}`", f"it has {', '.join(schema.names)}")
-    return pa.schema([schema.field(name) for name in names])
-
-
-def _reads_changes(options: Mapping[str, str]) -> bool:
-    return pushdown.is_asked(options, "readChangeFeed")
+    return selected(schema, _names(options, "columns") or schema.names, table.name)
 
 
 def _version(options: Mapping[str, str]) -> int | None:
@@ -313,7 +289,7 @@ def _target(options: Mapping[str, str], schema: StructType) -> DeltaTarget:
     definition = TableDefinition(path.name, pa.schema(list(fields.values())), keys, "merge" if keys else "append", by)
     table = LakeTable(path.parent, definition)
     table.check_definition()
-    return DeltaTarget(table, keys, app=options.get("appId"), feed=feed)
+    return DeltaTarget(table, keys, pa.schema([*definition.schema, *feed]), app=options.get("appId"))
 
 
 def _names(options: Mapping[str, str], option: str) -> tuple[str, ...]:

@@ -29,10 +29,8 @@ PARTITION_BYTES = 32 * 1024 * 1024
 VERSIONS_MAX = 100
 """Versions in one batch of a stream, if the option `maxVersionsPerTrigger` does not say."""
 SNAPSHOT, LATEST = -1, -2
-"""Offsets of a stream before its first batch: it begins with all rows of the table, or with the next change.
-
-Spark asks for the first offset again after a restart, so it must not depend on the time: the first batch fixes the version.
-"""
+"""Offsets of a stream that begins with all rows, or with the next change. Spark asks for them again after a restart: the end of the
+first batch fixes the version."""
 
 
 @dataclass
@@ -74,15 +72,17 @@ def rows_of(table: TableReader, partition: InputPartition, schema: pa.Schema) ->
 
 
 class DeltaReader(DataSourceReader):
-    """Reads one version of a table."""
+    """Reads one version of a table, or the changes of some versions."""
 
-    def __init__(self, table: TableReader, version: int | None, schema: StructType) -> None:
+    def __init__(self, table: TableReader, version: int | range | None, schema: StructType) -> None:
         self._bounds: pushdown.Bounds = {}
         self._table = table
         self._version = version
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> Sequence[InputPartition]:
+        if isinstance(self._version, range):
+            return in_partitions(ChangeFeed(self._table, has_updates=True).files(self._version))
         return in_partitions(self._table.files(self._bounds, self._version))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -96,17 +96,6 @@ class FilteredDeltaReader(DeltaReader):
         """Take the bounds of the filters; Spark evaluates all of them."""
         self._bounds = pushdown.bounds_of(filters, self._schema)
         return filters
-
-
-class ChangeReader(DeltaReader):
-    """Reads the changes of versions `first` to `last`."""
-
-    def __init__(self, table: TableReader, first: int, last: int | None, schema: StructType) -> None:
-        super().__init__(table, None, schema)
-        self._versions = range(first, (newest_version(table) if last is None else last) + 1)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return in_partitions(ChangeFeed(self._table, has_updates=True).files(self._versions))
 
 
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -135,13 +124,10 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, stop = start["version"], end["version"]
         if end["table"] != self._id():
-            raise LakeError(
-                f"table `{self._feed.table.name}` is not the one that this stream has read: it was created anew",
-                "start with a new checkpoint",
-            )
-        if first == LATEST:
-            return in_partitions(())
-        return in_partitions(self._feed.snapshot(stop - 1) if first < 0 else self._feed.files(range(first, stop)))
+            raise LakeError(f"table `{self._feed.table.name}` was created anew", "start with a new checkpoint")
+        if first == SNAPSHOT:
+            return in_partitions(self._feed.snapshot(stop - 1))
+        return in_partitions(self._feed.files(range(stop if first == LATEST else first, stop)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows_of(self._feed.table, partition, self._schema)

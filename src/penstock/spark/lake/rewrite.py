@@ -10,6 +10,7 @@ many commits there are. Rows, their order of arrival and the progress of applica
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -52,8 +53,7 @@ def one_per_key(rows: pa.Table, key: Sequence[str], newest: str | None, name: st
     if len(set(keys)) == len(keys):
         return rows
     if newest is None:
-        seen: set[tuple[Any, ...]] = set()
-        twice = next(one for one in keys if one in seen or seen.add(one))  # type: ignore[func-returns-value]
+        twice = Counter(keys).most_common(1)[0][0]
         shown = ", ".join(f"{column}={value}" for column, value in zip(key, twice, strict=True))
         raise SchemaError(f"two rows for table `{name}` have the same key ({shown})", "keep one of them")
     chosen: dict[tuple[Any, ...], int] = {}

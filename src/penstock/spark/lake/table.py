@@ -282,7 +282,6 @@ class LakeTable(CommittingTable):
             table.alter.add_columns(new)
             self.log.sync()
             table.update_incremental()
-        # A table of an earlier version has no feed yet.
         self._set(table, feed_setting(self.path, self.definition, table.metadata().configuration))
 
     def _fit(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:

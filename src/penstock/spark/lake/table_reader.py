@@ -53,6 +53,14 @@ def arrow_schema(table: DeltaTable) -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
+def selected(schema: pa.Schema, names: Sequence[str], table: str) -> pa.Schema:
+    """The named columns of a table; an unknown name is refused."""
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        raise LakeError(f"table `{table}` has no column `{unknown[0]}`", f"it has {', '.join(schema.names)}")
+    return pa.schema([schema.field(name) for name in names])
+
+
 def live_files(table: DeltaTable) -> list[LiveFile]:
     """The data files of a table, in no order."""
     actions = pa.table(table.get_add_actions(flatten=True))
@@ -194,10 +202,7 @@ class TableReader:
         table = self._at(version)
         schema = arrow_schema(table)
         names = list(schema.names if columns is None else columns)
-        unknown = [name for name in names if name not in schema.names]
-        if unknown:
-            raise LakeError(f"table `{self.name}` has no column `{unknown[0]}`", f"it has {', '.join(schema.names)}")
-        wanted = pa.schema([schema.field(name) for name in names])
+        wanted = selected(schema, names, self.name)
         read = None if filter is not None else names
         parts = []
         for file in self.files(bounds, version):
