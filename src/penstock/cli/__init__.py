@@ -58,7 +58,7 @@ _COMMANDS = {
     "completion": ("print_files:completion", "Print a shell completion script."),
 }
 """Each command: its module below `penstock.cli`, and its line in the list of commands."""
-_WITH_SPARK = ("pipeline", "bench")
+_WITH_SPARK = (["pipeline"], ["bench"], ["lake", "erase"])
 """Commands that may run Spark in their own process, which needs pandas."""
 CONFIG_COMMANDS = {
     "check": "Check a config file.",
@@ -109,7 +109,9 @@ def build(words: Sequence[str] = ()) -> App:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and words[:1] not in [[name] for name in _WITH_SPARK]:  # not called from another program
+    if argv is None and not any(
+        words[: len(names)] == names for names in _WITH_SPARK
+    ):  # not called from another program
         hide_pandas()
     # A failure may come before the options are parsed, and must be JSON too.
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)

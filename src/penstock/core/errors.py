@@ -64,6 +64,8 @@ _ROWS = (
      "settle only what was delivered to you"),
     ("EnvelopeLeased", 409, None, False, "the envelope is with a consumer",
      "settle it, or wait until its lease ends"),
+    ("EnvelopeLive", 409, None, False, "an envelope is not settled yet",
+     "settle it, or drop it with `penstock drop --id ID` or `penstock purge STREAM`"),
     ("IdConflict", 409, None, False, "the id was used before with other content",
      "give each envelope its own id; resend the very same bytes, `ts` included, to retry"),
     ("TriggerInConfig", 409, None, False, "the trigger comes from the config file",

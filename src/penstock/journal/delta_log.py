@@ -6,20 +6,22 @@ thousands of entries a day. Data files that no kept version refers to are remove
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from penstock.journal.disk import sync_path
-from penstock.journal.lake_location import LakePath, ObjectPath, find_delta, open_delta, size_and_time
+from penstock.journal.lake_location import LakePath, ObjectPath, find_delta, open_delta, remove_tree, size_and_time
 from penstock.journal.segments import crc32c
 
 KEPT_VERSIONS = 200
@@ -185,37 +187,38 @@ class DeltaLog:
         referenced = set(oldest.get_add_actions(flatten=True).column("path").to_pylist())
         referenced |= self.added_since(kept.start)
         referenced = {unquote(path) for path in referenced}
-        count = size = 0
         if isinstance(self.table, ObjectPath):
             # A store cannot reset the age of a file, so the time counts at which the log removed it.
-            old = open_delta(self.table).vacuum(max(1, int(age_s) // 3600), enforce_retention_duration=False, full=True)
-            for name in sorted({unquote(path) for path in old} - referenced):
-                try:
-                    count, size = count + 1, size + size_and_time(self.table / name)[0]
-                    (self.table / name).unlink()
-                except FileNotFoundError:
-                    continue
-            return count, size
-        for path, status in self._data_files(self.table):
-            if now - status.st_mtime < age_s or path.relative_to(self.table).as_posix() in referenced:
-                continue
-            path.unlink(missing_ok=True)
-            count, size = count + 1, size + status.st_size
+            hours = max(1, int(age_s) // 3600) if age_s else 0
+            old = open_delta(self.table).vacuum(hours, enforce_retention_duration=False, full=True)
+        else:
+            old = list(self._old_files(self.table, now - age_s))
+        count = size = 0
+        for name in sorted({unquote(path) for path in old} - referenced):
+            with suppress(FileNotFoundError):
+                count, size = count + 1, size + size_and_time(self.table / name)[0]
+                (self.table / name).unlink()
         return count, size
 
+    def purge(self) -> None:
+        """Remove every version but the newest, statistics included, and every other data file at once. For the only writer."""
+        if max(self.entries()) not in self.checkpoints():
+            self.checkpoint()
+        self.shorten(0)
+        remove_tree(self.table / CHANGES)
+        self.sweep(math.inf, 0)
+        if self._sums():
+            self.record()
+
     @staticmethod
-    def _data_files(table: Path) -> Iterator[tuple[Path, os.stat_result]]:
-        """Data files, drafts and staged files; no other files."""
+    def _old_files(table: Path, before: float) -> Iterator[str]:
+        """Data files, drafts and staged files that did not change since a time, as the log writes them; no other files."""
         for folder, folders, names in os.walk(table):
             folders[:] = [name for name in folders if not name.startswith("_") or name == CHANGES]
-            for name in names:
-                if not name.endswith((".parquet", ".tmp")):
-                    continue
-                path = Path(folder, name)
-                try:
-                    yield path, path.stat()
-                except FileNotFoundError:
-                    continue
+            for path in (Path(folder, name) for name in names if name.endswith((".parquet", ".tmp"))):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime <= before:
+                        yield quote(path.relative_to(table).as_posix())
 
     @staticmethod
     def _read(path: LakePath) -> list[dict[str, Any]]:

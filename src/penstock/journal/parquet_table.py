@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.columns import SCHEMA, fitted
 from penstock.journal.delta_log import DeltaLog
-from penstock.journal.lake_location import LakePath, NewFile, create_delta, find_delta, open_parquet, touch
-from penstock.journal.segments import DamageError
+from penstock.journal.lake_location import LakePath, NewFile, create_delta, find_delta, open_delta, open_parquet, touch
+from penstock.journal.segments import SHARD, DamageError
 
 FILES_MIN = 30
 """Adjacent small files of one date that are worth merging."""
@@ -92,7 +92,7 @@ TABLE_SCHEMA = FILE_SCHEMA.append(pa.field("date", pa.date32()))
 
 _NO_STATISTICS = ("body", "meta")
 """Columns without statistics, which would be large and useless."""
-_NAME = re.compile(r"date=[0-9-]+/part-\d{20}-\d{20}-(.+)\.parquet")
+_NAME = re.compile(r"date=[0-9-]+/part-\d{20}-\d{20}-(.+?)(?:\.\d+)?\.parquet")
 
 
 class DataFile(msgspec.Struct, frozen=True, array_like=True):
@@ -163,11 +163,12 @@ class EventsTable:
 
     def _write(self, parts: Iterable[pa.Table], date: str, journal: str, *, last: int | None = None) -> AddAction:
         """One data file, durable before the table refers to it. With `last`, its last offset, it replaces other files."""
+        mark = "" if last is None else f".{open_delta(self.path).version() + 1}"  # one of them may have the same rows
         remaining = iter(parts)
         rows = begin = next(remaining)
         first = begin.column("offset")[0].as_py()
         end = begin.column("offset")[-1].as_py() if last is None else last
-        name = f"date={date}/part-{first:020d}-{end:020d}-{journal}.parquet"
+        name = f"date={date}/part-{first:020d}-{end:020d}-{journal}{mark}.parquet"
         file = NewFile(self.path / name)
         count = 0
         with pq.ParquetWriter(
@@ -252,18 +253,23 @@ class EventsTable:
 
     def _merge(self, run: Sequence[DataFile]) -> None:
         """Replace several files by one, in one commit."""
-        table = self.table()
-        if table is None:
-            return
+        self._replace(run, groups(self.path, run, FILE_SCHEMA, ROW_GROUP_ROWS), {"penstock.operation": "compact"})
+
+    def rewrite(self, file: DataFile, changed: Callable[[pa.Table], pa.Table]) -> None:
+        """Replace a file by one with as many rows, some of them changed."""
+        parts = map(changed, groups(self.path, [file], FILE_SCHEMA, ROW_GROUP_ROWS))
+        about = {"penstock.operation": "erase", "penstock.to": str(self.sealed_end(file.journal, SHARD))}
+        self._replace([file], parts, about)
+
+    def _replace(self, run: Sequence[DataFile], parts: Iterable[pa.Table], about: dict[str, str]) -> None:
         date = run[0].path[5:15]
-        parts = groups(self.path, run, FILE_SCHEMA, ROW_GROUP_ROWS)
         added = self._write(parts, date, run[0].journal, last=run[-1].last)
         now_ms = added.modification_time
         for file in run:
             touch(self.path / file.path, now_ms / 1000)
         actions: list[AddAction | RemoveAction] = [added]
         actions += [RemoveAction(file.path, False, now_ms, file.size, {"date": date}) for file in run]
-        self._commit(table, actions, CommitProperties({"penstock.operation": "compact"}))
+        self._commit(open_delta(self.path), actions, CommitProperties(about))
 
     def _commit(self, table: DeltaTable, actions: list[AddAction | RemoveAction], about: CommitProperties) -> None:
         """Commit durably: what is sealed is then removed from the journal."""

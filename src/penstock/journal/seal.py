@@ -149,20 +149,8 @@ class Sealer:
                         machine.restore(Now(last_us, last_us), row)
         header = Header(journal, SHARD, epoch, end, KIND_LIVE)
         machine.wake(Now(last_us, last_us))  # what has been idle for a while is written down as asleep
-        self._write_live(header, machine.snapshot(Now(last_us, last_us)), last_us)
+        write_live(self._disk, header, machine.snapshot(Now(last_us, last_us)), last_us)
         return end
-
-    def _write_live(self, header: Header, rows: Iterator[Row], last_us: int) -> None:
-        def parts() -> Iterator[bytes]:
-            yield encode_header(header, SCHEMA)
-            count = 0
-            while len(part := list(islice(rows, LIVE_BATCH_ROWS))) == LIVE_BATCH_ROWS:
-                count += len(part)
-                yield encode_frame(encode_rows(part))
-            last = last_live_row(count + len(part), header.first_offset, last_us)
-            yield encode_frame(encode_rows([*part, last]))
-
-        replace_file(self._disk, live_name(header.first_offset), parts())
 
     def _remove(self, closed: list[Segment], report: SealReport) -> None:
         """Remove the segments whose rows are in the table and whose state is in a live file."""
@@ -184,6 +172,21 @@ class Sealer:
         self._bronze.remove(choice.remove, now_us // 1000)
         report.removed_files = len(choice.remove)
         report.removed_bytes = sum(file.size for file in choice.remove)
+
+
+def write_live(disk: Disk, header: Header, rows: Iterator[Row], last_us: int) -> None:
+    """Write a live file, or replace one."""
+
+    def parts() -> Iterator[bytes]:
+        yield encode_header(header, SCHEMA)
+        count = 0
+        while len(part := list(islice(rows, LIVE_BATCH_ROWS))) == LIVE_BATCH_ROWS:
+            count += len(part)
+            yield encode_frame(encode_rows(part))
+        last = last_live_row(count + len(part), header.first_offset, last_us)
+        yield encode_frame(encode_rows([*part, last]))
+
+    replace_file(disk, live_name(header.first_offset), parts())
 
 
 def _until(scan: Scan, limit: int) -> Iterator[pa.RecordBatch]:

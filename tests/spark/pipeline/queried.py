@@ -10,8 +10,11 @@ import pyarrow as pa
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.reader import JournalReader
 from penstock.spark import location
+from penstock.spark.lake.catalog import open_table
+from penstock.spark.lake.erasure import Erasure, bury, find
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.batch import JournalBatch, JournalRange
+from penstock.spark.pipeline.erasure import look, recompute, scrub, split
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.queries import CHECKPOINTS, start_query
 from penstock.spark.pipeline.watch import AlertWatch
@@ -30,6 +33,19 @@ def ingest_of(
     """Ingest with the built-in tables, or only some of them, and `more`."""
     built_in = [step for step in steps.built_in() if only is None or step.table.name in only]
     return Ingest(spark, location.open_one(data), data / "lake", built_in + (more or []))  # type: ignore[arg-type]
+
+
+def erase(ingest: Ingest, data: Path, subject: dict[str, set[str]]) -> Erasure:
+    """What the command does to the journal and the"""
+    found = Erasure(**subject)
+    find(data, found)
+    look(data / "lake", found)
+    bury(data, found)
+    scrub(data / "lake", found)
+    recompute(ingest, found)
+    for name in split(data / "lake")[0]:
+        open_table(data / "lake", name).purge([APP])
+    return found
 
 
 def batch_between(ingest: Ingest, first: int, end: int, unmet: tuple[str, ...] = ()) -> JournalBatch:

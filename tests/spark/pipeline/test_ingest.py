@@ -36,7 +36,7 @@ from tests.spark.journal_builder import (
     work,
 )
 from tests.spark.journaled import JOURNAL
-from tests.spark.pipeline.queried import APP, batch_between, exported, ingest_of, run
+from tests.spark.pipeline.queried import APP, batch_between, erase, exported, ingest_of, run
 from tests.spark.recomputation.check import TABLES as RECOMPUTED
 from tests.spark.recomputation.check import check, lake_tables
 from tests.tiers import first_of
@@ -227,12 +227,16 @@ def test_a_table_of_a_user_is_one_function_and_catches_up_by_itself(
     }
 
 
+@pytest.mark.promise("Spark: pipeline", "tables after an erasure equal tables that are built from the erased journal")
 @pytest.mark.promise("Spark: pipeline", "`rebuild` replaces a table with a fresh one")
 def test_a_rebuilt_table_is_swapped_in_by_one_commit(spark: SparkSession, data: Path, expected: dict) -> None:
     names = ["queue_minutes", "deliveries"]
     expected = {name: expected[name] for name in names}
     ingest = ingest_of(spark, data, only=set(names))
     run(spark, data, ingest, rows_max=10_000)
+    assert content(data / "lake", names) == expected
+    assert len(erase(ingest, data, {"id": {"job-0"}}).doomed[JOURNAL]) > 1
+    expected = content(data / "lake", names)
     table = ingest.table("queue_minutes")
     wrong = table.rows().slice(0, 3)
     with table.writing():

@@ -17,7 +17,7 @@ from cyclopts import App, Parameter
 
 from penstock.cli.history.journal import DATA_DEFAULT, NAME_DATA, DataOption
 from penstock.cli.options import flag
-from penstock.cli.output import ago, print_json, print_line, print_lines, print_note, print_table
+from penstock.cli.output import ago, print_json, print_line, print_lines, print_note, print_rows, print_table
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.plain_values import iso, plain
 
@@ -32,6 +32,7 @@ DAMAGED_HINT = "`penstock doctor` names the table; restore a backup, or move its
 OneTable = Annotated[str | None, Parameter(help="Only this table.")]
 
 lake = App(name="lake", help="Manage the tables: sizes, versions, small files, old files.")
+lake.command("penstock.cli.tables.erase:erase", name="erase")
 
 
 @lake.command
@@ -82,22 +83,13 @@ def history(
     with speaking():
         opened = open_table(lake_in(place.data), table)
         kept = opened.log.kept()
-        rows: list[dict[str, Any]] = [
-            {
-                "version": commit.version,
-                "at": iso(commit.at_ms * 1000),
-                "operation": commit.operation,
-                "app": commit.app,
-                "from": commit.first,
-                "to": commit.end,
-                "readable": commit.version in kept,
-            }
-            for commit in opened.history(limit)
+        rows = [
+            (one.version, iso(one.at_ms * 1000), one.operation, one.app, one.first, one.end, one.version in kept)
+            for one in opened.history(limit)
         ]
-    if place.as_json:
-        print_json({"table": table, "versions": rows})
-    elif rows:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    columns = ("version", "at", "operation", "app", "from", "to", "readable")
+    versions = [dict(zip(columns, row, strict=True)) for row in rows]
+    print_rows({"table": table, "versions": versions}, columns, rows, as_json=place.as_json)
 
 
 @lake.command
@@ -112,12 +104,7 @@ def compact(*, table: OneTable = None, place: DataOption = DATA_DEFAULT) -> None
       penstock lake compact
       penstock lake compact --table envelopes
     """
-
-    def work(one: LakeTable) -> dict[str, int]:
-        went, came = one.compact_files(files_min=2)
-        return {"merged": went, "into": came}
-
-    _maintain(place, table, work)
+    _maintain(place, table, lambda one: dict(zip(("merged", "into"), one.compact_files(files_min=2), strict=True)))
 
 
 @lake.command

@@ -23,7 +23,7 @@ from penstock.journal.group_commit import DiskJournal
 from penstock.journal.lake_location import LAKE, QUICK, StoreError, lake_of, parse_lake, record_lake
 from penstock.journal.open_and_repair import Opened, Progress, read_identity
 from penstock.journal.parquet_table import EventsTable
-from penstock.journal.port import Refused
+from penstock.journal.port import Outcome, Refused
 from penstock.journal.reader import JournalReader
 from penstock.journal.retention import Retention
 from penstock.journal.seal import SealReport
@@ -257,8 +257,8 @@ def progress_bar(total_label: str, *, is_wanted: bool = True) -> Iterator[Callab
 KEEP_ALL = Retention(age_ms=0, bytes_max=0)
 
 
-def seal_directory(data: Path, config_path: Path | None) -> SealReport:
-    """Seal a directory while no server runs: lock, recover, seal, close."""
+def seal_directory(data: Path, config_path: Path | None, then: Callable[[RealDisk], Entry] | None = None) -> SealReport:
+    """Seal a directory while no server runs: lock, recover, seal, close. `then` works on its files, and a row records it."""
     JournalReader(data).identity()  # raises when there is no journal: a typo must not create one
     try:
         config = load(config_path, os.environ)
@@ -267,7 +267,7 @@ def seal_directory(data: Path, config_path: Path | None) -> SealReport:
     if config_path is None:
         # The retention of the server is unknown without its config, so nothing is deleted.
         config = replace(config, journal=replace(config.journal, retention=KEEP_ALL))
-    return _run_offline(_seal(data.absolute(), config))
+    return _run_offline(_seal(data.absolute(), config, then))
 
 
 def repair_directory(data: Path, *, accepts_loss: bool) -> dict[str, Any]:
@@ -299,10 +299,16 @@ def _recovered(data: Path, config: Config, *, accepts_loss: bool = False) -> Jou
     return archive
 
 
-async def _seal(data: Path, config: Config) -> SealReport:
+async def _seal(data: Path, config: Config, then: Callable[[RealDisk], Entry] | None) -> SealReport:
     archive = _recovered(data, config)
-    archive.start(asyncio.get_running_loop())
+    journal = archive.start(asyncio.get_running_loop())
     try:
-        return await archive.seal(wants_live=True)
+        report = await archive.seal(wants_live=True)
+        if then is not None:
+            done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            journal.append(SHARD, 0, [then(RealDisk(data / "journal"))], done.set_result)
+            if isinstance(outcome := await done, Refused):
+                raise PenstockError(Refusal("JournalUnavailable", outcome.reason))
+        return report
     finally:
         await archive.close()

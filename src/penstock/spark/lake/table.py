@@ -203,6 +203,28 @@ class LakeTable(CommittingTable):
                 self.log.checkpoint()  # so that the log can drop the versions before it
             return gone
 
+    def rewrite(self, changed: Callable[[pa.Table], pa.Table]) -> None:
+        """Replace the files whose rows a function changes, in one commit. It returns the very rows that it is given to keep them."""
+        with self.writing():
+            table = self._ready()
+            schema = arrow_schema(table)
+            removed, added = [], []
+            for file in self.live(table):
+                rows = data_files.read(self.path, file, schema)
+                if (left := changed(rows)) is not rows:
+                    removed.append(file)
+                    added += self._staged(table, [left])
+            if removed:
+                self._commit(table, "erase", {}, added, removed)
+
+    def purge(self, apps: Iterable[str]) -> None:
+        """Remove every older version, with its files and statistics. The newest one says how far each application is."""
+        with self.writing():
+            table = self._ready()
+            ends = {app: end for app in apps if (end := table.transaction_version(app)) is not None}
+            self._commit(table, "erase", {app: Progress(end, end) for app, end in ends.items()}, ())
+            self.log.purge()
+
     def compact_files(self, *, files_min: int = TIER_FILES) -> tuple[int, int]:
         """Merge small files of a partition into larger ones; returns how many were removed and added."""
         with self.writing():

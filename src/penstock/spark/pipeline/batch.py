@@ -349,6 +349,11 @@ class JournalBatch:
             if known.num_rows:
                 # By time, not by offset: the table still has rows of the conversation that retention removed from the journal.
                 since_us = min(since_us, pc.min(known.column("started_at").cast(pa.int64())).as_py())
+        return self.members_of(touched, since_us)
+
+    def members_of(self, touched: pa.Table, since_us: int = 0) -> tuple[DataFrame, DataFrame]:
+        """Every envelope and delivery of some conversations, from a time on."""
+        talks = touched.column("corr").combine_chunks()
         names = self.spark.createDataFrame(touched).hint("broadcast")
         ids = {"corr": talks, "id": talks}  # `BEGUN`: some conversations are named by the id of their first envelope
         sent = self._table_rows("envelopes", "recorded_at", since_us, ids).selectExpr(

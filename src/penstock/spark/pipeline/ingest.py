@@ -118,13 +118,13 @@ class Ingest:
         steps: Sequence[Step],
         read_lake: LakePath | None = None,
     ) -> None:
-        self._spark = spark
+        self.spark = spark
         self.group = JournalGroup.of(given)
         self.lake = lake
         self._read_lake = read_lake or lake
-        self._steps = list(steps)
-        self._rounds = ordered(self._steps)
-        self._conditions = list(dict.fromkeys(step.when for step in self._steps))
+        self.steps = list(steps)
+        self._rounds = ordered(self.steps)
+        self._conditions = list(dict.fromkeys(step.when for step in self.steps))
         self._tables = {step.table.name: LakeTable(lake, step.table) for step in steps}
         self._gaps = LakeTable(lake, GAPS)
         self._recent = {one: RecentRows(journal) for one, journal in self.group.journals.items()}
@@ -139,7 +139,7 @@ class Ingest:
         self.stopped: dict[str, HintedError] = {}
         """Users' tables that stopped, and why; the others go on."""
         self.expectations = ExpectationCounts()
-        for step in self._steps:
+        for step in self.steps:
             add_cluster(self._tables[step.table.name])
             self.expectations.add(ExpectationTally(step.table, step.expectations))
         self.end = self.start_offset()
@@ -150,7 +150,7 @@ class Ingest:
 
     def for_table(self, lake: LakePath, name: str) -> Ingest:
         """An `Ingest` that writes one table to another directory and reads the others from this lake."""
-        return Ingest(self._spark, self.group, lake, only(self._steps, [name]), self.lake)
+        return Ingest(self.spark, self.group, lake, only(self.steps, [name]), self.lake)
 
     def table(self, name: str) -> LakeTable:
         """A table by name; one without a step here is only read."""
@@ -161,7 +161,7 @@ class Ingest:
 
     def start_offset(self) -> Positions:
         """The least progress of all tables: reading from here misses no row."""
-        every = [self._stored(step) for step in self._steps if step.table.name not in self.stopped]
+        every = [self._stored(step) for step in self.steps if step.table.name not in self.stopped]
         return {
             one: min((stored[one] for stored in every), default=first) for one, first in self.group.firsts().items()
         }
@@ -169,7 +169,7 @@ class Ingest:
     def check(self) -> None:
         """Refuse a journal that has fewer rows than the tables."""
         for one, end in self.group.ends().items():
-            ahead = [step.table.name for step in self._steps if self._stored(step)[one] > end]
+            ahead = [step.table.name for step in self.steps if self._stored(step)[one] > end]
             if ahead:
                 raise TablesAheadError(
                     f"JOURNAL_REWOUND: the journal ends at {end} and these tables hold later rows: {', '.join(ahead)}",
@@ -178,7 +178,7 @@ class Ingest:
 
     def level(self) -> None:
         """Catch up tables that are behind the others, without waiting for new rows."""
-        every = [self._stored(step) for step in self._steps]
+        every = [self._stored(step) for step in self.steps]
         if any(stored != every[0] for stored in every):
             self.backfill(goes_on=True)
             self.end = self.start_offset()
@@ -192,7 +192,7 @@ class Ingest:
     def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
         """Bring every table to the end of a batch. For `foreachBatch`."""
         self.times = times = StepTimes()
-        with open_batch(self._spark, self.group, self.table, rows, self._recent, self._conditions, times) as batch:
+        with open_batch(self.spark, self.group, self.table, rows, self._recent, self._conditions, times) as batch:
             if batch is not None:  # a new query starts with an empty batch
                 self.advance(batch)
 
@@ -273,7 +273,7 @@ class Ingest:
             while stored[one] < stop:
                 end = min(stored[one] + CHUNK_ROWS, stop)
                 part = JournalRange(journal, stored[one], end, journal.time_of(end - 1))
-                self._write(step, JournalBatch(self._spark, self.table, self.group, {one: part}))
+                self._write(step, JournalBatch(self.spark, self.table, self.group, {one: part}))
                 stored[one] = end
                 if on_progress is not None:
                     on_progress(step.table.name, sum(stored.values()), sum((stored | until).values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +30,8 @@ def tables_only(data: Sequence[Path], cluster: str | None, settings: PipelineSec
         group = open_group([JournalLocation(path=str(one.absolute())) for one in data], cluster)
         spark = make_session("penstock", master=settings.master, memory=settings.memory, conf=pipeline_conf(scratch))
         try:
-            ingest = Ingest(spark, group, lake_of(data[0]), all_steps(spark, settings))
-            try:
+            with closing(Ingest(spark, group, lake_of(data[0]), all_steps(spark, settings))) as ingest:
                 yield ingest
-            finally:
-                ingest.close()
         finally:
             spark.stop()
 
