@@ -30,7 +30,6 @@ from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import ALERTS, ENVELOPES
 from penstock.spark.lake.table import LakeTable
 from penstock.spark.pipeline import own_tables, steps
-from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.ingest import Ingest
 from penstock.spark.pipeline.watch import AlertWatch
 from tests.integration.serving import Http
@@ -176,9 +175,9 @@ def test_a_killed_worker_changes_nothing_and_the_tables_are_those_of_local_mode(
     ends = {name: LakeTable(lake, table).progress(APP) for name, table in (("e", ENVELOPES), ("a", ALERTS))}
     assert ends["e"] == status.queries["ingest"].offset and ends["a"] == status.queries["watch"].offset
     ingest = Ingest(spark, journal, expected, steps.built_in() + own_tables.load(spark, [tables]))
-    ingest.on_batch(journal_frame(spark, journal.location, 0, ends["e"]))
+    ingest.on_batch({journal.id: ends["e"]})
     watch = AlertWatch(spark, journal, expected, RULES, None)
-    watch.on_batch(journal_frame(spark, journal.location, 0, ends["a"]))
+    watch.on_batch({journal.id: ends["a"]})
     assert content(lake) == content(expected)
     senders = [open_table(location, "senders").rows().sort_by("offset") for location in (lake, expected)]
     assert senders[0].equals(senders[1]) and senders[0].num_rows > 0

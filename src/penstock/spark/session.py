@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from penstock.spark import java
@@ -169,3 +170,23 @@ def pipeline_conf(scratch: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     }
+
+
+SMALL = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.lightweightPlanChangeValidation": "false",
+    "spark.sql.ui.explainMode": "simple",
+}
+"""Settings for batches of a few rows, where planning takes longer than the work: one partition, and plans are not checked or printed."""
+
+
+@lru_cache(maxsize=1)
+def small_session(spark: SparkSession) -> SparkSession:
+    """A twin of a session for small batches: it has the same functions and views, and its own settings."""
+    from pyspark.sql import SparkSession
+
+    twin = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for key, value in SMALL.items():
+        twin.conf.set(key, value)
+    return twin

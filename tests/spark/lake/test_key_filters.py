@@ -68,7 +68,9 @@ def test_a_merge_reads_only_the_files_with_its_keys(tmp_path):
     for file in untouched:
         (table.path / file.path).unlink()
     table.merge(latest(["07-agent-2", "08-new"], 2), {"app": Progress(0, 1)})
-    found = table.rows_with("address", pa.array(["07-agent-2", "08-new", "09-agent-5", "10-no"]), ["address", "offset"])
+    found = table.rows_with(
+        {"address": pa.array(["07-agent-2", "08-new", "09-agent-5", "10-no"])}, ["address", "offset"]
+    )
     assert sorted(tuple(row.values()) for row in found.to_pylist()) == [
         ("07-agent-2", 2),
         ("08-new", 2),

@@ -21,11 +21,10 @@ from penstock.spark.lake.schemas import AGENTS, ENVELOPES, LATEST_PER_AGENT
 from penstock.spark.lake_tables.envelopes import (
     BODY_BYTES_MAX,
     DEPTH_MAX,
-    INBOXES,
     Contents,
     agents,
     envelope_rows,
-    envelopes,
+    latest,
     latest_per_agent,
     parse,
     turns,
@@ -271,8 +270,8 @@ def test_the_newest_of_each_inbox_is_what_the_live_view_shows(spark: SparkSessio
     redrive(bench.machine, bench.now, "agents/kim/inbox", 1)  # nor is it one when it is back
     bench.apply()
     bench.commit()
-    rows = spark.createDataFrame(bench.events).repartition(2).where(INBOXES)
-    made = latest_per_agent(envelopes(rows))
+    newest = latest(spark.createDataFrame(bench.events).repartition(2))
+    made = newest.mapInArrow(latest_per_agent, from_arrow_schema(LATEST_PER_AGENT.schema))
     assert made.schema.simpleString() == from_arrow_schema(LATEST_PER_AGENT.schema).simpleString()
     found = {row["address"]: row for row in made.toArrow().to_pylist()}
     assert {address: picked(row, "agent", "id", "seq", "sender") for address, row in found.items()} == {

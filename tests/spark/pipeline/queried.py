@@ -21,7 +21,9 @@ from penstock.spark.pipeline.watch import AlertWatch
 from tests.spark.journaled import JOURNAL
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.pipeline.journal_group import Positions
 
 APP = f"{JOURNAL}/0"
 """The application id under which tables store their progress."""
@@ -59,9 +61,9 @@ def run(spark: SparkSession, data: Path, part: Ingest | AlertWatch, name: str = 
     """The query as it is shipped, once over what is there; returns how many batches it took."""
     batches = []
 
-    def on_batch(rows: DataFrame, number: int) -> None:
+    def on_batch(ends: Positions, number: int) -> None:
         batches.append(number)
-        part.on_batch(rows, number)
+        part.on_batch(ends, number)
 
     checkpoint = data / "lake" / CHECKPOINTS / name
     query = start_query(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -140,6 +141,9 @@ def test_a_batch_recounts_every_minute_that_it_may_change(tmp_path: Path) -> Non
     assert part.minutes_since_us == reach and reach % MINUTE_US == 0
     assert source.time_of(189) - reach > MINUTE_US, "the minute before may still be open"
     assert range_of(journal, 0).minutes_since_us == source.time_of(0) // MINUTE_US * MINUTE_US
+    within = replace(part, end=195, until_us=source.time_of(194), has_gauges=False)
+    assert reach_us(within.until_us) == reach, "it makes no minute final"
+    assert within.minutes_since_us == source.time_of(190) // MINUTE_US * MINUTE_US > reach
 
 
 def test_a_minute_without_its_first_rows_is_not_recounted(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tarfile
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ from penstock.spark.lake.schemas import AGENTS, CONVERSATIONS, DELIVERIES, ENVEL
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.pipeline import own_tables, steps
-from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.ingest import Ingest, LostRowsError, accept, add_cluster, check_kept
 from penstock.spark.pipeline.queries import CHECKPOINTS
 from penstock.spark.pipeline.rebuild import rebuild_table
@@ -126,23 +124,23 @@ def test_a_crash_between_two_tables_and_a_replay_of_every_batch_change_nothing(
             raise RuntimeError("the power went")
         return deliveries(part.events)  # type: ignore[attr-defined]
 
-    kept: list[tuple[DataFrame, int]] = []
+    kept: list[tuple[dict[str, int], int]] = []
     broken = [step if step.table is not DELIVERIES else steps.Step(DELIVERIES, failing) for step in steps.built_in()]
     ingest = Ingest(spark, location.open_one(data), data / "lake", broken)
     journal = location.open_one(data)
     end = journal.bounds().end
     cuts = [0, 1, 40, 41, 90, end]
-    for number, (first, last) in enumerate(pairwise(cuts)):
-        rows = journal_frame(spark, journal.location, first, last)
-        kept.append((rows, number))
+    for number, last in enumerate(cuts[1:]):
+        ends = {journal.id: last}
+        kept.append((ends, number))
         try:
-            ingest.on_batch(rows, number)
+            ingest.on_batch(ends, number)
         except RuntimeError:
             versions = (LakeTable(data / "lake", table).progress(APP) for table in (ENVELOPES, DELIVERIES))
             assert next(versions) == last != next(versions)
-    for rows, number in kept:
-        ingest.on_batch(rows, number)
-    ingest.on_batch(journal_frame(spark, journal.location, 0, 1).where("false"), 99)  # a batch without rows
+    for ends, number in kept:
+        ingest.on_batch(ends, number)
+    ingest.on_batch({journal.id: 1}, 99)  # a batch without rows
     assert content(data / "lake") == expected
 
 
@@ -156,14 +154,14 @@ def test_a_backfill_beside_the_live_query_gives_the_same_tables(
     journal = location.open_one(data)
     table = beside.table("envelopes")
     with table.writing():
-        ingest.on_batch(journal_frame(spark, journal.location, 0, 80), 0)
+        ingest.on_batch({journal.id: 80}, 0)
         assert ingest.behind == {"envelopes": 0, "conversations": 0}
         beside._catch_up(next(step for step in steps.built_in() if step.table is ENVELOPES), {JOURNAL: 30})
     seen: list[tuple[str, int, int]] = []
     beside.backfill(["envelopes"], lambda *report: seen.append(report))
     end = journal.bounds().end
     assert seen == [("envelopes", end, end)]
-    ingest.on_batch(journal_frame(spark, journal.location, 80, end), 1)
+    ingest.on_batch({journal.id: end}, 1)
     assert ingest.behind == {}
     assert content(data / "lake") == expected
 
@@ -182,13 +180,13 @@ def test_a_table_that_was_left_to_another_writer_needs_no_new_rows_to_catch_up(
     chosen = [step for step in steps.built_in() if step.table.name in names]
     ingest = Ingest(spark, journal, data / "lake", chosen)
     with LakeTable(data / "lake", ingest.table("envelopes").definition).writing():
-        ingest.on_batch(journal_frame(spark, journal.location, 0, end))
+        ingest.on_batch({journal.id: end})
         ingest.catch_up_skipped()
         assert set(ingest.behind) == {"envelopes", "conversations"}
     ingest.catch_up_skipped()
     assert ingest.behind == {}
     whole = Ingest(spark, journal, tmp_path / "lake", chosen)
-    whole.on_batch(journal_frame(spark, journal.location, 0, end))
+    whole.on_batch({journal.id: end})
     assert content(data / "lake") == content(tmp_path / "lake")
     ingest.close()
     whole.close()

@@ -27,7 +27,7 @@ from penstock.spark.pipeline.watch import AlertWatch
 from tests.spark.journal_builder import COPIES, INGESTED, WATCHED, JournalBuilder, content, rule, speak, talk, work
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 JOURNALS = ("a" * 32, "b" * 32, "c" * 32)
 RULES = AlertsSection(
@@ -92,9 +92,9 @@ def fill(spark: SparkSession, group: JournalGroup, lake: Path, rows_max: int) ->
     watch = AlertWatch(spark, group, lake, RULES, None)
     for name, part in (("ingest", ingest), ("watch", watch)):
 
-        def on_batch(rows: DataFrame, number: int, part: Ingest | AlertWatch = part) -> None:
-            counts.append(rows.select("journal").distinct().count())
-            part.on_batch(rows, number)
+        def on_batch(ends: dict[str, int], number: int, part: Ingest | AlertWatch = part) -> None:
+            counts.append(sum(end > part.end[one] for one, end in ends.items()))
+            part.on_batch(ends, number)
 
         query = start_query(
             spark, group, name, on_batch, lake / "_checkpoints" / name, start=part.end, rows_max=rows_max, pause_ms=None

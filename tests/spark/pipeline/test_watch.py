@@ -15,7 +15,6 @@ from penstock.ipc.pipeline import AlertsSection, DeadLetterRule, SilenceRule, Tr
 from penstock.spark import location
 from penstock.spark.lake.schemas import AGENTS, ALERTS
 from penstock.spark.lake.table import LakeTable, Progress
-from penstock.spark.pipeline.batch import journal_frame
 from penstock.spark.pipeline.queries import CHECKPOINTS
 from penstock.spark.pipeline.watch import AlertWatch
 from tests.spark.journal_builder import (
@@ -101,17 +100,17 @@ def test_a_watch_killed_between_its_two_tables_reports_no_agent_as_silent(
     journal = location.open_one(data)
     end = journal.bounds().end
     whole = watch(data)
-    whole.on_batch(journal_frame(spark, journal.location, 0, end))
+    whole.on_batch({journal.id: end})
     expected_alerts = content(data / "lake", WATCHED)
     for name in WATCHED:
         shutil.rmtree(data / "lake" / name)
     killed = watch(data)
-    killed.on_batch(journal_frame(spark, journal.location, 0, 20))
+    killed.on_batch({journal.id: 20})
     with monkeypatch.context() as patch:
         patch.setattr(killed, "_update_agents", lambda part: None)
-        killed.on_batch(journal_frame(spark, journal.location, 20, end - 3))
+        killed.on_batch({journal.id: end - 3})
     again = watch(data)
-    again.on_batch(journal_frame(spark, journal.location, end - 3, end))
+    again.on_batch({journal.id: end})
     assert content(data / "lake", WATCHED) == expected_alerts
 
 

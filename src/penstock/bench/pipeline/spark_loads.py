@@ -83,7 +83,7 @@ class GrowingTables:
         ingest = self._ingest = self._ingest or self._open()
         fresh, before = rows - self._end, sum(self._took.values())
         self._cpu_s -= self._processes.cpu_s()
-        for name in [step.table.name for together in steps.ordered(steps.built_in()) for step in together]:
+        for name in [step.table.name for step in steps.ordered(steps.built_in())]:
             begun = time.perf_counter()
             if ingest.backfill([name]) != rows:
                 raise BenchError(f"{name}: it was not filled to row {rows}")
@@ -134,20 +134,14 @@ class GrowingTables:
 
     def _small_batches(self) -> tuple[list[int], float]:
         """Batches as the pipeline takes them every second, after one that is not counted: nanoseconds, and CPU of all."""
-        from pyspark.sql import SparkSession
-
-        from penstock.spark.pipeline.batch import journal_frame
-
         assert self._ingest is not None
         took: list[int] = []
         cpu_s = 0.0
         for number in range(1 + BATCHES):
             cpu_s = self._processes.cpu_s() if number == 1 else cpu_s
-            first = self._history.end
             self._end = self._history.commit(BATCH_ROWS, talk=number)
-            rows = journal_frame(SparkSession.active(), self._journal.location, first, self._end)
             begun = time.perf_counter_ns()
-            self._ingest.on_batch(rows)
+            self._ingest.on_batch({self._journal.id: self._end})
             took.append(time.perf_counter_ns() - begun)
         return took[1:], self._processes.cpu_s() - cpu_s
 

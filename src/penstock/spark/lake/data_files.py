@@ -311,11 +311,13 @@ def read(root: LakePath, file: LiveFile, schema: pa.Schema, columns: Sequence[st
     return pa.Table.from_batches(batches(root, file, wanted), wanted)
 
 
-def batches(root: LakePath, file: LiveFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same as a stream of batches."""
+def batches(
+    root: LakePath, file: LiveFile, schema: pa.Schema, groups: Sequence[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The same as a stream of batches; of all row groups, or only these."""
     with open_parquet(root / file.path) as parquet:
         inside = [name for name in schema.names if name in parquet.schema_arrow.names and name not in file.partition]
-        for batch in parquet.iter_batches(ROW_GROUP_ROWS, columns=inside):
+        for batch in parquet.iter_batches(ROW_GROUP_ROWS, row_groups=groups, columns=inside):
             yield fitted(batch, schema, file.partition)
 
 

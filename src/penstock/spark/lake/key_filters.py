@@ -50,13 +50,28 @@ class KeyFilters:
 
     def holding(self, files: Sequence[LiveFile], wanted: Mapping[str, pa.Array]) -> list[LiveFile]:
         """The files that may have one of the values in one of the columns; a file without a filter may have any."""
+        return [file for file, _ in self.holding_groups(files, wanted)]
+
+    def holding_groups(
+        self, files: Sequence[LiveFile], wanted: Mapping[str, pa.Array]
+    ) -> list[tuple[LiveFile, list[int] | None]]:
+        """The same, and the row groups that may have one; None for all of them."""
         keys = {column: HashedKeys(values.to_pylist()) for column, values in wanted.items()}
-        return [
-            file
-            for file in files
-            for filters in [self._read(file)]
-            if any(name not in filters or any(map(keys[name].may_be_in, filters[name])) for name in keys)
-        ]
+        found: list[tuple[LiveFile, list[int] | None]] = []
+        for file in files:
+            filters = self._read(file)
+            if not all(name in filters for name in keys):
+                found.append((file, None))
+                continue
+            each = zip(*(filters[name] for name in keys), strict=True)
+            groups = [
+                number
+                for number, blocks in enumerate(each)
+                if any(hashed.may_be_in(one) for hashed, one in zip(keys.values(), blocks, strict=True))
+            ]
+            if groups:
+                found.append((file, groups))
+        return found
 
     def lacking(self, files: Sequence[LiveFile], columns: Iterable[str]) -> list[LiveFile]:
         """The files without a filter for one of the columns: an earlier version wrote them."""

@@ -142,7 +142,7 @@ class LakeTable(CommittingTable):
                     self.discard(rows)
                 return False
             for app, step in fresh.items() if operation == "append" else ():
-                stored = table.transaction_version(app)
+                stored = self.progress_in(table, app)
                 if stored is not None and step.first < stored:
                     raise LakeError(
                         f"rows {step.first} to {stored - 1} of `{app}` are already in table `{self.name}`",
@@ -317,12 +317,11 @@ class LakeTable(CommittingTable):
             self.path, layout(schema, self.definition, table), (self._fit(part, schema) for part in parts)
         )
 
-    @staticmethod
-    def _fresh(table: DeltaTable, progress: Mapping[str, Progress]) -> dict[str, Progress]:
+    def _fresh(self, table: DeltaTable, progress: Mapping[str, Progress]) -> dict[str, Progress]:
         """The progress that is not stored yet. Delta accepts a lower number silently, so compare here."""
         fresh = {}
         for app, step in progress.items():
-            stored = table.transaction_version(app)
+            stored = self.progress_in(table, app)
             if stored is None or stored < step.end:
                 fresh[app] = step
         return fresh

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -147,6 +149,7 @@ class TableReader:
         self._delta: DeltaTable | None = None
         self.filters = KeyFilters(self.path)
         self._live: tuple[int, list[LiveFile]] = (-1, [])
+        self._progress: tuple[int, dict[str, int | None]] = (-1, {})
 
     def delta(self) -> DeltaTable | None:
         """The newest version of the table; None before the first write."""
@@ -155,9 +158,17 @@ class TableReader:
             if self._delta is None:
                 return None
             check_readable(self._delta, self.name)
-        else:
+        elif not self._is_newest(self._delta.version()):
             self._delta.update_incremental()
         return self._delta
+
+    def _is_newest(self, version: int) -> bool:
+        """Whether a version is the last of a log on disk, by two names: an update lists all entries, up to a thousand."""
+        path = self.log.path
+        return isinstance(path, Path) and [(path / f"{one:020d}.json").exists() for one in (version, version + 1)] == [
+            True,
+            False,
+        ]
 
     def version(self) -> int | None:
         table = self.delta()
@@ -166,7 +177,16 @@ class TableReader:
     def progress(self, app: str) -> int | None:
         """The progress of an application; None if it never wrote here, which differs from 0."""
         table = self.delta()
-        return None if table is None else table.transaction_version(app)
+        return None if table is None else self.progress_in(table, app)
+
+    def progress_in(self, table: DeltaTable, app: str) -> int | None:
+        """The progress of an application in an opened version; looked up once."""
+        if self._progress[0] != table.version():
+            self._progress = table.version(), {}
+        known = self._progress[1]
+        if app not in known:
+            known[app] = table.transaction_version(app)
+        return known[app]
 
     def retention(self) -> str | None:
         """How long rows stay, such as `90d`; None if they stay for ever."""
@@ -210,14 +230,26 @@ class TableReader:
             parts.append(part if filter is None else part.filter(filter).select(names))
         return pa.concat_tables(parts) if parts else wanted.empty_table()
 
-    def rows_with(self, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
-        """The rows with one of these values in a column. Files whose filter has none of them are not read."""
+    def rows_with(
+        self,
+        any_of: Mapping[str, pa.Array],
+        columns: Sequence[str],
+        bounds: Mapping[str, tuple[Any, Any]] | None = None,
+        rows_max: int | None = None,
+    ) -> pa.Table:
+        """The rows with one of these values in one of these columns, up to a maximum. Parts of files whose filters have none are not read."""
         schema = arrow_schema(self._at(None))
-        parts = [pa.schema([schema.field(name) for name in columns]).empty_table()]
-        for file in self.filters.holding(self.files(), {column: values}):
-            part = data_files.read(self.path, file, schema, list(dict.fromkeys([*columns, column])))
-            parts.append(part.filter(pc.is_in(part.column(column), value_set=values)).select(columns))
-        return pa.concat_tables(parts)
+        wanted = pa.schema([schema.field(name) for name in dict.fromkeys([*columns, *any_of])])
+        parts = [wanted.empty_table()]
+        left = rows_max
+        for file, groups in self.filters.holding_groups(self.files(bounds), any_of):
+            for batch in data_files.batches(self.path, file, wanted, groups):
+                hits = [pc.is_in(batch.column(name), value_set=values) for name, values in any_of.items()]
+                found = batch.filter(reduce(pc.or_, hits))
+                parts.append(pa.Table.from_batches([found]))
+                if left is not None and (left := left - found.num_rows) <= 0:
+                    return pa.concat_tables(parts).slice(0, rows_max).select(columns)
+        return pa.concat_tables(parts).select(columns)
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """The versions that the log still has, newest first."""

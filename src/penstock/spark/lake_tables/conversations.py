@@ -8,7 +8,8 @@ tree in one pass, without holding a conversation twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,8 @@ from penstock.spark.lake_tables.expressions import BEGUN, DEAD_PREFIX, MEW, agen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from penstock.spark.pipeline.batch import JournalBatch
 
 MEMBERS_MAX = 10_000
 """Envelopes in the tree of one conversation. Beyond, counts and times stay exact; depth and path cover the first ones."""
@@ -51,9 +54,26 @@ def conversations(envelopes: DataFrame, deliveries: DataFrame, cluster: str | No
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    args = {"cluster": cluster}
-    ordered = envelopes.sparkSession.sql(_MEMBERS, args=args, envelopes=envelopes, deliveries=deliveries)
-    return ordered.mapInArrow(build_rows, from_arrow_schema(CONVERSATIONS.schema))
+    together = _members(envelopes, deliveries, cluster).repartition("cluster", "corr")
+    return together.sortWithinPartitions(*_ORDER).mapInArrow(build_rows, from_arrow_schema(CONVERSATIONS.schema))
+
+
+def touched_conversations(batch: JournalBatch) -> DataFrame | pa.Table:
+    """The rows of the table that a batch changes."""
+    sent, ended = batch.touched_conversations()
+    cluster, only = batch.group.cluster, frozenset(batch.touched or ())
+    if batch.held is None:
+        return conversations(sent, ended, cluster)
+    ordered = _members(sent, ended, cluster).coalesce(1).sortWithinPartitions(*_ORDER)
+    return batch.mapped(ordered, partial(build_rows, only=only), CONVERSATIONS.schema)
+
+
+def _members(sent: DataFrame, ended: DataFrame, cluster: str | None) -> DataFrame:
+    """The envelopes and settles of conversations."""
+    return sent.sparkSession.sql(_MEMBERS, args={"cluster": cluster}, envelopes=sent, deliveries=ended)
+
+
+_ORDER = ("cluster", "corr", "at_us", "journal", "offset")
 
 
 _MEMBERS = f"""
@@ -67,18 +87,22 @@ with members as (
   from {{deliveries}}
 )
 select coalesce(cast(:cluster as string), journal) as {", ".join(ConversationEvent._fields)} from members where corr is not null and (door = '{MEW}' or channel not like '{DEAD_PREFIX}%')
-distribute by cluster, corr sort by cluster, corr, at_us, journal, offset
 """
+MEMBER_COLUMNS = (
+    "journal", "corr", "offset", "recorded_at", "settled_at", "channel", "seq", "id", "door", "sender", "refs", "outcome"
+)  # fmt: skip
+"""Columns of envelopes and deliveries that conversations are built from."""
 
 
-def build_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in the tasks: sorted members become conversations."""
+def build_rows(batches: Iterator[pa.RecordBatch], only: Container[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Sorted members become conversations, or only these of them."""
     members = (
         ConversationEvent(*row)
         for batch in batches
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
-    made = (conversation(group) for _, group in groupby(members, key=lambda member: (member.cluster, member.corr)))
+    groups = groupby(members, key=lambda member: (member.cluster, member.corr))
+    made = (conversation(group) for (_, corr), group in groups if only is None or corr in only)
     return CONVERSATIONS.batches(row for row in made if row is not None)
 
 

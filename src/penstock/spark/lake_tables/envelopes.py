@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.core.json_checks import depth_problem
 from penstock.dialects.courier.wire.envelopes import json_problem
 from penstock.journal.parquet_table import FILE_SCHEMA
-from penstock.spark.lake.schemas import ENVELOPES
+from penstock.spark.lake.schemas import ENVELOPES, LATEST_PER_AGENT
 from penstock.spark.lake_tables.expressions import MEW, agent_of, owner_of, query
 
 if TYPE_CHECKING:
@@ -179,14 +179,17 @@ def envelopes(events: DataFrame) -> DataFrame:
     """One row for each envelope, dead letters included."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    rows = events.where(SENT).select(*_READ)
-    return rows.mapInArrow(_read, from_arrow_schema(ENVELOPES.schema))
+    return sent(events).mapInArrow(parse_rows, from_arrow_schema(ENVELOPES.schema))
 
 
-def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in the tasks."""
-    for batch in batches:
-        yield envelope_rows(batch)
+def sent(events: DataFrame) -> DataFrame:
+    """The journal rows of envelopes, with what `parse_rows` needs of them."""
+    return events.where(SENT).select(*_READ)
+
+
+def parse_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Journal rows of envelopes become rows of the table."""
+    return map(envelope_rows, batches)
 
 
 def envelope_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -223,18 +226,29 @@ def envelope_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=ENVELOPES.schema)
 
 
-def latest_per_agent(sent: DataFrame) -> DataFrame:
-    """The newest of these rows of the table `envelopes` for each inbox, as in the live view of that name."""
-    return query(_LATEST, sent)
+def latest(events: DataFrame) -> DataFrame:
+    """The newest envelope of these journal rows for each inbox, with its body."""
+    return query(_LATEST, events.where(INBOXES))
 
 
 _LATEST = f"""
 select journal, channel as address, {owner_of("channel")} as agent, newest.* from (
   select journal, channel,
-    max_by(struct(offset, seq, id, type, sender, corr, recorded_at, payload), offset) as newest
+    max_by(struct(offset, seq, id, kind as type, sender, corr, recorded_at, body as payload), offset) as newest
   from {{rows}} where {owner_of("channel")} is not null group by journal, channel
 )
 """
+
+
+def latest_per_agent(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The newest envelopes of inboxes become rows of the table, as in the live view of that name: only their bodies are parsed."""
+    schema = LATEST_PER_AGENT.schema
+    for batch in batches:
+        payloads = [parse(body).payload for body in batch.column("payload").to_pylist()]
+        arrays = [pa.array(payloads, pa.string()) if name == "payload" else batch.column(name) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(
+            [one.cast(field.type) for one, field in zip(arrays, schema, strict=True)], schema=schema
+        )
 
 
 def agents(events: DataFrame, cluster: str | None = None) -> DataFrame:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.spark.lake.schemas import TOKEN_STREAMS
-from penstock.spark.lake_tables.expressions import date_of
+from penstock.spark.lake_tables.expressions import date_of, query
 from penstock.spark.lake_tables.stream_state import TokenEvent, TokenStreamRow, fold
 from penstock.spark.lake_tables.verification_keys import GivenKeys, Keys, known_keys
 
@@ -71,15 +71,9 @@ def token_audit(events: DataFrame, keys: GivenKeys) -> DataFrame:
         Rows of the table `token_streams`. `chain_ok` is true if every message has a right MAC and follows the one before it, and null
         if there was no key or no message to verify.
     """
-    return streams(events, known_keys(keys), {})
-
-
-def streams(events: DataFrame, keys: Keys, before: Mapping[tuple[str, str], TokenStreamRow]) -> DataFrame:
-    """The streams that journal rows change, continued from the newest stream of each topic in `before`."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    ordered = events.sparkSession.sql(_ROWS, rows=events)
-    return ordered.mapInArrow(_folding(dict(keys), dict(before)), from_arrow_schema(TOKEN_STREAMS.schema))
+    return query(_ROWS, events).mapInArrow(_folding(known_keys(keys), {}), from_arrow_schema(TOKEN_STREAMS.schema))
 
 
 _ROWS = f"""
@@ -109,11 +103,11 @@ def _folding(
     return fold_batches
 
 
-def token_streams(batch: JournalBatch, keys: Keys) -> DataFrame:
+def token_streams(batch: JournalBatch, keys: Keys) -> DataFrame | pa.Table:
     """The rows of the table `token_streams` that a batch changes."""
     touched = batch.events.where(RELAYED).select("channel").distinct().toArrow().column("channel")
     known = {topic: keys[topic] for topic in touched.to_pylist() if topic in keys}
-    return streams(batch.events, known, _before(batch, touched))
+    return batch.mapped(query(_ROWS, batch.events), _folding(known, _before(batch, touched)), TOKEN_STREAMS.schema)
 
 
 def _before(batch: JournalBatch, touched: pa.ChunkedArray) -> dict[tuple[str, str], TokenStreamRow]:
@@ -123,7 +117,7 @@ def _before(batch: JournalBatch, touched: pa.ChunkedArray) -> dict[tuple[str, st
     table = batch.lake(TOKEN_STREAMS.name)
     if table.version() is None:
         return {}
-    known = table.rows_with("topic_hash", touched.combine_chunks(), TOKEN_STREAMS.schema.names)
+    known = table.rows_with({"topic_hash": touched.combine_chunks()}, TOKEN_STREAMS.schema.names)
     plain = known.filter(pc.field("journal").isin(list(batch.ranges))).cast(_PLAIN).to_pylist()
     since_us = {one: part.journal.time_of(part.first) - TRAIL_US for one, part in batch.ranges.items()}
     found: dict[tuple[str, str], TokenStreamRow] = {}

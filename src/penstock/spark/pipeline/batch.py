@@ -12,16 +12,18 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.journal.lake_location import ObjectPath
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.spark.lake import data_files
 from penstock.spark.lake.rewrite import candidates
 from penstock.spark.lake.table import Progress
-from penstock.spark.lake_tables.envelopes import INBOXES
+from penstock.spark.lake_tables.conversations import MEMBER_COLUMNS
 from penstock.spark.lake_tables.expressions import BEGUN, TOUCHED, without_own
 from penstock.spark.lake_tables.minutes import MINUTE_US, floor_minute, from_us, reach_us
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
+from penstock.spark.session import small_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,14 +33,20 @@ if TYPE_CHECKING:
     from penstock.spark.lake.table import LakeTable
     from penstock.spark.location import JournalLocation, SourceJournal
 
-SMALL_ROWS = 50_000
-"""Up to this many rows are processed in one partition: a shuffle would take longer than the work."""
+SMALL_ROWS = 20_000
+SMALL_BYTES = 32 * 1024 * 1024
+"""A batch up to this size is read and processed by the driver, in one partition: tasks would take longer to start than to work."""
 RECENT_ROWS = 100_000
 """Journal rows, without bodies, that the driver caches."""
 TASK_ROWS = 250_000
 """Journal rows that one task reads."""
 MEASURED = [name for name in FILE_SCHEMA.names if name != "body"]
 """Columns without the body, for counts and times."""
+COUNTED = [name for name in MEASURED if name not in ("shard", "epoch", "seq", "id", "kind", "corr", "attempt")]
+"""Columns that the built-in tables of minutes read."""
+FOUND_ROWS_MAX = 100_000
+"""Rows of conversations that the driver looks up; more are left to Spark."""
+TIME = FILE_SCHEMA.field("recorded_at").type
 
 
 class StepTimes:
@@ -128,35 +136,61 @@ def open_batch(
     spark: SparkSession,
     group: JournalGroup,
     lake: Callable[[str], LakeTable],
-    rows: DataFrame,
+    firsts: Positions,
+    ends: Positions,
     recent: Mapping[str, RecentRows],
     conditions: Sequence[str] = (),
     times: StepTimes | None = None,
 ) -> Iterator[JournalBatch | None]:
-    """A batch of a query, cached while it is processed; None if it has no rows.
+    """The rows from some positions to others, read once for all tables; None if there are none.
 
-    `conditions` are SQL: `unmet` of the batch names those that no row meets.
+    The driver reads few rows itself: Spark then starts no task that waits for a Python worker. `conditions` are SQL: `unmet` of the
+    batch names those that no row meets.
     """
-    rows = rows.persist()
+    with (times or StepTimes()).of("read"):
+        ranges = ranges_between(group, firsts, ends)
+        held = read_few(ranges)
+        for one, rows in (held or {}).items():
+            has_gauges = pc.any(pc.equal(rows.column("event"), "gauge")).as_py()
+            ranges[one] = replace(ranges[one], has_gauges=has_gauges)
+        batch = JournalBatch(spark if held is None else small_session(spark), lake, group, ranges, held, recent=recent)
+        given = batch.given = batch.read(batch.firsts).persist() if ranges and held is None else None
     try:
-        # One aggregate over all rows, without a group: Spark plans no shuffle for it.
-        about = [
-            f"{column} filter (where journal = '{one}')"
-            for one in group.journals
-            for column in ("min(offset)", "max(offset)", "max(unix_micros(recorded_at))")
-        ]
-        counts = [f"count_if({condition})" for condition in conditions]
-        with (times or StepTimes()).of("read"):
-            found = list(rows.selectExpr(*about, *counts).collect()[0])
-        ranges = {}
-        for one, journal in group.journals.items():
-            first, last, until_us, *found = found
-            if first is not None:
-                ranges[one] = JournalRange(journal, first, last + 1, until_us)
-        unmet = tuple(condition for condition, count in zip(conditions, found, strict=True) if not count)
-        yield JournalBatch(spark, lake, group, ranges, rows, unmet, recent) if ranges else None
+        if ranges and conditions:
+            with (times or StepTimes()).of("read"):
+                batch.ask(conditions)
+        yield batch if ranges else None
     finally:
-        rows.unpersist()
+        if given is not None:
+            given.unpersist()
+
+
+def ranges_between(group: JournalGroup, firsts: Positions, ends: Positions) -> dict[str, JournalRange]:
+    """The rows between two positions, of the journals that have any."""
+    return {
+        one: JournalRange(journal, firsts[one], ends[one], journal.time_of(ends[one] - 1))
+        for one, journal in group.journals.items()
+        if firsts[one] < ends.get(one, 0)
+    }
+
+
+def read_few(ranges: Mapping[str, JournalRange]) -> dict[str, pa.Table] | None:
+    """The rows of a small batch, by journal; None if they are too many or too large to hold."""
+    from penstock.spark.source.partitions import check_present
+
+    if sum(part.end - part.first for part in ranges.values()) > SMALL_ROWS:
+        return None
+    held, size = {}, 0
+    for one, part in ranges.items():
+        check_present(part.journal, one, part.end)
+        found = []
+        for rows in part.journal.batches(part.first, part.end, FILE_SCHEMA.names):
+            found.append(rows)
+            size += rows.nbytes
+            if size > SMALL_BYTES:
+                return None
+        held[one] = pa.Table.from_batches(found, FILE_SCHEMA).combine_chunks()
+    return held
 
 
 @dataclass(frozen=True)
@@ -168,6 +202,8 @@ class JournalRange:
     end: int
     until_us: int
     """Time of the last row."""
+    has_gauges: bool = True
+    """Whether a row of it may count for an earlier minute."""
 
     @cached_property
     def reach(self) -> tuple[int, int]:
@@ -176,6 +212,8 @@ class JournalRange:
         if self.first <= oldest:
             return self.first, self.journal.time_of(self.first)
         reach = reach_us(self.journal.time_of(self.first - 1))
+        if not self.has_gauges and reach == reach_us(self.until_us):  # it makes no minute final either
+            reach = floor_minute(self.journal.time_of(self.first))
         first = min(self.first, self.journal.offset_at(reach))
         if first == oldest and oldest > 0:
             # Retention removed the beginning of that minute. Its stored row was counted from all rows, so keep it and begin with the next.
@@ -208,10 +246,14 @@ class JournalBatch:
     group: JournalGroup
     ranges: dict[str, JournalRange]
     """The rows of each journal, by its id."""
+    held: dict[str, pa.Table] | None = None
+    """The rows of a small batch, by journal."""
     given: DataFrame | None = None
-    """The rows, if the caller has them already."""
+    """The rows of a large batch, if they are cached."""
     unmet: tuple[str, ...] = ()
     """Conditions that no row of the batch meets."""
+    touched: list[str] | None = None
+    """The conversations of its rows, if they are known."""
     recent: Mapping[str, RecentRows] | None = None
     """A cache of the rows before the batch."""
 
@@ -241,14 +283,35 @@ class JournalBatch:
     @cached_property
     def events(self) -> DataFrame:
         """The rows, without those that the pipeline itself caused."""
-        rows = self.given
-        if rows is None:
-            rows = self._read(self.firsts)
-        elif sum(part.end - part.first for part in self.ranges.values()) <= SMALL_ROWS:
-            rows = rows.coalesce(1)
-        return without_own(rows)
+        if self.held is not None:
+            return without_own(self.spark.createDataFrame(pa.concat_tables(self.held.values())))
+        return without_own(self.read(self.firsts) if self.given is None else self.given)
 
-    def _read(self, firsts: Positions, columns: list[str] | None = None) -> DataFrame:
+    def ask(self, conditions: Sequence[str] = ()) -> None:
+        """Ask at once which conditions the rows meet, and which conversations they belong to."""
+        if self.held is not None:  # Spark evaluates this while it plans, without a job
+            rows = self.events.selectExpr(*conditions, TOUCHED).collect()
+            *found, talks = [{*column} for column in zip(*rows, strict=True)] or [set() for _ in (*conditions, TOUCHED)]
+            are_met, self.touched = [True in values for values in found], sorted(talks - {None})
+        else:
+            asked = [f"bool_or({condition})" for condition in conditions]
+            *are_met, self.touched = self.events.selectExpr(*asked, f"collect_set({TOUCHED})").collect()[0]
+        self.unmet = tuple(condition for condition, is_met in zip(conditions, are_met, strict=True) if not is_met)
+
+    def mapped(
+        self,
+        rows: DataFrame,
+        function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> DataFrame | pa.Table:
+        """What a function makes of rows: here for a small batch, else in the tasks."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        if self.held is None:
+            return rows.mapInArrow(function, from_arrow_schema(schema))
+        return pa.Table.from_batches(function(iter(rows.toArrow().to_batches())), schema)
+
+    def read(self, firsts: Positions, columns: list[str] | None = None) -> DataFrame:
         """The rows from these on, read by the tasks."""
         frames = [
             journal_frame(self.spark, part.journal.location, firsts[one], part.end, columns)
@@ -260,56 +323,50 @@ class JournalBatch:
         """The batch from these rows to the same ends; a first row may lie before the batch."""
         if all(firsts[one] == part.first for one, part in self.ranges.items()):
             return self
-        left = {one: replace(part, first=firsts[one]) for one, part in self.ranges.items() if firsts[one] < part.end}
-        rows = None
-        if self.given is not None and all(part.first >= self.ranges[one].first for one, part in left.items()):
-            rows = self.given.where(
-                " or ".join(f"(journal = '{one}' and offset >= {part.first})" for one, part in left.items())
-            )
-        return JournalBatch(self.spark, self.lake, self.group, left, rows, recent=self.recent)
-
-    @property
-    def inboxes(self) -> DataFrame:
-        """The rows of envelopes to inboxes."""
-        return self.events.where(INBOXES)
+        left = {
+            one: replace(part, first=firsts[one], has_gauges=part.has_gauges or firsts[one] < part.first)
+            for one, part in self.ranges.items()
+            if firsts[one] < part.end
+        }
+        held, rows = None, None
+        if all(part.first >= self.ranges[one].first for one, part in left.items()):
+            if self.held is not None:
+                held = {one: self.held[one].slice(part.first - self.ranges[one].first) for one, part in left.items()}
+            elif self.given is not None:
+                rows = self.given.where(
+                    " or ".join(f"(journal = '{one}' and offset >= {part.first})" for one, part in left.items())
+                )
+        return JournalBatch(self.spark, self.lake, self.group, left, held, rows, recent=self.recent)
 
     @cached_property
     def whole_minutes(self) -> DataFrame:
         """Every row, without bodies, of the minutes that this batch touches or may close."""
-        return self._measured({one: part.reach for one, part in self.ranges.items()}, MINUTE_US)
+        return self._measured({one: part.reach for one, part in self.ranges.items()}, MINUTE_US, COUNTED)
 
     def windows(self, size_us: int) -> DataFrame:
         """Every row, without bodies, of the windows that this batch touches and whose beginning is kept."""
         return self._measured({one: part.window(size_us) for one, part in self.ranges.items()}, size_us)
 
-    def _measured(self, reaches: Mapping[str, tuple[int, int]], size_us: int) -> DataFrame:
+    def _measured(
+        self, reaches: Mapping[str, tuple[int, int]], size_us: int, columns: Sequence[str] = MEASURED
+    ) -> DataFrame:
         """Every row, without bodies, from a row and from the window of a time on."""
-        firsts = {one: first for one, (first, _) in reaches.items()}
-        if firsts == self.firsts and self.given is not None:
-            rows = self.events.select(*MEASURED)
-        else:
-            cached = self._cached(firsts)
-            rows = self._read(firsts, MEASURED) if cached is None else self.spark.createDataFrame(cached).coalesce(1)
-        begun = [
-            f"(journal = '{one}' and recorded_at >= timestamp_micros({time_us // size_us * size_us}))"
-            for one, (_, time_us) in reaches.items()
-        ]
-        return without_own(rows).where(" or ".join(begun))
-
-    def _cached(self, firsts: Positions) -> pa.Table | None:
-        """The rows from these on, from the cache of the driver; None if they are too many."""
+        since = {one: time_us // size_us * size_us for one, (_, time_us) in reaches.items()}
         found = []
         for one, part in self.ranges.items():
-            rows = None if self.recent is None else self.recent[one].rows(firsts[one], part.end)
+            rows = None if self.recent is None else self.recent[one].rows(reaches[one][0], part.end)
             if rows is None:
-                return None
-            found.append(rows)
-        return pa.concat_tables(found)
+                break
+            found.append(rows.select(columns).filter(pc.field("recorded_at") >= pa.scalar(since[one], TIME)))
+        else:
+            return without_own(self.spark.createDataFrame(pa.concat_tables(found)).coalesce(1))
+        firsts = {one: first for one, (first, _) in reaches.items()}
+        rows = self.read(firsts, MEASURED) if self.given is None or firsts != self.firsts else self.given
+        begun = [f"(journal = '{one}' and recorded_at >= timestamp_micros({us}))" for one, us in since.items()]
+        return without_own(rows).where(" or ".join(begun)).select(*columns)
 
     def new_rows(self, name: str, columns: Sequence[str]) -> pa.Table:
         """The rows that this batch adds to a table with offsets."""
-        import pyarrow.compute as pc
-
         table = self.lake(name)
         wanted = pa.schema([table.definition.schema.field(column) for column in columns])
         found = [wanted.empty_table()]
@@ -335,37 +392,43 @@ class JournalBatch:
         return rows.join(self.spark.createDataFrame(keys).hint("broadcast"), key, "left_semi").select(*rows.columns)
 
     def touched_conversations(self) -> tuple[DataFrame, DataFrame]:
-        """Every envelope and delivery of the conversations that this batch touches."""
-        import pyarrow.compute as pc
-
-        named = self.events.selectExpr(f"{TOUCHED} as corr").where("corr is not null")
-        touched = named.distinct().toArrow()
-        talks = touched.column("corr").combine_chunks()
+        """The envelopes and deliveries of the conversations that this batch touches; those of a small batch with some others."""
+        if self.touched is None:
+            self.ask()
+        talks = pa.array(self.touched, pa.string())
         since_us = min(part.journal.time_of(part.first) for part in self.ranges.values())
         conversations = self.lake("conversations")
         if conversations.version() is not None:
-            known = conversations.rows_with("corr", talks, ["cluster", "started_at"])
+            known = conversations.rows_with({"corr": talks}, ["cluster", "started_at"])
             known = known.filter(pc.field("cluster") == self.group.cluster)
             if known.num_rows:
                 # By time, not by offset: the table still has rows of the conversation that retention removed from the journal.
                 since_us = min(since_us, pc.min(known.column("started_at").cast(pa.int64())).as_py())
-        return self.members_of(touched, since_us)
+        return self.members_of(talks, since_us)
 
-    def members_of(self, touched: pa.Table, since_us: int = 0) -> tuple[DataFrame, DataFrame]:
-        """Every envelope and delivery of some conversations, from a time on."""
-        talks = touched.column("corr").combine_chunks()
-        names = self.spark.createDataFrame(touched).hint("broadcast")
+    def members_of(self, talks: pa.Array, since_us: int = 0) -> tuple[DataFrame, DataFrame]:
+        """The envelopes and deliveries of some conversations, from a time on; those of a small batch with some others."""
         ids = {"corr": talks, "id": talks}  # `BEGUN`: some conversations are named by the id of their first envelope
-        sent = self._table_rows("envelopes", "recorded_at", since_us, ids).selectExpr(
-            "*", f"coalesce(corr, {BEGUN}) as talk"
-        )
+        sent = self._table_rows("envelopes", "recorded_at", since_us, ids)
         ended = self._table_rows("deliveries", "settled_at", since_us, {"corr": talks})
+        if self.held is not None:
+            return sent, ended
+        names = self.spark.createDataFrame(pa.table({"corr": talks})).hint("broadcast")
+        sent = sent.selectExpr("*", f"coalesce(corr, {BEGUN}) as talk")
         return sent.join(names, sent["talk"] == names["corr"], "left_semi"), ended.join(names, ["corr"], "left_semi")
 
     def _table_rows(self, name: str, moment: str, since_us: int, any_of: Mapping[str, pa.Array]) -> DataFrame:
-        """Rows of an append table from a time on, of the files that may have one of these values."""
+        """Rows of an append table from a time on, of the files that may have one of these values; of few, those that have one."""
         table = self.lake(name)
-        files = table.filters.holding(table.files({moment: (from_us(since_us), None)}), any_of)
+        bounds = {moment: (from_us(since_us), None)}
+        if self.held is not None:
+            columns = [column for column in table.definition.schema.names if column in MEMBER_COLUMNS]
+            found = table.rows_with(any_of, columns, bounds, FOUND_ROWS_MAX)
+            if found.num_rows < FOUND_ROWS_MAX:
+                is_ours = pc.field("journal").isin(list(self.group.journals))
+                rows = found.filter(is_ours & (pc.field(moment) >= pa.scalar(since_us, TIME)))
+                return self.spark.createDataFrame(rows)
+        files = table.filters.holding(table.files(bounds), any_of)
         ids = ", ".join(f"'{one}'" for one in self.group.journals)
         return self._rows_in(table, files).where(f"journal in ({ids}) and {moment} >= timestamp_micros({since_us})")
 

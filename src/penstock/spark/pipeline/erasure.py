@@ -15,7 +15,7 @@ from penstock.journal.lake_location import LakePath
 from penstock.spark.lake import schemas
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake_tables.conversations import conversations
-from penstock.spark.lake_tables.envelopes import envelopes, latest_per_agent
+from penstock.spark.lake_tables.envelopes import latest, latest_per_agent
 from penstock.spark.lake_tables.minutes import from_us
 from penstock.spark.pipeline.batch import JournalBatch, JournalRange
 from penstock.spark.pipeline.ingest import Ingest, LostRowsError
@@ -90,11 +90,12 @@ def recompute(ingest: Ingest, erasure: Erasure, own: Iterable[str] = ()) -> list
             replaced = (pc.field("journal") == one) & (pc.field("minute") >= pa.scalar(from_us(part.minutes_since_us)))
         elif step.table is schemas.CONVERSATIONS:
             talks = pa.array(sorted(erasure.corrs), pa.string())
-            made = conversations(*batch.members_of(pa.table({"corr": talks})), ingest.group.cluster).toArrow()
+            made = conversations(*batch.members_of(talks), ingest.group.cluster).toArrow()
             replaced = (pc.field("cluster") == ingest.group.cluster) & pc.field("corr").isin(talks)
         else:
-            inboxes = batch.inboxes.where(batch.inboxes.channel.isin(sorted(erasure.inboxes)))
-            made, replaced = latest_per_agent(envelopes(inboxes)).toArrow(), pc.scalar(False)
+            inboxes = latest(batch.events.where(batch.events.channel.isin(sorted(erasure.inboxes))))
+            made = batch.mapped(inboxes, latest_per_agent, step.table.schema).toArrow()
+            replaced = pc.scalar(False)
         _replace(table, made, replaced)
     return [name for name in own if not _is_rebuilt(ingest, name)]
 

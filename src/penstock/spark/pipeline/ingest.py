@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from penstock.spark import location
 from penstock.spark.errors import HintedError, TableFailedError, line_in
 from penstock.spark.lake import data_files, rewrite
 from penstock.spark.lake.catalog import open_table
+from penstock.spark.lake.data_files import StagedFile
 from penstock.spark.lake.schemas import AGENTS, CONVERSATIONS, EVENTS, GAPS, TABLES, TableDefinition
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.minutes import from_us
@@ -36,7 +37,7 @@ from penstock.spark.pipeline.reporter import describe, diagnose
 from penstock.spark.pipeline.steps import Step, only, ordered
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 class LostRowsError(HintedError):
@@ -123,7 +124,8 @@ class Ingest:
         self.lake = lake
         self._read_lake = read_lake or lake
         self.steps = list(steps)
-        self._rounds = ordered(self.steps)
+        self._order = ordered(self.steps)
+        self._read = {name for step in self.steps for name in step.after}
         self._conditions = list(dict.fromkeys(step.when for step in self.steps))
         self._tables = {step.table.name: LakeTable(lake, step.table) for step in steps}
         self._gaps = LakeTable(lake, GAPS)
@@ -189,24 +191,31 @@ class Ingest:
 
     # A batch
 
-    def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
-        """Bring every table to the end of a batch. For `foreachBatch`."""
+    def on_batch(self, ends: Positions, _number: int = 0) -> None:
+        """Bring every table to the ends of a batch."""
         self.times = times = StepTimes()
-        with open_batch(self.spark, self.group, self.table, rows, self._recent, self._conditions, times) as batch:
-            if batch is not None:  # a new query starts with an empty batch
+        with open_batch(
+            self.spark, self.group, self.table, self.end, ends, self._recent, self._conditions, times
+        ) as batch:
+            if batch is not None:  # a new query starts with an empty batch, and a batch may come again
                 self.advance(batch)
 
     def advance(self, batch: JournalBatch) -> None:
-        """Write a batch to every table, round by round: a step of one round may read the tables of the rounds before."""
+        """Write a batch to every table; a step begins when the tables that it reads are written."""
         with self._turn:
             self._record_first_gap()
             self.behind = {}
-            for steps in self._rounds:
-                results = [self._pool.submit(self._advance_table, step, batch) for step in steps]
-                for result in results:
-                    result.exception()  # wait for all before raising: a writer must not outlive the batch
-                for result in results:
-                    result.result()
+            results: dict[str, Future[None]] = {}
+            # Steps without rows come last, unless another step waits for them.
+            for step in sorted(
+                self._order, key=lambda step: step.when in batch.unmet and step.table.name not in self._read
+            ):
+                sources = [results[name] for name in step.after]
+                results[step.table.name] = self._pool.submit(self._advance_table, step, batch, sources)
+            for result in results.values():
+                result.exception()  # wait for all before raising: a writer must not outlive the batch
+            for result in results.values():
+                result.result()
             self.end = self.end | batch.ends
 
     def catch_up_skipped(self) -> None:
@@ -214,7 +223,7 @@ class Ingest:
         if not self.behind or not self._turn.acquire(blocking=False):
             return
         try:
-            for step in (step for steps in self._rounds for step in steps):
+            for step in self._order:
                 name = step.table.name
                 if name not in self.behind or any(source in self.behind for source in step.after):
                     continue
@@ -226,9 +235,11 @@ class Ingest:
         finally:
             self._turn.release()
 
-    def _advance_table(self, step: Step, batch: JournalBatch) -> None:
-        """Bring one table to the end of a batch, from whatever progress it has."""
+    def _advance_table(self, step: Step, batch: JournalBatch, sources: Sequence[Future[None]]) -> None:
+        """Bring one table to the end of a batch, from whatever progress it has, after the tables that it reads."""
         name = step.table.name
+        if any(source.exception() is not None for source in sources):
+            return
         if any(source in self.behind for source in step.after):
             self.behind[name] = sum(self._stored(step).values())
             return
@@ -299,20 +310,26 @@ class Ingest:
                 _ = table.append([], progress) if step.table.write == "append" else table.merge(nothing, progress)
             return
         tally = ExpectationTally(step.table, step.expectations)
+        made: pa.Table | list[StagedFile]
         with self.times.of(f"{table.name}.rows"):
             rows = step.rows(batch)
-            if step.table.write == "append":
-                made = table.stage(rows.to_batches()) if isinstance(rows, pa.Table) else stage(rows, table, tally)
+            if isinstance(rows, pa.Table):
+                made = rows
+            elif step.table.write == "append" and batch.held is None:
+                made = stage(rows, table, tally)
             else:
-                made = rows if isinstance(rows, pa.Table) else checked(rows, step.expectations).toArrow()
+                made = checked(rows, step.expectations).toArrow()
         with self.times.of(f"{table.name}.commit"):
-            if isinstance(made, pa.Table):
-                made, dropped = tally.sift(made)
-                tally.check()
-                table.merge(made, progress, dropped if dropped.num_rows and step.table.newest is None else None)
-            else:
+            if not isinstance(made, pa.Table):
                 tally.check(lambda: table.discard(made))
                 table.append(made, progress)
+            else:
+                made, dropped = tally.sift(made)
+                tally.check()
+                if step.table.write == "append":
+                    table.append(made, progress)
+                else:
+                    table.merge(made, progress, dropped if dropped.num_rows and step.table.newest is None else None)
         self.expectations.add(tally)
 
     def _record_first_gap(self) -> None:
@@ -329,7 +346,7 @@ class Ingest:
     ) -> int:
         """Bring tables to the ends of the journals without a query; returns how many rows that are. May go on when a user's table stops."""
         until = {one: journal.bounds().end for one, journal in self.group.journals.items()}
-        for step in (step for steps in self._rounds for step in steps):
+        for step in self._order:
             if names is None or step.table.name in names:
                 with self._stopping(step), self._tables[step.table.name].writing():
                     if step.table.name not in self.stopped:

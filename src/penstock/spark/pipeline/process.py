@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.client.admin import Stage
     from penstock.spark.pipeline.ingest import Ingest
-    from penstock.spark.pipeline.journal_group import JournalGroup
+    from penstock.spark.pipeline.journal_group import JournalGroup, Positions
     from penstock.spark.pipeline.queries import UserQuery
     from penstock.spark.pipeline.watch import AlertWatch
 
@@ -150,11 +150,11 @@ class Runner:
         status = self._reporter.status.queries.setdefault(name, QueryStatus())
         status.offset = sum(work.end.values())
 
-        def on_batch(rows, number):  # type: ignore[no-untyped-def]
+        def on_batch(ends: Positions, number: int) -> None:
             start = time.monotonic()
             before = status.offset
             try:
-                work.on_batch(rows, number)
+                work.on_batch(ends, number)
                 status.offset = sum(work.end.values())
                 took_ms = int((time.monotonic() - start) * 1000)
                 rows_read = max(status.offset - before, 0)

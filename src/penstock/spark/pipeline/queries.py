@@ -12,11 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions
 from penstock.spark.pipeline.own_tables import load_file
+from penstock.spark.source.offsets import decode
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from penstock.spark.location import SourceJournal
@@ -34,14 +37,17 @@ def start_query(
     spark: SparkSession,
     given: SourceJournal | JournalGroup,
     name: str,
-    on_batch: Callable[[DataFrame, int], None],
+    on_batch: Callable[[Positions, int], None],
     checkpoint: Path,
     *,
     start: Positions,
     rows_max: int,
     pause_ms: int | None,
 ) -> StreamingQuery:
-    """Start a query that passes journal rows to `on_batch`: once, up to the current end, or repeatedly with a pause."""
+    """Start a query that calls `on_batch` with the ends of each batch: once, up to the current end, or repeatedly with a pause.
+
+    Spark plans and records the batches. `on_batch` reads their rows itself: the driver is faster with few rows than a task.
+    """
     repair_checkpoint(checkpoint)
     reader = (
         spark.readStream.format("penstock")
@@ -52,11 +58,19 @@ def start_query(
         .option("includePipeline", "true")
         .option("reader", f"{READER}-{name}")
     )
-    writer = reader.load().writeStream.queryName(name).foreachBatch(on_batch)
+    planned = lambda _rows, number: on_batch(planned_ends(checkpoint, number), number)  # noqa: E731 (Spark counts its arguments)
+    writer = reader.load().writeStream.queryName(name).foreachBatch(planned)
     writer = writer.option("checkpointLocation", str(checkpoint))
     if pause_ms is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{pause_ms} milliseconds").start()
+
+
+def planned_ends(checkpoint: Path, number: int) -> Positions:
+    """The ends of a batch, which Spark records before it begins: a version, its own settings, then the offsets of each source."""
+    text = (checkpoint / _OFFSETS / str(number)).read_text(encoding="utf-8")
+    offsets = decode(msgspec.json.decode(text.splitlines()[-1]))
+    return {one: point.offset for one, point in offsets.items()}
 
 
 def stop_query(query: StreamingQuery, deadline: float) -> None:

@@ -57,9 +57,9 @@ class Step:
 
 def built_in(token_keys: str | Path | None = None) -> list[Step]:
     """The built-in tables; a file of keys lets `token_streams` read tokens."""
-    from penstock.spark.lake_tables.conversations import conversations
+    from penstock.spark.lake_tables.conversations import touched_conversations
     from penstock.spark.lake_tables.deliveries import SETTLED, deliveries
-    from penstock.spark.lake_tables.envelopes import INBOXES, SENT, envelopes, latest_per_agent
+    from penstock.spark.lake_tables.envelopes import INBOXES, SENT, latest, latest_per_agent, parse_rows, sent
     from penstock.spark.lake_tables.expressions import TOUCHED
     from penstock.spark.lake_tables.frames import FANNED, FRAMED, fanout_minutes, frames
     from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger_minutes
@@ -70,18 +70,20 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
     return [
         # First, because the console shows it.
         Step(schemas.QUEUE_MINUTES, lambda batch: queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since)),
-        Step(schemas.ENVELOPES, lambda batch: envelopes(batch.events), when=SENT),
+        Step(schemas.ENVELOPES, lambda batch: batch.mapped(sent(batch.events), parse_rows, schemas.ENVELOPES.schema),
+             when=SENT),
         Step(schemas.DELIVERIES, lambda batch: deliveries(batch.events), when=SETTLED),
         Step(schemas.FRAMES, lambda batch: frames(batch.events), when=FRAMED),
         Step(schemas.TOKEN_CHUNKS, lambda batch: token_chunks(batch.events), when=PASSED),
-        Step(schemas.LATEST_PER_AGENT, lambda batch: latest_per_agent(envelopes(batch.inboxes)), when=INBOXES),
+        Step(schemas.LATEST_PER_AGENT, lambda batch: batch.mapped(
+            latest(batch.events), latest_per_agent, schemas.LATEST_PER_AGENT.schema), when=INBOXES),
         Step(schemas.TRIGGER_MINUTES, lambda batch: trigger_minutes(batch.whole_minutes, batch.until),
              when=TRIGGERED, by_minute=True),
         Step(schemas.FANOUT_MINUTES, lambda batch: fanout_minutes(batch.whole_minutes, batch.until),
              when=FANNED, by_minute=True),
         Step(schemas.TOKEN_STREAMS, lambda batch: token_streams(batch, {} if key_file is None else key_file.keys()),
              when=RELAYED),
-        Step(schemas.CONVERSATIONS, lambda batch: conversations(*batch.touched_conversations(), batch.group.cluster),
+        Step(schemas.CONVERSATIONS, touched_conversations,
              after=("envelopes", "deliveries"), when=f"{TOUCHED} is not null"),
     ]  # fmt: skip
 
@@ -100,19 +102,18 @@ def typed(schemas_dir: str | Path | None) -> list[Step]:
     return [] if schemas_dir is None else [step(made) for made in typed_tables(schemas_dir)]
 
 
-def ordered(steps: Sequence[Step]) -> list[list[Step]]:
-    """Sort steps into rounds; steps of one round do not read each other's tables."""
-    rounds: list[list[Step]] = []
+def ordered(steps: Sequence[Step]) -> list[Step]:
+    """Sort steps so that each comes after those whose tables it reads."""
+    made: list[Step] = []
     left = list(steps)
-    done: dict[str, None] = {}
     while left:
-        ready = [step for step in left if all(name in done for name in step.after)]
+        done = {step.table.name for step in made}
+        ready = [step for step in left if done.issuperset(step.after)]
         if not ready:
             raise StepError(f"`{left[0].table.name}` reads a table that no step writes: {left[0].after}")
-        rounds.append(ready)
-        done.update(dict.fromkeys(step.table.name for step in ready))
+        made += ready
         left = [step for step in left if step not in ready]
-    return rounds
+    return made
 
 
 def only(steps: Sequence[Step], names: Sequence[str]) -> list[Step]:

@@ -24,12 +24,12 @@ from penstock.spark.lake_tables.envelopes import agents, turns
 from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger_minutes
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import Act, Alert, Breach
-from penstock.spark.pipeline.batch import JournalBatch, JournalRange, RecentRows, StepTimes, open_batch
+from penstock.spark.pipeline.batch import JournalBatch, RecentRows, StepTimes, open_batch, ranges_between
 from penstock.spark.pipeline.ingest import add_cluster
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from penstock.client.admin import Stage
     from penstock.spark.location import SourceJournal
@@ -86,11 +86,7 @@ class AlertWatch:
 
     def _between(self, firsts: Positions, ends: Positions) -> JournalBatch:
         """The rows between two positions."""
-        ranges = {
-            one: JournalRange(journal, firsts[one], ends[one], journal.time_of(ends[one] - 1))
-            for one, journal in self._group.journals.items()
-            if firsts[one] < ends[one]
-        }
+        ranges = ranges_between(self._group, firsts, ends)
         return JournalBatch(self._spark, self._table, self._group, ranges, recent=self._recent)
 
     def _rewind(self) -> None:
@@ -116,54 +112,50 @@ class AlertWatch:
 
     # Rows
 
-    def on_batch(self, rows: DataFrame, _number: int = 0) -> None:
-        """Evaluate a batch of journal rows. For `foreachBatch`."""
-        conditions = [TRIGGERED] if self._watches_triggers else []
-        self.times = times = StepTimes()
-        with open_batch(self._spark, self._group, self._table, rows, self._recent, conditions, times) as batch:
-            if batch is not None:
-                self._evaluate(batch)
+    def on_batch(self, ends: Positions, _number: int = 0) -> None:
+        """Evaluate the rows up to the ends of a batch."""
+        with self._lock:
+            self.times = StepTimes()
+            self._read_to |= {one: max(end, self._read_to[one]) for one, end in ends.items()}
+            stored = self._group.stored(self._alerts)
+            ends, until_us = self._evaluable(stored)
+            conditions = [TRIGGERED] if self._watches_triggers else []
+            opened = open_batch(
+                self._spark, self._group, self._table, stored, ends, self._recent, conditions, self.times
+            )
+            with opened as batch:
+                if batch is not None:
+                    self._evaluate(batch, until_us)
 
     def _table(self, name: str) -> LakeTable:
         return LakeTable(self._lake, TABLES[name])
 
-    def _evaluate(self, batch: JournalBatch) -> None:
-        with self._lock:
-            self._read_to |= batch.ends
-            stored = self._group.stored(self._alerts)
-            ends, until_us = self._evaluable(batch, stored)
-            new = {one: end for one, end in ends.items() if stored[one] < end}
-            if not new:
-                return
-            is_given = all(batch.ends.get(one) == end for one, end in new.items())
-            batch = batch.since(stored) if is_given else self._between(stored, ends)
-            known = list(self._firing.values())
-            rules = self._settings.rules
-            with self.times.of("alerts.rows"):
-                acts = self._acts(batch)
-                made = alerts.episodes(rules, known, self._breaches(batch), batch.until)
-                silent, seen = alerts.silences(self._group.cluster, rules, self._seen, acts, known, until_us)
-            with self.times.of("alerts.commit"):
-                self._publish([*made, *silent], batch.progress)
-            self._seen = seen
-            with self.times.of("agents.commit"):
-                self._update_agents(batch)
-            self.end |= batch.ends
+    def _evaluate(self, batch: JournalBatch, until_us: int) -> None:
+        known = list(self._firing.values())
+        rules = self._settings.rules
+        with self.times.of("alerts.rows"):
+            acts = self._acts(batch)
+            made = alerts.episodes(rules, known, self._breaches(batch), batch.until)
+            silent, seen = alerts.silences(self._group.cluster, rules, self._seen, acts, known, until_us)
+        with self.times.of("alerts.commit"):
+            self._publish([*made, *silent], batch.progress)
+        self._seen = seen
+        with self.times.of("agents.commit"):
+            self._update_agents(batch)
+        self.end |= batch.ends
 
-    def _evaluable(self, batch: JournalBatch, stored: Positions) -> tuple[Positions, int]:
+    def _evaluable(self, stored: Positions) -> tuple[Positions, int]:
         """The ends of the rows that can be evaluated, and the time up to which every journal was read.
 
         Agents act in several journals. While the query has not delivered all rows of one journal, rows of the others that are later
         than its last delivered row wait: an agent that seems silent in them may be active there.
         """
-        if len(self._group.journals) == 1:
-            return dict(self._read_to), max(batch.until.values())
         times = {
             one: journal.time_of(self._read_to[one] - 1) if self._read_to[one] > journal.bounds().first else 0
             for one, journal in self._group.journals.items()
         }
         limits = [times[one] for one, end in self._group.ends().items() if end > self._read_to[one]]
-        if not limits:
+        if not limits or len(times) == 1:
             return dict(self._read_to), max(times.values())
         return {
             one: max(stored[one], min(self._read_to[one], journal.offset_at(min(limits) + 1)))
