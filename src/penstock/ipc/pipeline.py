@@ -169,7 +169,9 @@ class QueryStatus(msgspec.Struct):
     """Milliseconds of the phases of Spark's last trigger; `addBatch` is the batch itself."""
 
     def ended(self, batch: BatchStatus) -> None:
-        """Note a batch."""
+        """Note a batch; its rows arrived since the one before."""
+        passed_us = batch.at_us - self.at_us if self.at_us else 0
+        self.input_rate = round(batch.rows * 1e6 / passed_us, 1) if passed_us > 0 else 0.0
         self.batches += 1
         self.rows, self.batch_ms, self.at_us = batch.rows, batch.ms, batch.at_us
         self.recent = [*self.recent[1 - BATCHES_MAX :], batch]

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from pyspark.sql.streaming.listener import QueryIdleEvent, QueryProgressEvent, StreamingQueryProgress
 
-from penstock.ipc.pipeline import PipelineStatus, QueryStatus
+from penstock.ipc.pipeline import BatchStatus, PipelineStatus, QueryStatus
 from penstock.spark.pipeline.listener import ProgressListener
 from penstock.spark.pipeline.queries import UserQuery
 
@@ -40,15 +40,17 @@ def listener(status: PipelineStatus) -> ProgressListener:
     return ProgressListener(status, [own])
 
 
-def test_the_rate_and_the_phases_are_those_of_spark_until_it_is_idle(
+def test_the_rate_is_that_of_the_batches_and_the_phases_are_those_of_spark(
     status: PipelineStatus, listener: ProgressListener
 ) -> None:
-    listener.onQueryProgress(report(INGEST, "ingest", 50, 12.34, triggerExecution=80, addBatch=60))
     ingest = status.queries["ingest"]
-    assert (ingest.input_rate, ingest.trigger) == (12.3, {"triggerExecution": 80, "addBatch": 60})
-    assert (ingest.offset, ingest.recent) == (7, []), "the pipeline reports its own batches"
+    for at_s in (10, 12):
+        ingest.ended(BatchStatus(at_s * 1_000_000, 25, 60, {}))
+    listener.onQueryProgress(report(INGEST, "ingest", 0, 0.0, triggerExecution=80, addBatch=60))
+    assert (ingest.input_rate, ingest.trigger) == (12.5, {"triggerExecution": 80, "addBatch": 60})
+    assert (ingest.offset, ingest.batches) == (7, 2), "the pipeline reports its own batches"
     listener.onQueryIdle(QueryIdleEvent(OWN, uuid4(), ""))
-    assert ingest.input_rate == 12.3, "another query is idle"
+    assert ingest.input_rate == 12.5, "another query is idle"
     listener.onQueryIdle(QueryIdleEvent(INGEST, uuid4(), ""))
     assert ingest.input_rate == 0.0
 
@@ -57,9 +59,9 @@ def test_the_rate_and_the_phases_are_those_of_spark_until_it_is_idle(
 def test_a_rate_that_is_no_number_can_be_written(
     status: PipelineStatus, listener: ProgressListener, rate: float
 ) -> None:
-    listener.onQueryProgress(report(INGEST, "ingest", 50, rate))
+    listener.onQueryProgress(report(OWN, None, 50, rate))
     written = msgspec.json.decode(msgspec.json.encode(status), type=PipelineStatus)
-    assert written.queries["ingest"].input_rate == 0.0
+    assert written.own_queries["own-means"].input_rate == 0.0
 
 
 @pytest.mark.promise("Spark: pipeline", "a query of yours is watched as those of the pipeline are")

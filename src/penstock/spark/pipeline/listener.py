@@ -26,7 +26,7 @@ WHOLE = "triggerExecution"
 
 
 class ProgressListener(StreamingQueryListener):
-    """Writes rates and phases to a status; for the queries of users, which report nothing themselves, also batches."""
+    """Writes phases to a status; for the queries of users, which report nothing themselves, also batches and rates."""
 
     def __init__(self, status: PipelineStatus, own: Sequence[UserQuery]) -> None:
         self._status, self._own = status, own
@@ -44,8 +44,8 @@ class ProgressListener(StreamingQueryListener):
             query = self._status.own_queries.setdefault(next(own, progress.name or ""), QueryStatus())
             steps = {phase: ms for phase, ms in took.items() if phase != WHOLE}
             query.ended(BatchStatus(time.time_ns() // 1000, progress.numInputRows or 0, took.get(WHOLE, 0), steps))
-        rate = progress.inputRowsPerSecond
-        query.input_rate = round(rate, 1) if rate is not None and math.isfinite(rate) else 0.0
+            rate = progress.inputRowsPerSecond
+            query.input_rate = round(rate, 1) if rate is not None and math.isfinite(rate) else 0.0
         query.trigger, self._known[progress.id] = took, query
 
     def onQueryIdle(self, event: listener.QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
