@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 HELD_BYTES_MAX = 256 * 1024 * 1024
 """Filters of a table in memory, about 100 million keys; when full: drop the one that was read first."""
+WORDS_MAX = 1 << 20
+"""Words of filters that are compared at once."""
 _ENTRY_BYTES = 600  # of an entry, without the blocks of its filters
 _PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 _SALTS = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)
@@ -57,19 +59,19 @@ class KeyFilters:
     ) -> list[tuple[LiveFile, list[int] | None]]:
         """The same, and the row groups that may have one; None for all of them."""
         keys = {column: HashedKeys(values.to_pylist()) for column, values in wanted.items()}
+        every = [(file, self._read(file)) for file in files]
+        known = [filters for _, filters in every if all(name in filters for name in keys)]
+        hits = [hashed.hits([one for filters in known for one in filters[name]]) for name, hashed in keys.items()]
+        either = iter([any(each) for each in zip(*hits, strict=True)])
         found: list[tuple[LiveFile, list[int] | None]] = []
-        for file in files:
-            filters = self._read(file)
-            if not all(name in filters for name in keys):
-                found.append((file, None))
-                continue
-            each = zip(*(filters[name] for name in keys), strict=True)
-            groups = [
-                number
-                for number, blocks in enumerate(each)
-                if any(hashed.may_be_in(one) for hashed, one in zip(keys.values(), blocks, strict=True))
-            ]
-            if groups:
+        for file, filters in every:
+            counts = [len(filters.get(name, ())) for name in keys]
+            groups = (
+                [number for number, is_hit in zip(range(counts[0]), either, strict=False) if is_hit]
+                if all(counts)
+                else None
+            )
+            if groups is None or groups:
                 found.append((file, groups))
         return found
 
@@ -126,15 +128,23 @@ class HashedKeys:
         self._blocks: dict[int, NDArray[np.intp]] = {}
         """The block of each key by the number of blocks: most files have filters of one size."""
 
-    def may_be_in(self, blocks: Filter) -> bool:
-        """Whether a filter has one of them."""
+    def hits(self, filters: Sequence[Filter]) -> list[bool]:
+        """For each filter, whether it has one of them. Many are compared at once: a call of NumPy costs more than a comparison."""
         import numpy as np
 
-        count = len(blocks)
+        found: list[bool] = []
+        at_once = max(1, WORDS_MAX // max(1, self._masks.size))
+        for first in range(0, len(filters), at_once):
+            part = [blocks.take(self._places(len(blocks)), axis=0) for blocks in filters[first : first + at_once]]
+            found += (np.stack(part) & self._masks == self._masks).all(axis=2).any(axis=1).tolist()
+        return found
+
+    def _places(self, count: int) -> NDArray[np.intp]:
+        import numpy as np
+
         if count not in self._blocks:
             self._blocks[count] = (self._high * np.uint64(count) >> np.uint64(32)).astype(np.intp)
-        found = blocks.take(self._blocks[count], axis=0)
-        return bool((found & self._masks == self._masks).all(axis=1).any())
+        return self._blocks[count]
 
 
 def xxh64(values: Iterable[str | None]) -> Numbers:

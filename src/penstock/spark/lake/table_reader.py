@@ -63,15 +63,20 @@ def selected(schema: pa.Schema, names: Sequence[str], table: str) -> pa.Schema:
     return pa.schema([schema.field(name) for name in names])
 
 
-def live_files(table: DeltaTable) -> list[LiveFile]:
-    """The data files of a table, in no order."""
+def live_files(table: DeltaTable, known: Sequence[LiveFile] = ()) -> list[LiveFile]:
+    """The data files of a table, in no order. Files never change: those that are known are not described again."""
     actions = pa.table(table.get_add_actions(flatten=True))
+    before = {file.logged: file for file in known}
+    paths = actions.column("path").to_pylist()
+    stayed = [before[path] for path in paths if path in before]
+    if stayed:
+        actions = actions.take(pa.array([at for at, path in enumerate(paths) if path not in before], pa.int64()))
     parts: dict[str, dict[str, list[Any]]] = {"partition": {}, "min": {}, "max": {}, "null_count": {}}
     for column in actions.column_names:
         kind, _, name = column.partition(".")
         if kind in parts and name:
             parts[kind][name] = actions.column(column).to_pylist()
-    return [
+    return stayed + [
         LiveFile(
             path,
             size,
@@ -207,7 +212,7 @@ class TableReader:
     def live(self, table: DeltaTable) -> list[LiveFile]:
         """The data files of an opened version, in no order."""
         if self._live[0] != table.version():
-            self._live = table.version(), live_files(table)
+            self._live = table.version(), live_files(table, self._live[1])
             self.filters.keep(self._live[1])
         return self._live[1]
 
