@@ -122,8 +122,7 @@ def payload_of(text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         if text[:1] in {"{", "[", '"'}:
-            eaten = '"' not in text and "'" not in text
-            hint = "the shell removed the quotes: " if eaten else ""
+            hint = "" if {'"', "'"} & set(text) else "the shell removed the quotes: "
             hint += """put JSON between single quotes, such as '{"text": "hello"}'"""
             raise PenstockError(Refusal("InvalidJSON", f"the payload is not JSON: {error}", hint=hint)) from None
         return text

@@ -130,17 +130,13 @@ def sent(state: QueueState, now: Now, send: Send, refusal: Refusal | None) -> No
     channel = record.channel
     if refusal is None:
         channel.leave(record)
-        if send.event == "dead":
-            channel.counters.dead += 1
-        else:
-            channel.counters.moved += 1
-        moved = Settle(
-            send.event, record, send.peer, record.attempt, record.first_wall_us, send.reason, token=send.token
-        )
-        if send.event == "dead":
-            moved.error = record.error
+        is_buried = send.event == "dead"
+        channel.counters.dead += is_buried
+        channel.counters.moved += not is_buried
+        moved = Settle(send.event, record, send.peer, record.attempt, record.first_wall_us, send.reason)
+        moved.token, moved.error = send.token, record.error if is_buried else None
         state.commit_log.facts.append(moved)
-        state.settle(record, "dead" if send.event == "dead" else "moved", now)
+        state.settle(record, "dead" if is_buried else "moved", now)
         if send.job is not None:
             send.job.moved += 1
             _finish(state, now, channel, send.job)

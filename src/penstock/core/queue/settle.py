@@ -177,19 +177,10 @@ def _has_failed(record: Record) -> bool:
 
 def _ended(event: str, record: Record, by: Link, reason: str | None = None) -> Settle:
     """The row of a delivery that ended without an ack, with what a recovery needs to count on."""
-    failures = None if record.failures == record.attempt else record.failures
-    return Settle(
-        event,
-        record,
-        by.who,
-        record.attempt,
-        record.first_wall_us,
-        reason,
-        record.due_wall_us,
-        failures=failures,
-        abandoned=record.abandoned,
-        token=by.voucher,
-    )
+    ended = Settle(event, record, by.who, record.attempt, record.first_wall_us, reason, record.due_wall_us)
+    ended.failures = None if record.failures == record.attempt else record.failures
+    ended.abandoned, ended.token = record.abandoned, by.voucher
+    return ended
 
 
 def nack(
@@ -286,16 +277,14 @@ def expire(state: QueueState, now: Now, record: Record) -> None:
 
 def abandon(state: QueueState, now: Now, consumer: Consumer, *, is_lost: bool = False) -> None:
     """A subscription ends, or its connection is lost: its leases go back, unless its channel holds them to their end."""
-    channel = consumer.channel
     detach(state, now, consumer)
-    if channel.policy.on_disconnect == "hold":
+    if consumer.channel.policy.on_disconnect == "hold":
         return
     state.begin(now, _give_back_all(state, now, consumer, is_lost))
 
 
 def _give_back_all(state: QueueState, now: Now, consumer: Consumer, is_lost: bool) -> Generator[None, Now, None]:
     """Give back the leases of a consumer, the newest first, as many a turn as it allows."""
-    channel = consumer.channel
     for record in reversed(list(consumer.leases.values())):
         if state.is_spent:
             now = yield
@@ -308,8 +297,8 @@ def _give_back_all(state: QueueState, now: Now, consumer: Consumer, is_lost: boo
         else:
             _give_back(state, now, record, consumer.link)
     state.consumers.pop(consumer.no, None)
-    dispatch(state, now, channel)
-    state.rest(channel, now)
+    dispatch(state, now, consumer.channel)
+    state.rest(consumer.channel, now)
 
 
 def _lose(state: QueueState, now: Now, record: Record, by: Link) -> None:

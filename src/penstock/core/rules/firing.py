@@ -73,8 +73,7 @@ def inserted(
     if found is None:
         return
     for record in records:
-        rules = found.of_kind(record.kind)
-        if rules:
+        if rules := found.of_kind(record.kind):
             state.begin(now, attempt(state, now, rules, record, record.body, 0, cascade or Cascade()))
 
 
@@ -83,8 +82,7 @@ def happened(state: QueueState, now: Now, hook: Hook, record: Record, body: byte
     found = getattr(state.triggers, hook).candidates(record.channel.name)
     if found is None:
         return
-    rules = found.of_kind(record.kind)
-    if rules:
+    if rules := found.of_kind(record.kind):
         numbered = record.attempt if hook == "on_timeout" else 0
         body = record.body if body is None else body
         state.begin(now, attempt(state, now, rules, record, body, numbered, Cascade()))

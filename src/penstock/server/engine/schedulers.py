@@ -132,8 +132,7 @@ class SurveyQueue:
         self, scheduler: Scheduler, apply: Callable[[Now], None], is_behind: Callable[[], bool] = bool
     ) -> None:
         self._scheduler = scheduler
-        self._is_behind = is_behind
-        """Whether steps wait for the backlog of earlier ones."""
+        self._is_behind = is_behind  # then steps wait for the backlog of earlier ones
         self._apply = apply
         """Carries out what a step asked for, before anything else happens."""
         self._waiting: deque[tuple[Survey, Ended, Callable[[], None]]] = deque()
