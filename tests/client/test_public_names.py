@@ -34,7 +34,7 @@ DOORS = {"connect", "connect_sync", "Space", "SyncSpace", "QueueCore", "StreamOf
 }
 PLAIN = {"Arrival", "Capability", "Complete", "RawConnection", "ServerHello", "VerifierCounts"}
 """Names in signatures that users need not import: unions, mappings, and read-only values."""
-ENDLESS = {"LiveView", "Space", "Subscription", "Subscription.work", "Subscription.work_batch", "SyncSubscription.work"}
+ENDLESS = {"LiveView", "Space", "Subscription", "Subscription.work", "SyncSubscription.work"}
 """Examples that wait for more, as programs do; without `async` there is no way to stop them."""
 ENDLESS_S = 0.2
 PATIENCE_S = 20.0
@@ -173,7 +173,6 @@ def test_an_example_runs(where, server, monkeypatch):
         "answer": answer,
         "agreement": offer.accept(answer.text, signer=relay.signer.public),
         "make_small": lambda file: None,
-        "write_rows": lambda rows: None,
     }
     if where.removeprefix("Sync").startswith("TokenStream"):
         with penstock.SyncTokenPublisher(relay.push, answer.agreement.keys, signer=relay.signer) as publisher:

@@ -204,7 +204,7 @@ class Delivery(Generic[P]):
         self._holder._hand_over(self, op, fields)
         settles.raise_failure()
         if confirm:
-            await settles.confirmed([self])
+            raise_first(await settles.outcomes([self]))
 
     async def extend(self, ms: int | None = None) -> int:
         """Extend the lease, counted from now. Returns its new end in milliseconds since 1970."""

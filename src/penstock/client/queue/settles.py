@@ -134,11 +134,8 @@ class Settles:
         self.unconfirmed.count += len(deliveries)
         self._acks += deliveries
 
-    async def confirmed(self, deliveries: Sequence[Delivery]) -> None:
-        """Wait until the settles of these deliveries are durable. Raises the first error; a lost lease takes precedence."""
-        raise_first(await self._outcomes(deliveries))
-
-    async def _outcomes(self, deliveries: Iterable[Delivery]) -> list[PenstockError]:
+    async def outcomes(self, deliveries: Iterable[Delivery]) -> list[PenstockError]:
+        """Wait until the settles of these deliveries are durable or have failed; returns their errors."""
         loop = asyncio.get_running_loop()
         settling = [delivery for delivery in deliveries if delivery._state is SETTLING]
         waiting = [self._confirming.setdefault(delivery, loop.create_future()) for delivery in settling]
@@ -193,7 +190,7 @@ class Settles:
     async def flush(self) -> None:
         """Wait for the answer of every settle before this call. Raises a failure, or the first loss since the last flush."""
         self.send()
-        errors = await self._outcomes(self.unanswered())
+        errors = await self.outcomes(self.unanswered())
         loss, self._loss = self._loss, None
         raise_first([error for error in (loss, self.take_failure(), *errors) if error is not None])
 
@@ -202,7 +199,7 @@ class Settles:
         self.send()
         try:
             async with asyncio.timeout(LEAVE_S):
-                errors = await self._outcomes(self.unanswered())
+                errors = await self.outcomes(self.unanswered())
         except TimeoutError:
             message = f"the server did not confirm a settle of {self._what} within {LEAVE_S:g} s"
             errors = []

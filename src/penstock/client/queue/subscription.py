@@ -17,7 +17,7 @@ from typing import Any, Generic, Self
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import DeliverFrame, ExpiredFrame, Sent, decode_bodies, head
 from penstock.client.control.listener import FrameListener, reject
-from penstock.client.queue.delivery import HELD, SETTLING, Delivery, P, PayloadReader
+from penstock.client.queue.delivery import HELD, SETTLING, Delivery, P, PayloadReader, raise_first
 from penstock.client.queue.renewals import LeaseHolder, Renewals, half_lease_s
 from penstock.client.queue.settles import ACKS_MAX, OnLost, Settles, Unconfirmed
 from penstock.client.queue.worker import BatchHandler, Handler, check_concurrency, handle, run_batch, start
@@ -142,7 +142,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         await self._ack_many(deliveries)
         self._settles.raise_failure()
         if confirm:
-            await self._settles.confirmed(deliveries)
+            raise_first(await self._settles.outcomes(deliveries))
 
     async def flush(self) -> None:
         """Wait until every settle before this call is durable. Raises `LeaseLost` if one was lost since the last flush."""
@@ -176,13 +176,6 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
 
         When the handler returns, those that it did not settle are acked; when it raises, they are nacked. `concurrency` lists are in
         work at a time. A lost lease does not interrupt the handler, because the others hold: `is_lost` shows it.
-
-        Example:
-            async def store(deliveries):
-                await asyncio.to_thread(write_rows, [delivery.payload for delivery in deliveries])
-
-            async with penstock.connect() as client:
-                await client.subscribe("readings", credit=1_000).work_batch(store, max=500)
         """
         if max < 1:
             raise PenstockError(Refusal("InvalidRequest", f"max is at least 1, not {max}", ref="max"))
