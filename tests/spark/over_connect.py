@@ -1,9 +1,8 @@
 """A program over Spark Connect, run by `test_connect.py` in a process of its own: a process has either a classic session or this.
 
-    python -m tests.spark.over_connect DATA MASTER [more]
+    python -m tests.spark.over_connect DATA MASTER
 
-`MASTER` is `local[1]`, or the address of a Connect server, `sc://host:port`. A server runs on `DATA`. A stream alone starts ten processes
-of Python, so a short run has none.
+`MASTER` is `local[1]`, or the address of a Connect server, `sc://host:port`. A server runs on `DATA`.
 """
 
 from __future__ import annotations
@@ -116,7 +115,6 @@ def declare(spark: SparkSession, data: str) -> None:
 if __name__ == "__main__":
     made = session(sys.argv[2])
     main(made, sys.argv[1])
-    if "more" in sys.argv[3:]:
-        more(made, sys.argv[1])
-        declare(made, sys.argv[1])
+    more(made, sys.argv[1])
+    declare(made, sys.argv[1])
     made.stop()

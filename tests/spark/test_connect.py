@@ -62,11 +62,8 @@ def run(server: ServerProcess, *words: str) -> None:
 @pytest.mark.promise("Spark: source and sinks", "everything works over Spark Connect as in a classic session")
 @pytest.mark.promise("Spark: source and sinks", "workers run the Python that imported `penstock.spark`")
 @pytest.mark.more
-@pytest.mark.parametrize("extent", [(), ("more",)], ids=["short", "whole"])
-def test_a_local_connect_session_reads_writes_and_has_the_tables(
-    server: ServerProcess, extent: tuple[str, ...]
-) -> None:
-    run(server, *PROGRAM, str(server.data), "local[1]", *extent)
+def test_a_local_connect_session_reads_writes_and_has_the_tables(server: ServerProcess) -> None:
+    run(server, *PROGRAM, str(server.data), "local[1]")
     assert len(Http(server.http).get("/v1/peek", stream="ones", max=10).json["rows"]) == 1
 
 
@@ -74,7 +71,7 @@ def test_a_local_connect_session_reads_writes_and_has_the_tables(
 @pytest.mark.promise("Spark: source and sinks", "everything works over Spark Connect as in a classic session")
 def test_a_separate_connect_server_does_the_same(server: ServerProcess) -> None:
     with connect_server(server.folder) as url:
-        run(server, *PROGRAM, str(server.data), url, "more")
+        run(server, *PROGRAM, str(server.data), url)
 
 
 def test_the_declarative_project_is_complete() -> None:
