@@ -18,6 +18,8 @@ from tests.docs.documents import blocks
 from tests.docs.test_object_store import PAGE
 from tests.object_store import ObjectStore
 from tests.spark.journal_builder import JournalBuilder, content, talk, work
+from tests.spark.pipeline.queried import exported
+from tests.spark.recomputation.check import check, lake_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +60,9 @@ def test_the_pipeline_fills_the_same_tables_as_on_a_disk(
         ingest.close()
         found.append(content(lake_of(story.data)))
     assert found[0] == found[1]
+    url, options = str(lake_of(story.data)), object_store.environment(AWS_ALLOW_HTTP="true")
+    filled = [name for name, rows in found[1].items() if rows]
+    assert min(check(exported(story.data), lake_tables(url, options), filled).values()) > 0
     journal_end = open_one(story.data).mark().end
     names = tables(spark, story.data)
     assert {"events", "queue_minutes", "conversations"} <= set(names)

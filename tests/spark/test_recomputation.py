@@ -139,7 +139,9 @@ def test_an_outside_recomputation_agrees_in_every_cell(
     finally:
         stop(server)
     given = ("--data", str(server.data), "--config", str(tmp_path / "config.yaml"))
-    command("pipeline", "run", "--once", *given, timeout=START_S)
+    # Spark gives a Python worker ten seconds to start. On a busy machine that may fail, and the next run continues.
+    runs = (command("pipeline", "run", "--once", *given, check=False, timeout=2 * START_S) for _ in range(3))
+    assert any(done.returncode == 0 for done in runs)
     events = DeltaTable(f"{lake}/events", storage_options=options).to_pyarrow_table()
     sealed = [row for row in plain(events.drop_columns(["date"])) if row["offset"] < len(seen)]
     compare("events", ("offset",), sealed, seen)
