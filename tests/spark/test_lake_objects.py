@@ -86,8 +86,9 @@ def test_the_format_reads_and_writes_by_url(spark: SparkSession, object_store: O
     more.write.format("penstock_delta").options(**options, mergeKeys="id").mode("append").save(url)
     read = spark.read.format("penstock_delta").options(**options)
     assert read.load(url).count() == 15
-    assert read.option("versionAsOf", 1).load(url).count() == 10
     assert {row.kind for row in read.load(url).where("id = 5").collect()} == {2}
+    first = spark.read.format("penstock_delta").options(**options, versionAsOf=1)
+    assert first.load(url).count() == 10
     feed = read.option("readChangeFeed", "true").option("startingVersion", 2)
     kinds = [row._change_type for row in feed.load(url).where("id >= 5").collect()]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
