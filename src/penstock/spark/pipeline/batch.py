@@ -1,5 +1,7 @@
 """A batch of journal rows as DataFrames: the input of every step of the pipeline."""
 
+# size: a batch, and every way in which its rows are read
+
 from __future__ import annotations
 
 import pickle

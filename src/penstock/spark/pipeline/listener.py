@@ -3,6 +3,8 @@
 Spark calls the listener in a thread of its own: after each trigger with rows, and every ten seconds without any. Nothing polls the JVM.
 """
 
+# size: one listener
+
 from __future__ import annotations
 
 import math
