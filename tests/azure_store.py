@@ -29,6 +29,7 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 """The account that every Azurite has; its documentation shows the key."""
 CONTAINER = "lake"
 FOLDERS = os.pathsep.join([os.environ.get("PATH", ""), str(ROOT / "build/azurite/node_modules/.bin")])
+POLL_S = 0.1
 START_S = 60.0
 VERSION = "2021-12-02"
 
@@ -84,7 +85,7 @@ def azure_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureStore
                     break
                 except OSError:
                     assert process.poll() is None and time.monotonic() < deadline, "Azurite does not start"
-                    time.sleep(0.1)
+                    time.sleep(POLL_S)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("AZURITE_BLOB_STORAGE_URL", store.endpoint)  # delta-rs reads it
                 yield store

@@ -21,7 +21,7 @@ from tests.object_store import BUCKET, ObjectStore
 from tests.server_process import ServerProcess
 from tests.spark.journal_builder import COPIES, STRICT, JournalBuilder, rule, speak, talk, work
 from tests.spark.pipeline.queried import exported
-from tests.spark.pipeline.test_process import command, until
+from tests.spark.pipeline.test_process import POLL_S, command, until
 from tests.spark.recomputation.alerts import alerts
 from tests.spark.recomputation.check import TABLES, check, compare, lake_tables
 from tests.spark.recomputation.rows import MINUTE_US, Journal, Row, plain
@@ -80,7 +80,7 @@ def _running(server: ServerProcess, but: int | None = None) -> int:
     deadline = time.monotonic() + START_S
     while (now := status(server.data)).state != "running" or now.pid == but:
         assert time.monotonic() < deadline, server.log()
-        time.sleep(0.05)
+        time.sleep(POLL_S)
     assert now.pid is not None
     return now.pid
 

@@ -43,7 +43,6 @@ class Job(msgspec.Struct, eq=False):
     kept: list[Record] = []
     """Records that found no room. They are held until every send is answered, then ready again."""
     count: int = 0
-    """Records in all."""
     waiting: list[Record] = []
     """Records that are not sent yet; they are held meanwhile."""
     is_chosen: bool = False
@@ -58,8 +57,7 @@ class Send(msgspec.Struct, gc=False, eq=False):
     origin: Record
     event: Literal["dead", "move", "trigger"]
     reason: str
-    peer: str | None = None
-    """Who brought it about."""
+    peer: str | None = None  # who brought it about
     token: str | None = None
     job: Job | None = None
     firing: Firing | None = None
@@ -77,6 +75,5 @@ class Copy(msgspec.Struct, gc=False, eq=False):
     lost: int = 0
 
 
-Work: TypeAlias = "Send | Steps[Any]"
-"""What a turn may leave to later ones (`core/queue/backlog.py`): sends, rules that fire, leases that are given back."""
+Work: TypeAlias = "Send | Steps[Any]"  # what a turn may leave to later ones (`core/queue/backlog.py`)
 Effect: TypeAlias = "Deliver | Expire | Hot | Copy | Work"
