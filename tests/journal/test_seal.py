@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.core.queue.channel import Channel
 from penstock.core.rows import Row
-from penstock.journal import lake_location
+from penstock.journal import delta_log, lake_location
 from penstock.journal.columns import SCHEMA
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import LIVE_PREFIX, LOG_PREFIX, named, segments
@@ -287,6 +287,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fuse]:
     """A fuse in everything that sealing does outside the disk port."""
     fuse = Fuse(0)
     for owner, name in (
+        (delta_log, "sync_path"),
         (lake_location, "sync_path"),
         (EventsTable, "publish"),
         (EventsTable, "_write"),

@@ -17,11 +17,20 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from penstock.journal.disk import sync_path
-from penstock.journal.lake_location import LakePath, ObjectPath, find_delta, open_delta, remove_tree, size_and_time
+from penstock.journal.lake_location import (
+    LakePath,
+    ObjectPath,
+    find_delta,
+    open_delta,
+    remove_tree,
+    size_and_time,
+    store_errors,
+)
 from penstock.journal.segments import crc32c
 
 KEPT_VERSIONS = 200
@@ -232,6 +241,20 @@ class DeltaLog:
                 if match is not None:
                     found.setdefault(int(match[1]), []).append(path)
         return found
+
+
+def create_delta(path: LakePath, schema: pa.Schema, **settings: Any) -> DeltaTable:
+    """Create a Delta table."""
+    # The libraries write files that others can read, so the directory around them is private.
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.mkdir(exist_ok=True)
+    options = path.options() if isinstance(path, ObjectPath) else None
+    with store_errors(path):
+        made = DeltaTable.create(str(path), schema, storage_options=options, **settings)
+    if isinstance(path, Path):
+        for one in (path / "_delta_log" / f"{0:020d}.json", path / "_delta_log", path, path.parent):
+            sync_path(one)
+    return made
 
 
 def commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:

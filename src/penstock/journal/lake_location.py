@@ -22,7 +22,6 @@ from typing import IO, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
-import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -274,20 +273,6 @@ def find_delta(path: LakePath, bounds: dict[str, str] | None = None) -> DeltaTab
         except TableNotFoundError:
             return None
     return DeltaTable(str(path)) if DeltaTable.is_deltatable(str(path)) else None
-
-
-def create_delta(path: LakePath, schema: pa.Schema, **settings: Any) -> DeltaTable:
-    """Create a Delta table."""
-    # The libraries write files that others can read, so the directory around them is private.
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.mkdir(exist_ok=True)
-    options = path.options() if isinstance(path, ObjectPath) else None
-    with store_errors(path):
-        made = DeltaTable.create(str(path), schema, storage_options=options, **settings)
-    if isinstance(path, Path):
-        for one in (path / "_delta_log" / f"{0:020d}.json", path / "_delta_log", path, path.parent):
-            sync_path(one)
-    return made
 
 
 def open_parquet(path: LakePath) -> pq.ParquetFile:

@@ -25,8 +25,8 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.journal.columns import SCHEMA, fitted
-from penstock.journal.delta_log import DeltaLog
-from penstock.journal.lake_location import LakePath, NewFile, create_delta, find_delta, open_delta, open_parquet, touch
+from penstock.journal.delta_log import DeltaLog, create_delta
+from penstock.journal.lake_location import LakePath, NewFile, find_delta, open_delta, open_parquet, touch
 from penstock.journal.segments import SHARD, DamageError
 
 FILES_MIN = 30

@@ -13,9 +13,10 @@ from penstock.spark import location
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.erasure import Erasure, bury, find
 from penstock.spark.pipeline import steps
-from penstock.spark.pipeline.batch import JournalBatch, JournalRange
+from penstock.spark.pipeline.batch import JournalBatch
 from penstock.spark.pipeline.erasure import look, recompute, scrub, split
 from penstock.spark.pipeline.ingest import Ingest
+from penstock.spark.pipeline.journal_rows import JournalRange
 from penstock.spark.pipeline.queries import CHECKPOINTS, start_query
 from penstock.spark.pipeline.watch import AlertWatch
 from tests.spark.journaled import JOURNAL

@@ -15,8 +15,9 @@ from penstock.spark import location
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import TableDefinition
 from penstock.spark.pipeline import steps
-from penstock.spark.pipeline.batch import JournalBatch, JournalRange
+from penstock.spark.pipeline.batch import JournalBatch
 from penstock.spark.pipeline.expectations import Expectation, ExpectationError
+from penstock.spark.pipeline.journal_rows import JournalRange
 from penstock.spark.pipeline.own_tables import _marks, load, parse_span
 from penstock.spark.pipeline.rebuild import rebuild_table
 from tests.spark.journaled import JOURNAL

@@ -20,8 +20,8 @@ from typing import Any, Literal
 import pyarrow as pa
 from deltalake import DeltaTable, Field
 
-from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, TABLE_NAME
-from penstock.journal.lake_location import LakePath, copy_file, create_delta
+from penstock.journal.delta_log import CHECKPOINT_EVERY, SWEEP_AGE_S, TABLE_NAME, create_delta
+from penstock.journal.lake_location import LakePath, copy_file
 from penstock.spark.lake import data_files, rewrite
 from penstock.spark.lake.commits import CommittingTable, Progress, feed_setting
 from penstock.spark.lake.data_files import LiveFile, SchemaError, StagedFile

@@ -17,8 +17,9 @@ from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake_tables.conversations import conversations
 from penstock.spark.lake_tables.envelopes import latest, latest_per_agent
 from penstock.spark.lake_tables.minutes import from_us
-from penstock.spark.pipeline.batch import JournalBatch, JournalRange
+from penstock.spark.pipeline.batch import JournalBatch
 from penstock.spark.pipeline.ingest import Ingest, LostRowsError
+from penstock.spark.pipeline.journal_rows import JournalRange
 from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.steps import StepError
 

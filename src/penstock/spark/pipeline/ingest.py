@@ -30,9 +30,10 @@ from penstock.spark.lake.schemas import AGENTS, CONVERSATIONS, EVENTS, GAPS, TAB
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.minutes import from_us
 from penstock.spark.location import SourceJournal
-from penstock.spark.pipeline.batch import JournalBatch, JournalRange, RecentRows, StepTimes, open_batch
+from penstock.spark.pipeline.batch import JournalBatch, StepTimes, open_batch
 from penstock.spark.pipeline.expectations import ExpectationCounts, ExpectationError, ExpectationTally, checked, stage
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
+from penstock.spark.pipeline.journal_rows import JournalRange, RecentRows
 from penstock.spark.pipeline.reporter import describe, diagnose
 from penstock.spark.pipeline.steps import Step, only, ordered
 

@@ -24,9 +24,10 @@ from penstock.spark.lake_tables.envelopes import agents, turns
 from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger_minutes
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import Act, Alert, Breach
-from penstock.spark.pipeline.batch import JournalBatch, RecentRows, StepTimes, open_batch, ranges_between
+from penstock.spark.pipeline.batch import JournalBatch, StepTimes, open_batch
 from penstock.spark.pipeline.ingest import add_cluster
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
+from penstock.spark.pipeline.journal_rows import RecentRows, ranges_between
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
