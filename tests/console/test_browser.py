@@ -462,10 +462,11 @@ def test_a_query_returns_rows_and_a_write_is_rejected(server: ServerProcess, vis
 def test_the_page_of_the_pipeline_shows_batches_tables_and_failures(server: ServerProcess, visit: Visiting) -> None:
     """What the server would answer if it ran Spark; the rest of the page is real."""
     assert operator(server).post("/v1/journal/seal", None).status == 200  # the table `events`
-    ingest = QueryStatus(offset=890, input_rate=12.5)
+    ingest = QueryStatus(offset=890)
     for second, ms in ((1, 400), (2, 200)):
         steps = {"read": 20, "conversations.rows": ms // 2, "conversations.commit": 30, "frames.commit": 7}
         ingest.ended(BatchStatus(second * 1_000_000, 7, ms, steps))
+    ingest.input_rate = 12.5
     status = PipelineStatus("running", end=900, queries={"ingest": ingest}, own={"own-x": "no heap; next attempt"})
     status.own_queries["own-x"] = QueryStatus(batches=3, recent=[BatchStatus(1, 5, 90, {"addBatch": 60})])
     status.tables["events"] = TableStatus(4, 1, 9, 0, 1, {}, lag_rows=1_200, lag_seconds=95.0, batch_ms=47)
