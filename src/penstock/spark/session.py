@@ -58,14 +58,6 @@ def check_master(master: str) -> None:
     )
 
 
-def master_refused(master: str) -> MasterError:
-    """The error for a context that stopped while it started: Spark tried the master for a minute."""
-    return MasterError(
-        f"`{master}` accepts connections but no applications",
-        "is it the port of a master, and of the same version of Spark? The master's own page shows both",
-    )
-
-
 def _addresses(master: str) -> list[tuple[str, int]]:
     """The hosts and ports of `spark://host:port,host:port`."""
     found = []
@@ -149,7 +141,10 @@ def make_session(
     except Exception as error:
         if master is None or "stopped SparkContext" not in str(error):
             raise
-        raise master_refused(master) from error
+        raise MasterError(  # Spark tried the master for a minute
+            f"`{master}` accepts connections but no applications",
+            "is it the port of a master, and of the same version of Spark? The master's own page shows both",
+        ) from error
 
 
 def _remote_session(name: str, url: str, settings: Mapping[str, str]) -> SparkSession:

@@ -67,8 +67,9 @@ class LeaseHolder(ABC):
         body = self._extension(delivery, ms)
         try:
             result = await self._connection.request(body, is_repeatable=self._survives_connection)
-        except PenstockError as error:
-            raise self._judge(delivery, error) from None
+        except LeaseLost as error:
+            self._lost(delivery, error)
+            raise
         expires_at_ms = msgspec.json.decode(result, type=Settled).lease_expires_at or 0
         delivery.lease_expires_at_ms = expires_at_ms
         self._renew_after(delivery, ms or delivery._lease_ms)
@@ -92,16 +93,11 @@ class LeaseHolder(ABC):
         if error is None:
             delivery.lease_expires_at_ms = msgspec.json.decode(answer.result(), type=Settled).lease_expires_at
         elif isinstance(error, PenstockError) and delivery._state is HELD:
-            self._judge(delivery, error)
+            if isinstance(error, LeaseLost):
+                self._lost(delivery, error)
             if not error.retryable:
                 # For example, the lease has its maximum length; repeating the request cannot help.
                 delivery._renew_at = NEVER
-
-    def _judge(self, delivery: Delivery, error: PenstockError) -> PenstockError:
-        """Apply the error of a settle or an extension to the delivery."""
-        if isinstance(error, LeaseLost):
-            self._lost(delivery, error)
-        return error
 
 
 class Renewals:

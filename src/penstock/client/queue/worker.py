@@ -138,19 +138,14 @@ async def _judge(deliveries: list[Delivery], error: BaseException) -> None:
         if isinstance(error, LeaseLost):
             _LOG.warning("%r was lost while its handler worked: %s", deliveries[0], error.refusal.message)
             return
-        if _is_cancelled():
+        task = asyncio.current_task()
+        if task is None or task.cancelling() > 0:
             raise error
         # Else something that the handler awaited was cancelled, not the handler.
     more = f" and of {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
     _LOG.error("the handler of %r%s failed", deliveries[0], more, exc_info=error)
     for delivery in deliveries:
         await _failed(delivery, error)
-
-
-def _is_cancelled() -> bool:
-    """Whether this task itself is being cancelled."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
 
 
 async def _failed(delivery: Delivery, error: BaseException) -> None:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import reduce
 from typing import Any
 from urllib.parse import unquote
 
@@ -121,16 +122,18 @@ class LiveFile:
         return {name: partition_text(value) for name, value in self.partition.items()}
 
     def may_hold(self, column: str, least: Any, greatest: Any) -> bool:
-        """Whether it may contain a row with a value between two others."""
+        """Whether it may contain a row with a value between two others, either of which may be None."""
         if column in self.partition:
-            value = self.partition[column]
-            return value is not None and least <= value <= greatest
-        low, high = self.least.get(column), self.greatest.get(column)
-        if low is None or high is None:
-            return True
-        if isinstance(high, datetime):  # other writers truncate times to milliseconds
+            low = high = self.partition[column]
+            if low is None:
+                return False
+        else:
+            low, high = self.least.get(column), self.greatest.get(column)
+            if low is None or high is None:
+                return True
+        if isinstance(high, datetime) and column not in self.partition:  # other writers truncate times to milliseconds
             high += timedelta(milliseconds=1)
-        return bool(low <= greatest and high >= least)
+        return bool((greatest is None or low <= greatest) and (least is None or high >= least))
 
 
 def fit(rows: pa.Table, schema: pa.Schema, required: Sequence[str], name: str) -> pa.Table:
@@ -296,12 +299,13 @@ def _split(table: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[tuple[tuple[s
     for group in groups:
         rows = inside
         if len(groups) > 1:
-            mask = None
-            for name in by:
-                column, value = table.column(name), group[name]
-                hit = pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
-                mask = hit if mask is None else pc.and_(mask, hit)
-            rows = inside.filter(mask)
+            hits = [
+                pc.is_null(table.column(name))
+                if value is None
+                else pc.fill_null(pc.equal(table.column(name), value), False)
+                for name, value in group.items()
+            ]
+            rows = inside.filter(reduce(pc.and_, hits))
         yield tuple((name, partition_text(group[name])) for name in by), rows
 
 

@@ -52,10 +52,9 @@ class TableLock:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BaseException as error:
             os.close(fd)
+            if not isinstance(error, BlockingIOError):
+                raise
             return None
-        except BaseException:
-            os.close(fd)
-            raise
         return fd

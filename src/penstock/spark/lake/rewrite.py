@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -89,11 +90,8 @@ def plan(
     for file in files:
         found = data_files.read(root, file, schema, looked_at)
         # A fast prefilter: each key column on its own has a wanted value. Whole keys are compared below, for the few rows left.
-        mask = None
-        for name in key:
-            hit = pc.is_in(found.column(name), value_set=wanted[name])
-            mask = hit if mask is None else pc.and_(mask, hit)
-        indices = pc.indices_nonzero(mask)
+        hits = [pc.is_in(found.column(name), value_set=wanted[name]) for name in key]
+        indices = pc.indices_nonzero(reduce(pc.and_, hits))
         near = found.take(indices)
         stored = near.column(newest).to_pylist() if newest is not None else []
         replaced = []

@@ -319,9 +319,5 @@ class LakeTable(CommittingTable):
 
     def _fresh(self, table: DeltaTable, progress: Mapping[str, Progress]) -> dict[str, Progress]:
         """The progress that is not stored yet. Delta accepts a lower number silently, so compare here."""
-        fresh = {}
-        for app, step in progress.items():
-            stored = self.progress_in(table, app)
-            if stored is None or stored < step.end:
-                fresh[app] = step
-        return fresh
+        stored = {app: self.progress_in(table, app) for app in progress}
+        return {app: step for app, step in progress.items() if (end := stored[app]) is None or end < step.end}

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from penstock.journal.delta_log import DeltaLog
 from penstock.journal.lake_location import LakePath, find_delta, open_delta
@@ -170,10 +170,8 @@ class TableReader:
     def _is_newest(self, version: int) -> bool:
         """Whether a version is the last of a log on disk, by two names: an update lists all entries, up to a thousand."""
         path = self.log.path
-        return isinstance(path, Path) and [(path / f"{one:020d}.json").exists() for one in (version, version + 1)] == [
-            True,
-            False,
-        ]
+        this, following = (path / f"{one:020d}.json" for one in (version, version + 1))
+        return isinstance(path, Path) and this.exists() and not following.exists()
 
     def version(self) -> int | None:
         table = self.delta()
@@ -206,7 +204,7 @@ class TableReader:
         """The data files that may contain rows within bounds (column to minimum and maximum, either may be None)."""
         found = self.live(self._at(version))
         for column, (least, greatest) in (bounds or {}).items():
-            found = [file for file in found if _may_hold(file, column, least, greatest)]
+            found = [file for file in found if file.may_hold(column, least, greatest)]
         return found
 
     def live(self, table: DeltaTable) -> list[LiveFile]:
@@ -280,38 +278,17 @@ class TableReader:
         raise LakeError(f"table `{self.name}` has no version from that time any more", f"kept are {shown(kept)}")
 
     def _at(self, version: int | None) -> DeltaTable:
-        if version is None:
-            table = self.delta()
-        elif self.path.is_dir():
-            try:
-                table = open_delta(self.path, version)
-            except TableNotFoundError:
-                table = None
-            except DeltaError as error:
-                raise self._gone(version) from error
-            if table is None and find_delta(self.path) is not None:
-                raise self._gone(version)
-        else:
-            table = None
+        table = self.delta()
         if table is None:
             raise LakeError(
                 f"there is no table `{self.name}` in `{self.lake}`",
                 "`penstock lake ls` lists the tables, and `penstock pipeline run --once` creates those of the pipeline",
             )
-        return table
-
-    def _gone(self, version: int) -> LakeError:
-        return LakeError(
-            f"version {version} of table `{self.name}` cannot be read", f"kept are {shown(self.log.kept())}"
-        )
-
-
-def _may_hold(file: LiveFile, column: str, least: Any, greatest: Any) -> bool:
-    if column not in file.partition and file.least.get(column) is None:
-        return True
-    low = file.partition.get(column, file.least.get(column)) if least is None else least
-    high = file.partition.get(column, file.greatest.get(column)) if greatest is None else greatest
-    return file.may_hold(column, low, high)
+        try:
+            return table if version is None else open_delta(self.path, version)
+        except DeltaError as error:
+            why = f"version {version} of table `{self.name}` cannot be read"
+            raise LakeError(why, f"kept are {shown(self.log.kept())}") from error
 
 
 def _number(text: Any) -> Any:

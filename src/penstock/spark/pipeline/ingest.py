@@ -245,14 +245,12 @@ class Ingest:
             self.behind[name] = sum(self._stored(step).values())
             return
         with self._stopping(step) as goes_on, self._tables[name].try_writing() as is_ours:
-            if not goes_on:
-                return
-            if not is_ours:  # a rebuild or backfill holds it; `catch_up_skipped` follows up
+            if goes_on and not is_ours:  # a rebuild or backfill holds it; `catch_up_skipped` follows up
                 self.behind[name] = sum(self._stored(step).values())
-                return
-            stored = self._catch_up(step, batch.firsts)
-            if any(stored[one] < end for one, end in batch.ends.items()):
-                self._write(step, batch.since(stored))
+            elif goes_on:
+                stored = self._catch_up(step, batch.firsts)
+                if any(stored[one] < end for one, end in batch.ends.items()):
+                    self._write(step, batch.since(stored))
 
     @contextmanager
     def _stopping(self, step: Step) -> Iterator[bool]:

@@ -81,14 +81,10 @@ class AlertWatch:
         self._read_to = dict(self.end)
         """Rows before this were delivered by the query, or evaluated."""
         # If killed between the two commits: agents that were active in those rows must not seem silent.
-        self._update_agents(self._between(self._group.stored(self._agents), self.end))
+        missed = ranges_between(self._group, self._group.stored(self._agents), self.end)
+        self._update_agents(JournalBatch(spark, self._table, self._group, missed, recent=self._recent))
         self._firing = self._read_firing()
         self._seen = {agent: at_us for agent, (at_us, _, _) in self._last.items()}
-
-    def _between(self, firsts: Positions, ends: Positions) -> JournalBatch:
-        """The rows between two positions."""
-        ranges = ranges_between(self._group, firsts, ends)
-        return JournalBatch(self._spark, self._table, self._group, ranges, recent=self._recent)
 
     def _rewind(self) -> None:
         """Go back to the end of a journal that lost rows in a recovery: the rows written there since are new."""

@@ -92,20 +92,17 @@ def plan(
         for journal, (first, end) in ranges.items()
         if first < end
     }
-    partitions = []
-    for journal, (first, end) in sorted(kept.items()):
-        location = options.locations.index(journals[journal].location)
-        seams = journals[journal].seams()
-        partitions += [JournalPartition(location, journal, *part) for part in cut(first, end, seams, PARTITION_ROWS)]
-    wanted = options.partitions_min or 0
-    total = sum(end - first for first, end in kept.values())
-    if len(partitions) < min(wanted, total):
+
+    def parts(rows: int, *, at_seams: bool) -> list[JournalPartition]:
         return [
-            JournalPartition(options.locations.index(journals[journal].location), journal, *part)
-            for journal, (first, end) in sorted(kept.items())
-            for part in cut(first, end, [], max(1, total // wanted))
+            JournalPartition(options.locations.index(journals[one].location), one, *part)
+            for one, (first, end) in sorted(kept.items())
+            for part in cut(first, end, journals[one].seams() if at_seams else [], rows)
         ]
-    return partitions
+
+    partitions = parts(PARTITION_ROWS, at_seams=True)
+    wanted, total = options.partitions_min or 0, sum(end - first for first, end in kept.values())
+    return partitions if len(partitions) >= min(wanted, total) else parts(max(1, total // wanted), at_seams=False)
 
 
 def cut(first: int, end: int, seams: Sequence[int], rows: int) -> list[tuple[int, int]]:
@@ -216,10 +213,8 @@ def _text(body: bytes | None) -> str | None:
 
 
 def _is_json(text: str | None) -> bool:
-    if text is None:
-        return False
     try:
-        _JSON.decode(text)
+        _JSON.decode(text or "")
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
