@@ -157,14 +157,9 @@ def _headers(members: dict[str, msgspec.Raw]) -> list[tuple[str, str | None]] | 
     headers: Mapping[str, msgspec.Raw] | None = _taken(members, "headers", _object)
     if headers is None:
         return None
-    return [(name, _as_text(raw)) for name, raw in headers.items()]
-
-
-def _as_text(raw: msgspec.Raw) -> str | None:
-    data = bytes(raw)
-    if data == b"null":
-        return None
-    return str(_text.decode(data)) if data.startswith(b'"') else data.decode()
+    texts = {name: bytes(raw) for name, raw in headers.items() if bytes(raw) != b"null"}
+    read = {name: _text.decode(data) if data.startswith(b'"') else data.decode() for name, data in texts.items()}
+    return [(name, read.get(name)) for name in headers]
 
 
 SENT = "(door = 'courier' and event = 'enqueue' or door = 'mew' and event = 'envelope')"

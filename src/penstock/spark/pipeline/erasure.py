@@ -98,7 +98,13 @@ def recompute(ingest: Ingest, erasure: Erasure, own: Iterable[str] = ()) -> list
             made = batch.mapped(inboxes, latest_per_agent, step.table.schema).toArrow()
             replaced = pc.scalar(False)
         _replace(table, made, replaced)
-    return [name for name in own if not _is_rebuilt(ingest, name)]
+    left = []
+    for name in own:
+        try:
+            rebuild_table(ingest, name)
+        except (LostRowsError, StepError):
+            left.append(name)
+    return left
 
 
 def _replace(table: LakeTable, made: pa.Table, replaced: pc.Expression) -> None:
@@ -107,10 +113,3 @@ def _replace(table: LakeTable, made: pa.Table, replaced: pc.Expression) -> None:
     stored = table.rows(key, replaced)
     gone = stored.join(made.select(key).cast(stored.schema), key, join_type="left anti")
     table.merge(made, {}, gone.select(key))
-
-
-def _is_rebuilt(ingest: Ingest, name: str) -> bool:
-    try:
-        return rebuild_table(ingest, name) >= 0
-    except (LostRowsError, StepError):
-        return False

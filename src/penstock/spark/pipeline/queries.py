@@ -172,12 +172,8 @@ def load_queries(files: Sequence[str]) -> list[UserQuery]:
         name = f"{OWN}{Path(file).stem}"
         if name in found:
             raise QueryError(f"`pipeline.queries` names two files `{Path(file).name}`; rename one of them")
-        found[name] = UserQuery(name, _function(Path(file)))
+        start: Start | None = getattr(load_file(Path(file), "pipeline.queries", QueryError), "start", None)
+        if not callable(start):
+            raise QueryError(f"`{file}` has no function `start(spark, place, checkpoint)`")
+        found[name] = UserQuery(name, start)
     return list(found.values())
-
-
-def _function(file: Path) -> Start:
-    start: Start | None = getattr(load_file(file, "pipeline.queries", QueryError), "start", None)
-    if not callable(start):
-        raise QueryError(f"`{file}` has no function `start(spark, place, checkpoint)`")
-    return start

@@ -74,7 +74,8 @@ class AlertWatch:
         self._watches_agents = any(isinstance(rule, SilenceRule) for rule in settings.rules)
         add_cluster(self._agents)
         self._rewind()
-        self._last = self._read_last()
+        is_ours = pc.field("cluster") == self._group.cluster
+        self._last = {} if self._agents.version() is None else _places(self._agents.rows(filter=is_ours))
         """The newest row of each agent: its time, journal and offset."""
         self.end = self._group.stored(self._alerts)
         """Rows before this have been evaluated."""
@@ -101,11 +102,6 @@ class AlertWatch:
         is_ours = pc.field("journal").isin([*self._group.journals, self._group.cluster])
         found = self._alerts.rows(filter=(pc.field("state") == "firing") & is_ours)
         return {alert.id: alert for alert in alerts.read(found)}
-
-    def _read_last(self) -> dict[str, Place]:
-        if self._agents.version() is None:
-            return {}
-        return _places(self._agents.rows(filter=pc.field("cluster") == self._group.cluster))
 
     # Rows
 

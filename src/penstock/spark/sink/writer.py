@@ -111,7 +111,9 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
     check_columns(schema, to=target.to, has_type=target.kind is not None)
     given = {name.lower(): value for name, value in options.items()}.get("batch")
     if given is not None:
-        return BatchSink(target, _batch(given), is_chosen=False)
+        if not (given.isascii() and given.isdigit()):
+            raise sink_error(f"the option `batch` is `{given}`", "use a whole number of 0 or more")
+        return BatchSink(target, int(given), is_chosen=False)
     with target.stage() as stage:
         last = stage.last(target.app)
     return BatchSink(target, 0 if last is None else last + 1, is_chosen=True)
@@ -290,9 +292,3 @@ def _duration_s(text: str) -> float:
     if found is None:
         raise sink_error(f"the option `retryTimeout` is `{text}`", "write a duration like `30s` or `15m`")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3_600}[found[2]]
-
-
-def _batch(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise sink_error(f"the option `batch` is `{text}`", "use a whole number of 0 or more")

@@ -39,8 +39,11 @@ def ending(options: SourceOptions, journals: Mapping[str, SourceJournal]) -> Poi
 def _points(
     option: str, given: Points | int | None, time_us: int | None, journals: Mapping[str, SourceJournal], default: int
 ) -> Points:
-    if isinstance(given, dict):
-        _check_same(option, given, journals)
+    if isinstance(given, dict) and given.keys() != journals.keys():  # a forgotten one must not be skipped silently
+        here = ", ".join(f"{journal.location} is journal {one}" for one, journal in sorted(journals.items()))
+        for unknown in sorted(given.keys() - journals.keys()):
+            raise SourceError(f"`{option}` names journal {unknown}, which is not read here", here)
+        raise SourceError(f"`{option}` has no offset for journal {min(journals.keys() - given.keys())}", here)
     points: Points = {}
     for one, journal in journals.items():
         bounds = journal.bounds()
@@ -56,17 +59,6 @@ def _points(
         named = {EARLIEST: bounds.first, LATEST: bounds.end}
         points[one] = Point(named.get(wanted, wanted), bounds.epoch)
     return points
-
-
-def _check_same(option: str, given: Points, journals: Mapping[str, SourceJournal]) -> None:
-    """Require offsets for exactly the journals that are read: a forgotten one must not be skipped silently."""
-    unknown = sorted(set(given) - set(journals))
-    missing = sorted(set(journals) - set(given))
-    here = ", ".join(f"{journal.location} is journal {one}" for one, journal in sorted(journals.items()))
-    if unknown:
-        raise SourceError(f"`{option}` names journal {unknown[0]}, which is not read here", f"{here}")
-    if missing:
-        raise SourceError(f"`{option}` has no offset for journal {missing[0]}", f"{here}")
 
 
 class JournalPartition(InputPartition):
