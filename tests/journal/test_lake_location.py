@@ -65,6 +65,7 @@ def test_a_path_may_be_a_lake(tmp_path: Path) -> None:
         "s3://",
         "s3://bucket/x?y=1",
         "https://user:secret@host/x",
+        "abfss://c:secret@account.dfs.core.windows.net/x?y=1",
         "s3:/x:secret@y",
         "file:/x",
         "file://x/y",

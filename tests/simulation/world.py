@@ -127,8 +127,8 @@ class Checker(Observer):
         self._world.space_witness.refused([row for row in rows if row.door == DOOR])
 
     def logged(self, event: str, fields: dict[str, Any]) -> None:
-        if event == "session.failed":
-            raise Broken(checks.BAD_INPUT, f"a session failed: {fields['error']}")
+        if event in {"session.failed", "backlog.failed"}:
+            raise Broken(checks.BAD_INPUT, f"{event}: {fields['error']}")
 
     def stepped(self) -> None:
         world = self._world

@@ -106,7 +106,7 @@ class PipelineSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queries: tuple[Text, ...] = ()
     """Python files with your own streaming queries, run in the session of the pipeline; each defines `start(spark, place, checkpoint)`."""
     retention: dict[str, Text] = {}
-    """Tables whose old rows are removed, with their age in days, e.g. `{envelopes: 90d}`; by default rows stay."""
+    """Tables whose old rows are removed, with their age in days, e.g. `{frames: 90d}`; by default rows stay."""
     alerts: AlertsSection = AlertsSection()
     """Alert rules, and the recipient of alerts."""
     token_keys: Text | None = None
@@ -164,7 +164,7 @@ class QueryStatus(msgspec.Struct):
     recent: list[BatchStatus] = []
     """The latest batches, newest last."""
     input_rate: float = 0.0
-    """Rows a second that arrive, by Spark's last report."""
+    """Rows a second that arrive: of the pipeline's own batches, or by Spark's last report of a query of yours."""
     trigger: dict[str, int] = {}
     """Milliseconds of the phases of Spark's last trigger; `addBatch` is the batch itself."""
 

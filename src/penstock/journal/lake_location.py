@@ -191,7 +191,7 @@ def parse_lake(text: str, credentials: str | None = None, side: Path | None = No
         return Path(os.path.abspath(os.path.expanduser(rest)))
     parts = urlsplit(text)
     if scheme not in SCHEMES or not parts.netloc or parts.query or parts.fragment:
-        shown = parts.netloc.rpartition("@")[2] if scheme not in {"abfss", "abfs"} else parts.netloc
+        shown = parts.netloc.rpartition("@")[2]
         raise PenstockError(Refusal("InvalidRequest", f"`{scheme}://{shown}` cannot be a lake", hint=hint))
     user = parts.netloc.rpartition("@")[0]
     if ":" in user or (user and SCHEMES[scheme] != "abfss"):

@@ -313,8 +313,8 @@ class World:
     def _log(self, event: str, **fields: Any) -> None:
         for observer in self._observers:
             observer.logged(event, fields)
-        if event == "session.failed":
-            raise AssertionError(f"a session failed: {fields['error']}")
+        if event in {"session.failed", "backlog.failed"}:
+            raise AssertionError(f"{event}: {fields['error']}")
 
     def _new_pipe(self, *, framed: bool) -> SimConnection:
         self._pipe_no += 1

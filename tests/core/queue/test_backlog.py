@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.core.queue import dead_letters
 from penstock.core.queue.policy import Policy
 from penstock.core.steps import STEP_COST
 from tests.dialects.courier.talking import Broker, Frame, HandJournal, Peer, envelope
@@ -89,6 +90,29 @@ def test_what_does_not_fit_is_refused_with_its_source(narrow: int) -> None:
     broker.run()
     assert peer.heard()[0]["code"] == "JournalUnavailable"
     assert not broker.machine.channels["told"].live and not broker.machine.channels["q"].live
+
+
+def test_work_that_fails_by_a_bug_is_dropped_and_the_rest_is_committed(
+    narrow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    accept = dead_letters.accept
+
+    def broken(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 60:
+            raise RuntimeError("a bug")
+        return accept(*args)
+
+    monkeypatch.setattr(dead_letters, "accept", broken)
+    broker = Broker(triggers=[rule("on_insert")])
+    peer, other = broker.control(), broker.control()
+    peer.send(array(*(f"e{number:04}" for number in range(200))))
+    broker.run()
+    assert len(seen(broker, "told")) == 199 and peer.heard()[0]["type"] == "ok"
+    other.send(array("later"))
+    broker.run()
+    assert other.heard()[0]["type"] == "ok", "commits go on"
 
 
 @pytest.mark.parametrize("cost", [5, 50, 120, 301, 500])

@@ -32,20 +32,22 @@ def perform(state: QueueState, now: Now, work: Work) -> None:
 
 
 def work_off(state: QueueState, now: Now, apply: Callable[[Now], None]) -> None:
-    """Work off one slice of the backlog. `apply` carries out other effects."""
+    """Work off one slice of the backlog. `apply` carries out other effects. Work that raises is dropped, and no other."""
     state.cost, state.is_slicing = 0, True
     waiting, state.backlog = state.backlog, deque()
     others: list[Effect] = []
-    while waiting and not state.is_spent:
-        work = waiting.popleft()
-        perform(state, now, work)
-        # What is left of it comes first, what it brought about comes last: so consequences keep the order of their causes.
-        for effect in state.take_effects():
-            if effect is work:
-                waiting.appendleft(work)
-            elif isinstance(effect, Send | Steps):
-                waiting.append(effect)
-            else:
-                others.append(effect)
-    state.effects, state.backlog, state.is_slicing = others, waiting, False
-    apply(now)
+    try:
+        while waiting and not state.is_spent:
+            work = waiting.popleft()
+            perform(state, now, work)
+            # What is left of it comes first, what it brought about comes last: so consequences keep the order of their causes.
+            for effect in state.take_effects():
+                if effect is work:
+                    waiting.appendleft(work)
+                elif isinstance(effect, Send | Steps):
+                    waiting.append(effect)
+                else:
+                    others.append(effect)
+    finally:
+        state.effects, state.backlog, state.is_slicing = others, waiting, False
+        apply(now)

@@ -267,7 +267,10 @@ class Runtime:
     def _work_off(self) -> None:
         """Carry out a slice of what earlier turns have left."""
         now = self.scheduler.now()
-        self.machine.work_off(now, self.apply)
+        try:
+            self.machine.work_off(now, self.apply)
+        except Exception as error:  # a bug; the rest goes on, or no commit would follow
+            self._log("backlog.failed", error="".join(format_exception(error)), what=str(error))
         if self.machine.backlog:
             self.scheduler.soon(self._work_off)
             return

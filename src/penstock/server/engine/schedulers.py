@@ -121,8 +121,8 @@ Ended = Callable[[Exception | None], None]
 """Is called when a survey has ended, with the exception if it failed."""
 
 
-REST_AFTER_US, REST_RATIO = 1_000, 2
-"""After a step that took longer than the first, other work has the loop for `REST_RATIO` times as long as the step took."""
+REST_AFTER_US, REST_RATIO, REST_MAX_US = 1_000, 2, 50_000
+"""After a step that took longer than the first, other work has the loop for `REST_RATIO` times as long as the step took, at most the last."""
 
 
 class SurveyQueue:
@@ -164,7 +164,7 @@ class SurveyQueue:
             end_us = self._scheduler.now().us
             spent_us = end_us - now.us
             if spent_us > REST_AFTER_US:
-                self._scheduler.at(end_us + REST_RATIO * spent_us, self._step)
+                self._scheduler.at(end_us + min(REST_RATIO * spent_us, REST_MAX_US), self._step)
             else:
                 self._scheduler.soon(self._step)
         if is_over:

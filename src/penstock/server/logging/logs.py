@@ -59,6 +59,7 @@ LEVELS = {
     "redelivery.hot": logging.WARNING,
     "journal.refused": logging.ERROR,
     "session.failed": logging.ERROR,
+    "backlog.failed": logging.ERROR,
     "commit.callback_failed": logging.ERROR,
 }
 """Levels of events that the runtime logs; it knows their names only."""
