@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -128,11 +128,6 @@ class Settles:
         else:
             self._end_acks()
             self._unsent.append(SettleGroup([delivery], body))
-
-    def add_acks(self, deliveries: Sequence[Delivery]) -> None:
-        """Add acks of a subscription to the frames of this turn."""
-        self.unconfirmed.count += len(deliveries)
-        self._acks += deliveries
 
     async def outcomes(self, deliveries: Iterable[Delivery]) -> list[PenstockError]:
         """Wait until the settles of these deliveries are durable or have failed; returns their errors."""

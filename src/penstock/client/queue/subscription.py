@@ -264,7 +264,8 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
                 settles.claim(delivery)
                 held.pop(delivery.seq, None)
             self._owed += held_before - len(held)
-            settles.add_acks(part)
+            settles.unconfirmed.count += len(part)
+            settles._acks += part
             self._connection.mark(self)
             first += len(part)
 

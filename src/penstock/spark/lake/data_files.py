@@ -169,15 +169,11 @@ def is_same_kind(have: pa.DataType, want: pa.DataType) -> bool:
         return True
     if kinds.is_dictionary(have):
         return is_same_kind(have.value_type, want)
-    if _is_text(have) and _is_text(want):
-        return True
-    if _is_bytes(have) and _is_bytes(want):
+    if any(is_one(have) and is_one(want) for is_one in (_is_text, _is_bytes)):
         return True
     if kinds.is_timestamp(have) and kinds.is_timestamp(want):
         return (have.tz is None) == (want.tz is None) and have.unit != "ns"
-    if kinds.is_signed_integer(have) and kinds.is_signed_integer(want):
-        return bool(have.bit_width <= want.bit_width)
-    if kinds.is_floating(have) and kinds.is_floating(want):
+    if any(is_one(have) and is_one(want) for is_one in (kinds.is_signed_integer, kinds.is_floating)):
         return bool(have.bit_width <= want.bit_width)
     if kinds.is_map(have) and kinds.is_map(want):
         return is_same_kind(have.key_type, want.key_type) and is_same_kind(have.item_type, want.item_type)
