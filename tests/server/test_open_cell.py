@@ -101,7 +101,14 @@ def test_a_cell_goes_on_from_its_journal(config: Config, tmp_path: Path, caplog:
         assert cell.machine.live == 2, again
 
     opened(config, data, work)
-    assert "journal.recovered" in caplog.text
+    assert "journal.recovered" in caplog.text and "journal.erasure" not in caplog.text
+
+
+def test_an_unfinished_erasure_is_logged(config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "data" / "journal").mkdir(parents=True)
+    (tmp_path / "data" / "journal" / "erase.json").write_text('{"agent":["sam"]}')
+    opened(config, tmp_path / "data", lambda cell: None)
+    assert "journal.erasure" in caplog.text
 
 
 def test_a_new_directory_is_no_recovery(config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -44,6 +44,8 @@ IDENTITY = "journal.json"
 WATERMARK = "watermark"
 LOG_PREFIX, LIVE_PREFIX, SUFFIX = "log-", "live-", ".seg"
 LOST_PREFIX = "lost-"
+ERASURE = "erase.json"
+UNFINISHED = "an erasure was interrupted; stop the server and run `penstock lake erase` to complete it"
 FORMAT = 1
 
 

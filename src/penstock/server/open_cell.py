@@ -11,6 +11,7 @@ from importlib.metadata import version as installed_version
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy
 from penstock.core.scopes import Principal
+from penstock.journal.open_and_repair import ERASURE, UNFINISHED
 from penstock.journal.port import Journal, MemoryJournal
 from penstock.server.cell import Cell
 from penstock.server.config.load import Config, policy_for, quotas, rates
@@ -74,6 +75,8 @@ def open_cell(
         journal = archive.start(asyncio.get_running_loop())
         if rows:
             logs.event("journal.recovered", rows=rows, envelopes=machine.live)
+        if (archive.data / "journal" / ERASURE).exists():
+            logs.warning("journal.erasure", note=UNFINISHED)
         return journal
 
     cell = Cell(

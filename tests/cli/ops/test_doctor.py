@@ -81,6 +81,13 @@ def test_a_running_server_answers_and_has_the_same_time(server: ServerProcess, r
     assert found["relay port"] == ("info", f"off in process {server.process.pid}")
 
 
+def test_an_unfinished_erasure_fails(left: Path, report) -> None:
+    (left / "journal" / "erase.json").write_text('{"agent":["sam"]}')
+    code, found = report(left)
+    assert code == 3 and found["erasure"][0] == "failed"
+    assert "run `penstock lake erase`" in found["erasure"][1] and "sam" not in found["erasure"][1]
+
+
 @pytest.mark.promise("SDK and command line", "`doctor` exits with code 3 on a problem and prints a hint")
 def test_a_journal_that_cannot_be_read_fails(left: Path, report) -> None:
     assert report(left)[1]["journal"][0] == "ok"

@@ -17,11 +17,12 @@ from penstock.journal.audit import audit
 from penstock.journal.lake_location import lake_of, record_lake
 from penstock.journal.reader import JournalReader
 from penstock.server.ops.backup import backup, restore
-from penstock.spark.lake.schemas import AGENTS, ALERTS, DELIVERIES, ENVELOPES
+from penstock.spark.lake.schemas import AGENTS, ALERTS, CONVERSATIONS, DELIVERIES, ENVELOPES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.envelopes import envelope_rows
 from tests.spark.journal_builder import JOURNAL, JournalBuilder
 from tests.spark.journaled import holder
+from tests.spark.lakes import COUNTS, counts
 
 APP = f"{JOURNAL}/0"
 SECRET = "only-zelda-knows"
@@ -88,6 +89,10 @@ def traces(data: Path, *words: str) -> list[str]:
             texts.append(repr(pq.read_table(path, partitioning=None).to_pylist()).encode())
         found += [f"{path.relative_to(data)}: {word}" for word in words for text in texts if word.encode() in text]
     return found
+
+
+def lake_files(data: Path) -> set[str]:
+    return {str(path) for path in (data / "lake").glob("[!_]*/**/*") if path.is_file()}
 
 
 def journal_rows(data: Path) -> list[dict]:
@@ -164,7 +169,7 @@ def test_live_envelopes_are_refused_and_nothing_changes(cli, data):
     before = journal_rows(data)
     seen = cli("lake", "erase", "--agent", "zelda", "--json", code=1)
     assert json.loads(seen.out)["error"]["code"] == "EnvelopeLive"
-    assert "1 of what" in seen.err and "`m-live`" in seen.err and "penstock drop --id" in seen.err
+    assert "still in use: `m-live`" in seen.err and "start the server, settle or `penstock drop --id`" in seen.err
     assert journal_rows(data)[: len(before)] == before
     assert not (data / "journal" / "erase.json").exists()
 
@@ -177,9 +182,36 @@ def test_words_that_name_nothing_are_errors(cli, data, tmp_path):
     assert set(nothing["rows"].values()) == {0}
 
 
+def test_what_matches_nothing_changes_nothing(cli, data):
+    cli("log", "seal")
+    before = lake_files(data)
+    assert "nothing matches" in cli("lake", "erase", "--id", "zeld", "--yes", code=1).err
+    assert lake_files(data) == before
+
+
+def test_without_spark_nothing_changes(cli, data, monkeypatch):
+    cli("log", "seal")
+    LakeTable(data / "lake", CONVERSATIONS).merge(CONVERSATIONS.schema.empty_table(), {})
+    before = lake_files(data)
+    monkeypatch.setattr("penstock.server.ops.pipeline_supervisor.is_installed", lambda: False)
+    assert "Spark is not installed" in cli("lake", "erase", "--agent", "zelda", "--yes", code=1).err
+    assert lake_files(data) == before and not (data / "journal" / "erase.json").exists()
+
+
+def test_a_dry_run_does_not_claim_to_complete_an_erasure(cli, data):
+    (data / "journal" / "erase.json").write_text('{"agent":["zelda"]}')
+    assert "the next one completes it" in cli("lake", "erase", "--dry-run").err
+
+
+def test_a_table_that_is_not_rebuilt_is_named_with_its_command(cli, data):
+    LakeTable(data / "lake", COUNTS).merge(counts({("a", 0): 1}), {})
+    done = json.loads(cli("lake", "erase", "--id", "m-2", "--yes", "--json").out)
+    assert any(f"`penstock pipeline backfill {COUNTS.name}` after you delete it" in one for one in done["notCovered"])
+
+
 @pytest.mark.more
 @pytest.mark.promise("Spark: pipeline", "an erasure that is killed at any step is completed by the next run")
-@pytest.mark.parametrize("step", ["forget", "bury", "scrub", "split", "seal"])
+@pytest.mark.parametrize("step", ["write_live", "bury", "scrub", "open_table", "seal"])
 def test_an_erasure_that_is_killed_goes_on(cli, data, step, monkeypatch):
     from penstock.cli.tables import erase
     from penstock.journal import parquet_table
@@ -199,7 +231,7 @@ def test_an_erasure_that_is_killed_goes_on(cli, data, step, monkeypatch):
     story = JournalBuilder(data)  # a server may run in between
     story.send("jobs", "m-6", "bob")
     story.close()
-    again = ["--agent", "zelda"] if step == "forget" else []  # nothing has changed before that
+    again = ["--agent", "zelda"] if step == "write_live" else []  # nothing has changed before that
     done = cli("lake", "erase", "--yes", "--json", *again)
     assert again or "was interrupted" in done.err
     assert traces(data, "zelda", SECRET) == []

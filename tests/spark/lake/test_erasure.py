@@ -23,6 +23,8 @@ OURS = [
     {"body": b'{"payload":{"text":"ask agents/sam, please"}}'},
     {"meta": '{"target":["sam"]}'},
     {"extra": '{"to":"agents/sam/inbox"}'},
+    {"body": rb'{"reply":"agents\/sam\/inbox"}'},
+    {"body": rb'{"text":"ask\nagents/sam"}'},
 ]
 OTHERS = [
     {"sender": "same"},
@@ -33,6 +35,7 @@ OTHERS = [
     {"body": b'{"payload":{"text":"sam"}}'},
     {"body": b'{"to":["ann"],"payload":["sam"]}'},
     {"body": b'{"to":"agents/samuel/inbox"}'},
+    {"body": b'{"text":"superagents/sam/inbox"}'},
     {"topic_hash": "sam"},
 ]
 
@@ -45,10 +48,13 @@ def test_rows_of_an_agent_are_not_those_of_others(row, is_ours):
 
 
 def test_a_name_is_found_however_json_writes_it():
-    rows = pa.table(
-        {"meta": [json.dumps({"to": "zoë"}), json.dumps({"to": "zoë"}, ensure_ascii=False), '{"to":"zoe"}']}
-    )
-    assert Erasure(agent={"zoë"}).owned(rows).to_pylist() == [True, True, False]
+    texts = [
+        json.dumps({"to": "zoë"}),
+        json.dumps({"to": "zoë"}, ensure_ascii=False),
+        r'{"to":"zo\u00EB"}',
+        '{"to":"zoe"}',
+    ]
+    assert Erasure(agent={"zoë"}).owned(pa.table({"meta": texts})).to_pylist() == [True, True, True, False]
 
 
 def test_conversations_and_envelopes_are_found_by_their_columns():

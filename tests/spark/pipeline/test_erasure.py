@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.spark import location
+from penstock.spark.lake.erasure import Erasure
 from penstock.spark.pipeline import steps
+from penstock.spark.pipeline.erasure import COMBINED, recompute
 from penstock.spark.pipeline.ingest import Ingest
 from tests.spark.journal_builder import JournalBuilder, content
 from tests.spark.journaled import JOURNAL
@@ -31,6 +33,13 @@ def seal(data: Path) -> None:
     story.wait(60)  # a row, in a new segment
     story.seal()
     story.close()
+
+
+def test_counts_of_a_former_journal_are_left(data: Path) -> None:
+    ingest = ingest_of(None, data, only=set())
+    assert recompute(ingest, Erasure(doomed={JOURNAL: {1}, "former": set()})) == []
+    assert recompute(ingest, Erasure(doomed={JOURNAL: {1}, "former": {2}})) == [*COMBINED]
+    ingest.close()
 
 
 @pytest.mark.more

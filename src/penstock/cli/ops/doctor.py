@@ -224,12 +224,15 @@ def _clock() -> CheckResult:
 
 def _journal(data: Path) -> Iterator[CheckResult]:
     """Whether the end of the journal can be read and is not in the future."""
+    from penstock.journal.open_and_repair import ERASURE, UNFINISHED
     from penstock.journal.reader import JournalError, JournalReader
     from penstock.journal.segments import DamageError
 
     if not (data / "journal").is_dir():
         yield CheckResult("journal", "info", "none has been written in this directory")
         return
+    if (data / "journal" / ERASURE).exists():
+        yield CheckResult("erasure", "failed", UNFINISHED)
     try:
         reader = JournalReader(data)
         bounds = reader.bounds()

@@ -5,6 +5,7 @@ A file holds the erasure until it is complete, and the journal a row that says t
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,16 +24,16 @@ from penstock.core.records import Entry
 from penstock.ipc.pipeline import STATUS_FILE
 from penstock.journal.disk import RealDisk
 from penstock.journal.lake_location import lake_of
-from penstock.journal.open_and_repair import replace_file
+from penstock.journal.open_and_repair import ERASURE, replace_file
+from penstock.journal.seal import write_live
 from penstock.server.journal.lifecycle import seal_directory
 from penstock.spark.lake.catalog import open_table
-from penstock.spark.lake.erasure import Erasure, bury, find, forget
+from penstock.spark.lake.erasure import Erasure, bury, find, survivors
 from penstock.spark.lake.locks import TableLock
 from penstock.spark.pipeline.erasure import COMBINED, look, recompute, scrub, split
 from penstock.spark.pipeline.journal_group import app_of
 from penstock.spark.pipeline.process import LOCK
 
-PLAN = "erase.json"
 NOT_COVERED = (
     "backups, and snapshots or old object versions of the disk or bucket",
     "copies that consumers, remote readers and exports made, and checkpoints of your own queries",
@@ -66,10 +67,10 @@ def erase(
     """
     for problem in filter(None, map(agent_problem, agent or ())):
         raise PenstockError(problem)
-    file, erasure = place.data / "journal" / PLAN, Erasure()
+    file, erasure = place.data / "journal" / ERASURE, Erasure()
     if file.exists():
         erasure = msgspec.json.decode(file.read_bytes(), type=Erasure)
-        print_note("an erasure was interrupted: this one completes it")
+        print_note(f"an erasure was interrupted: {'the next one' if dry_run else 'this one'} completes it")
     for known, more in ((erasure.agent, agent), (erasure.corr, corr), (erasure.id, id_)):
         known.update(more or ())
     if not erasure.agent | erasure.corr | erasure.id:
@@ -93,25 +94,31 @@ def erase(
 
 
 def _erase(data: Path, config: Path | None, erasure: Erasure, disk: RealDisk, result: dict[str, Any]) -> Entry:
-    """Each step is durable before the next, and can be repeated. Returns the row that records the erasure."""
+    """Spark starts before anything changes. Then each step is durable before the next, and can be repeated. Returns the journal's row."""
     lake = lake_of(data)
     with TableLock(lake, LOCK).held(waits=False) as is_ours:
         if not is_ours:
             raise pipeline_session.pipeline_error(f"another process runs the pipeline of `{data}`", "stop it first")
         find(data, erasure)
         result["rows"] = look(lake, erasure)
-        forget(disk, erasure)
-        replace_file(disk, PLAN, [msgspec.json.encode(erasure)])
-        bury(data, erasure)
-        scrub(lake, erasure)
+        live = survivors(disk, erasure)
+        if not (live or any(result["rows"].values()) or (data / "journal" / ERASURE).exists()):
+            raise PenstockError(
+                Refusal("UnknownEnvelope", "nothing matches", hint="nothing was erased; check the names")
+            )
         built_in, own = split(lake)
-        left = own
-        if {*built_in} & {*COMBINED} or (own and config):
-            with pipeline_session.open_tables([data], None, config) as ingest:
-                left = recompute(ingest, erasure, own)
+        needs_spark = {*built_in} & {*COMBINED} or (own and config)
+        with pipeline_session.open_tables([data], None, config) if needs_spark else nullcontext() as ingest:
+            if live:
+                write_live(disk, *live)
+            replace_file(disk, ERASURE, [msgspec.json.encode(erasure)])
+            bury(data, erasure)
+            scrub(lake, erasure)
+            left = own if ingest is None else recompute(ingest, erasure, own)
         for name in (*built_in, *(name for name in own if name not in left)):
             open_table(lake, name).purge(map(app_of, erasure.doomed))
         (data / "run" / STATUS_FILE).unlink(missing_ok=True)  # it may quote rows
-    hint = "name its file with --config, or delete it and run `penstock pipeline backfill`"
-    result["notCovered"] += [f"the table `{name}`, which cannot be computed again: {hint}" for name in left]
+    for name in (name for name in (*built_in, *own) if name in left):
+        fix = f"backfill {name}` after you delete it" if name in own else f"rebuild {name} --journal DIR` for each DIR"
+        result["notCovered"].append(f"the table `{name}`, which is not computed again: run `penstock pipeline {fix}")
     return Entry("server", "erased", "", meta=erasure.record(), fresh=False)

@@ -26,8 +26,7 @@ from penstock.journal.lake_location import lake_of, open_parquet
 from penstock.journal.open_and_repair import LIVE_PREFIX, named, read_live
 from penstock.journal.parquet_table import FILE_SCHEMA, EventsTable
 from penstock.journal.reader import JournalReader
-from penstock.journal.seal import write_live
-from penstock.journal.segments import SHARD
+from penstock.journal.segments import SHARD, Header
 
 ERASED = "erased"
 KEPT = ("journal", "shard", "epoch", "offset", "recorded_at")
@@ -39,7 +38,7 @@ TEXTS = ("body", "meta", "payload", "extra")
 """Columns of JSON text, in which members may name an agent."""
 _MEMBERS = "from|to|targets?|owner|writers|participants?|participant_id|agent|peer|holder|subject|by|token"
 SHOWN_MAX = 5
-"""Live envelopes that a refusal names."""
+"""What a refusal names of what is live."""
 _BEGIN = pa.array(["enqueue", "envelope"])
 _NONE = pa.scalar(None, pa.string())
 
@@ -77,24 +76,25 @@ class Erasure(msgspec.Struct):
         """Which rows belong to the subject, by the columns that they have."""
         exact, patterns = {"id": self.id | self.corr, "corr": self.corr}, self._patterns() if self.agent else {}
         mask = pa.nulls(rows.num_rows, pa.bool_()).fill_null(False)
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        for name in {*exact, *patterns} & {*rows.schema.names}:
+            column = rows.column(name)
             if name in exact:
                 hits = pc.is_in(column, pa.array(exact[name], pa.string()))
-            elif name in patterns:
+            else:
                 text = pc.binary_join(column, "\n") if pa.types.is_list(column.type) else column
                 hits = pc.match_substring_regex(text, patterns[name])
-            else:
-                continue
             mask = pc.or_(mask, pc.fill_null(hits, False))
         return mask
 
     def _patterns(self) -> dict[str, str]:
         """What a column of an agent's row matches."""
-        spelled = {text for name in self.agent for text in (name, json.dumps(name)[1:-1])}  # JSON may escape a letter
-        names = f"(?:{'|'.join(re.escape(text) for text in sorted(spelled))})"
+        escaped = [json.dumps(name)[1:-1] for name in self.agent]  # as JSON may write a letter
+        upper = [re.sub(r"(?<=\\u)\w{4}", lambda digits: digits[0].upper(), text) for text in escaped]
+        names = f"(?:{'|'.join(map(re.escape, sorted({*self.agent, *escaped, *upper})))})"
         place = f"(?m)(?:^|/)agents/{names}(?:/|$)"
         member = rf'"(?:{_MEMBERS})"\s*:\s*(?:\[[^\]]*)?"{names}"'
-        text = rf"{member}|agents/{names}(?:[\"'/:*\s\\,;)\]}}]|$)"
+        begin = r"(?:^|[^\w.-]|\\[bfnrt]|\\u[0-9A-Fa-f]{4})"  # an escape of JSON ends with a letter
+        text = rf"{member}|{begin}agents\\?/{names}(?:[\"'/:*\s\\,;)\]}}]|$)"
         wanted = ((PARTIES, f"{place}|^{names}$"), (PLACES, place), (TEXTS, text))
         return {column: pattern for columns, pattern in wanted for column in columns}
 
@@ -163,8 +163,8 @@ def _tombstones(doomed: pa.Array, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def forget(disk: Disk, erasure: Erasure) -> None:
-    """Rewrite the live file without the rows of the subject: counts of its streams, ids against duplicates, views, grants.
+def survivors(disk: Disk, erasure: Erasure) -> tuple[Header, Iterator[Row], int] | None:
+    """What to write as the live file, without counts of the subject's streams, ids, views and grants; None if it has none of them.
 
     Refuses what is not over: envelopes that wait, and open streams and triggers that name an agent.
     """
@@ -182,5 +182,8 @@ def forget(disk: Disk, erasure: Erasure) -> None:
                     kept.append(row)
         if live:
             shown = ", ".join(f"`{one}`" for one in live[:SHOWN_MAX]) + (", …" if len(live) > SHOWN_MAX else "")
-            raise PenstockError(Refusal("EnvelopeLive", f"{len(live)} of what is to be erased are live: {shown}"))
-        write_live(disk, scan.header, iter(kept[:-1]), kept[-1].recorded_at)
+            hint = "start the server, settle or `penstock drop --id` envelopes, close streams, `penstock trigger rm` triggers"
+            raise PenstockError(Refusal("EnvelopeLive", f"still in use: {shown}", hint=f"{hint}; then stop it"))
+        if len(kept) < sum(batch.num_rows for batch in batches):
+            return scan.header, iter(kept[:-1]), kept[-1].recorded_at
+    return None

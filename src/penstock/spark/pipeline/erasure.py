@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,9 @@ import pyarrow.compute as pc
 
 from penstock.journal.delta_log import table_names
 from penstock.journal.lake_location import LakePath
-from penstock.spark.lake import schemas
+from penstock.spark.lake import data_files, schemas
 from penstock.spark.lake.catalog import open_table
+from penstock.spark.lake.erasure import PARTIES, PLACES, TEXTS, Erasure
 from penstock.spark.lake_tables.conversations import conversations
 from penstock.spark.lake_tables.envelopes import latest, latest_per_agent
 from penstock.spark.lake_tables.minutes import from_us
@@ -24,7 +26,6 @@ from penstock.spark.pipeline.rebuild import rebuild_table
 from penstock.spark.pipeline.steps import StepError
 
 if TYPE_CHECKING:
-    from penstock.spark.lake.erasure import Erasure
     from penstock.spark.lake.table import LakeTable
 
 
@@ -38,12 +39,16 @@ def split(lake: LakePath) -> tuple[list[str], list[str]]:
 def look(lake: LakePath, erasure: Erasure) -> dict[str, int]:
     """How many rows of each table belong to an erasure; adds the conversations that lose rows to it."""
     counts = {schemas.EVENTS.name: sum(map(len, erasure.doomed.values()))}
+    columns = {"journal", "offset", "id", "corr", *((*PARTIES, *PLACES, *TEXTS) if erasure.agent else ())}
     for name in split(lake)[0]:
-        rows = open_table(lake, name).rows()
-        doomed = rows.filter(erasure.marked(rows))
-        counts[name] = doomed.num_rows
-        if "corr" in rows.column_names:
-            erasure.corrs |= set(doomed.column("corr").to_pylist()) - {None}
+        table, counts[name] = open_table(lake, name), 0
+        schema = table.schema()
+        for file in table.files():
+            rows = data_files.read(table.path, file, schema, [one for one in schema.names if one in columns])
+            doomed = rows.filter(erasure.marked(rows))
+            counts[name] += doomed.num_rows
+            if "corr" in rows.column_names:
+                erasure.corrs |= set(pc.unique(doomed.column("corr")).to_pylist()) - {None}
     return counts
 
 
@@ -69,13 +74,15 @@ COMBINED = (*MINUTES, schemas.CONVERSATIONS.name, schemas.LATEST_PER_AGENT.name)
 """Tables that Spark computes again."""
 
 
-def recompute(ingest: Ingest, erasure: Erasure, own: Iterable[str] = ()) -> list[str]:
+def recompute(ingest: Ingest, erasure: Erasure, own: Sequence[str] = ()) -> list[str]:
     """Compute the minutes from the first erased row on again, the conversations and inboxes that lost rows, and users' tables.
 
-    Returns tables that cannot be: of other data directories too, not in the config, or without their oldest rows in the journal.
+    Returns tables that cannot be: of other data directories or a former journal too, not in the config, or without their oldest rows.
     """
     sent = ingest.table(schemas.ENVELOPES.name)
-    if sent.version() is not None and {*sent.rows(["journal"]).column(0).to_pylist()} - erasure.doomed.keys():
+    files, schema = ([], None) if sent.version() is None else (sent.files(), sent.schema())
+    parts = (data_files.read(sent.path, file, schema, ["journal"]).column(0) for file in files)
+    if any({*pc.unique(part).to_pylist()} - erasure.doomed.keys() for part in parts):
         return [*COMBINED, *own]
     [(one, journal)] = ingest.group.journals.items()
     since = min(erasure.doomed.get(one, ()), default=sys.maxsize)
@@ -98,12 +105,11 @@ def recompute(ingest: Ingest, erasure: Erasure, own: Iterable[str] = ()) -> list
             made = batch.mapped(inboxes, latest_per_agent, step.table.schema).toArrow()
             replaced = pc.scalar(False)
         _replace(table, made, replaced)
-    left = []
+    left = [*own, *(COMBINED if any(rows for other, rows in erasure.doomed.items() if other != one) else ())]
     for name in own:
-        try:
+        with suppress(LostRowsError, StepError):
             rebuild_table(ingest, name)
-        except (LostRowsError, StepError):
-            left.append(name)
+            left.remove(name)
     return left
 
 
