@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 from penstock.client.queue import settles
-from penstock.client.queue.delivery import State
+from penstock.client.queue.delivery import NEVER, State
 from penstock.client.queue.settles import Settles
-from penstock.core.errors import LeaseLost, PenstockError
+from penstock.core.errors import LeaseLost, PenstockError, Refusal
 from tests.client.control.test_connection import linked
 from tests.client.queue.test_pulled_leases import ROW
 from tests.client.queue.test_subscription import subscribed
@@ -252,6 +252,132 @@ def test_after_a_cut_settles_of_pulled_leases_are_sent_again_and_those_of_subscr
                 await client.flush()
             assert (one.is_lost, subscription.lost, pulled.is_lost, client.lost) == (True, 1, True, 1)
             await client.close()
+
+    run(go())
+
+
+@pytest.mark.parametrize("confirm", [False, True])
+def test_an_ack_of_many_takes_those_that_are_still_held_and_raises_for_the_others(confirm):
+    async def go():
+        async with peer() as server:
+            client, line, subscription, (one, two, three) = await held(server, 3, unconfirmed_max=1)
+            await one.ack()
+            acking = asyncio.ensure_future(subscription.ack([two, two, three], confirm=confirm))
+            ack = await line.read("ack")
+            line.say({"type": "expired", "id": "m2", "leaseId": "lease-2-1", "subId": "s1"})
+            await until(lambda: two.is_lost)
+            line.ok(ack)
+            ack = await line.read("ack")
+            assert ack["id"] == "m3"
+            line.ok(ack)
+            with pytest.raises(LeaseLost, match="m2"):
+                await acking
+            await subscription.flush()
+            assert three.is_settled and (subscription._owed, client._unconfirmed.count) == (3, 0)
+            await client._connection.close()
+
+    run(go())
+
+
+def test_a_confirmed_ack_of_more_than_the_bound_raises_the_loss_of_its_first_part():
+    async def go():
+        async with peer() as server:
+            client, line, subscription, deliveries = await held(server, 2, unconfirmed_max=1)
+            acking = asyncio.ensure_future(subscription.ack([deliveries[0], *deliveries], confirm=True))
+            line.refuse(await line.read("ack"), "LeaseExpired")
+            line.ok(await line.read("ack"))
+            with pytest.raises(LeaseLost):
+                await acking
+            assert deliveries[1].is_settled
+            await client._connection.close()
+
+    run(go())
+
+
+@pytest.mark.promise("SDK and command line", "a failed settle that no caller can retry is left to its lease")
+def test_flush_raises_a_failure_and_leaves_the_delivery_to_its_lease():
+    async def go():
+        async with peer() as server:
+            client, line, subscription, (one, two) = await held(server, 2)
+            await one.ack()
+            flushing = [asyncio.ensure_future(subscription.flush()) for _ in range(2)]
+            line.refuse(await line.read("ack"), "JournalUnavailable")
+            for flush in flushing:
+                with pytest.raises(penstock.Unavailable):
+                    await flush
+            assert one._state is State.HELD and one._renew_at == NEVER
+            acking = asyncio.ensure_future(two.ack(confirm=True))
+            flush = asyncio.ensure_future(subscription.flush())
+            line.refuse(await line.read("ack"), "JournalUnavailable")
+            for call in (acking, flush):
+                with pytest.raises(penstock.Unavailable):
+                    await call
+            assert two._state is State.HELD and two._renew_at < NEVER, "its caller may settle it again"
+            await subscription.flush()
+            await client._connection.close()
+
+    run(go())
+
+
+@pytest.mark.parametrize("is_flush", [True, False])
+def test_a_failure_after_its_waiting_call_was_cancelled_is_raised_by_the_next_call(is_flush):
+    async def go():
+        async with peer() as server:
+            client, line, subscription, (one,) = await held(server, 1)
+            waiting = asyncio.ensure_future(one.ack(confirm=not is_flush))
+            if is_flush:
+                await waiting
+                waiting = asyncio.ensure_future(subscription.flush())
+            ack = await line.read("ack")
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            line.refuse(ack, "JournalUnavailable")
+            await until(lambda: one._state is State.HELD)
+            assert one._renew_at == NEVER
+            with pytest.raises(penstock.Unavailable):
+                await subscription.flush()
+            await client._connection.close()
+
+    run(go())
+
+
+def test_a_settle_whose_answer_was_cancelled_is_lost():
+    async def go():
+        async with peer() as server:
+            client, line, subscription, deliveries = await held(server, 2)
+            answers = []
+            submit = client._connection.submit
+            client._connection.submit = lambda *args, **more: answers.append(submit(*args, **more)) or answers[-1]
+            await subscription.ack(deliveries)
+            await line.read("ack")
+            answers[0].cancel()
+            with pytest.raises(LeaseLost, match="cancelled"):
+                await subscription.flush()
+            assert all(delivery.is_lost for delivery in deliveries) and subscription.lost == 2
+            await client._connection.close()
+
+    run(go())
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_lease_that_the_loop_lost_while_a_thread_claimed_it_stays_lost(is_again):
+    async def go():
+        async with peer() as server:
+            client, line, subscription, (one,) = await held(server, 1)
+            if is_again:
+                line.deliver(1, attempt=2)
+                again = await anext(subscription)
+            else:
+                subscription._lost(one, LeaseLost(Refusal("LeaseExpired", "expired")))
+            owed = subscription._owed
+            one._state = State.SETTLING  # the write of a `claim` whose check came before the loss
+            subscription._hand_over(one, "ack", {})
+            assert one.is_lost and (subscription.lost, subscription._owed) == (1, owed)
+            assert list(subscription._held.values()) == ([again] if is_again else [])
+            asking = asyncio.ensure_future(client.ping())
+            line.ok(await line.read("ping"))  # and no ack before it
+            await asking
+            await client._connection.close()
 
     run(go())
 

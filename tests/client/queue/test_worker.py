@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.core.errors import LeaseLost, PenstockError
+from tests.client.control.test_connection import linked
 from tests.client.queue.test_subscription import subscribed
 from tests.client.scripted_peer import peer, run, until
 
@@ -114,6 +115,64 @@ def test_a_cancellation_of_something_that_a_handler_waited_for_does_not_end_the_
         assert not job.work.done()
 
     worked(handler, script)
+
+
+@pytest.mark.promise("SDK and command line", "no failure of a handler ends `work`")
+def test_a_plain_function_that_raises_stop_iteration_has_its_delivery_nacked():
+    def handler(delivery):
+        return next(iter(()))
+
+    async def go():
+        async with peer() as server:
+            client, line, subscription, _ = await subscribed(server)
+            job = Job(client, line, asyncio.create_task(subscription.work(handler)), [])
+            line.deliver(1)
+            assert (await job.read("nack"))["reason"] == "StopIteration"
+            await client._connection.close()
+            with pytest.raises(PenstockError):
+                await job.work
+
+    run(go())
+
+
+def test_the_failure_of_a_settle_is_logged_when_handlers_do_not_wait(caplog):
+    async def handler(delivery):
+        pass
+
+    async def script(job):
+        job.line.deliver(1)
+        job.line.refuse(await job.line.read("ack"), "JournalUnavailable")
+        job.line.deliver(2)
+        assert (await job.read("ack"))["id"] == "m2"
+
+    worked(handler, script)
+    assert "a delivery of `jobs` could not be settled" in caplog.text
+
+
+def test_a_lease_that_is_lost_while_the_acks_of_a_batch_wait_does_not_nack_the_others():
+    async def handler(batch):
+        pass
+
+    async def go():
+        async with peer() as server:
+            client, line = await linked(server, unconfirmed_max=1)
+            subscription = client.subscribe("jobs", credit=10)
+            await asyncio.gather(subscription.open(), line.agree())
+            for seq in (1, 2, 3):
+                line.deliver(seq)
+            await until(lambda: len(subscription._buffer) == 3)
+            job = Job(client, line, asyncio.create_task(subscription.work_batch(handler)), [])
+            ack = await line.read("ack")
+            second = subscription._held[2]
+            line.say({"type": "expired", "id": "m2", "leaseId": "lease-2-1", "subId": "s1"})
+            await until(lambda: second.is_lost)
+            line.ok(ack)
+            assert (await job.read("ack"))["id"] == "m3"
+            await client._connection.close()
+            with pytest.raises(PenstockError):
+                await job.work
+
+    run(go())
 
 
 def test_what_a_handler_settles_itself_stays_so():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import typing
@@ -31,6 +32,7 @@ from penstock.client.sync.tokens import SyncTokenPublisher, SyncTokenStream
 from penstock.client.sync.twin import BlockingMethod, mirrored
 from penstock.client.tokens.publisher import TokenPublisher
 from penstock.client.tokens.reader import TokenStream
+from tests.client.scripted_peer import peer, run
 
 INSTANCE = {
     Client: {"agent"},
@@ -178,3 +180,25 @@ def test_an_unreachable_server_raises_and_leaves_no_thread():
     with pytest.raises(PenstockError):
         SyncSpace("tcp://127.0.0.1:1", participant="sam")
     assert threading.active_count() == before
+
+
+def test_a_handler_on_a_thread_that_raises_stop_iteration_has_its_delivery_nacked():
+    def use(url):
+        with connect_sync(url) as client:
+            jobs = client.subscribe("jobs", credit=10)
+            jobs.work(lambda delivery: next(iter(())) if delivery.seq == 1 else jobs.close())
+
+    async def go():
+        async with peer() as server:
+            using = asyncio.ensure_future(asyncio.to_thread(use, server.url))
+            line = await server.accept()
+            await line.agree()
+            line.deliver(1)
+            nack = await line.read("nack")
+            assert nack["reason"] == "RuntimeError: generator raised StopIteration"
+            line.ok(nack)
+            line.deliver(2)
+            line.ok(await line.read("unsubscribe"))
+            await using
+
+    run(go())

@@ -142,7 +142,7 @@ class Delivery(Generic[P]):
 
     @property
     def payload(self) -> P:
-        """The envelope's payload, as a value of the `type` that you asked for. Raises `InvalidRequest` if it does not fit.
+        """The envelope's payload, as a value of the `type` that you asked for. Raises `SchemaMismatch` if it does not fit.
 
         It is decoded on first access.
         """
@@ -173,7 +173,7 @@ class Delivery(Generic[P]):
         """The work is done: remove the envelope from the stream. With `confirm` it returns when that is durable.
 
         Without, it returns at once; while `unconfirmed_max` settles have no answer it waits. Raises what an earlier settle failed
-        with, but not its lost lease.
+        with, but not its lost lease; this settle is handed over nevertheless.
         """
         await self._settle("ack", confirm)
 
@@ -236,9 +236,8 @@ class Delivery(Generic[P]):
 
 def raise_first(errors: Sequence[PenstockError]) -> None:
     """Raise one error for several deliveries; a lost lease takes precedence."""
-    if not errors:
-        return
-    raise next((error for error in errors if isinstance(error, LeaseLost)), errors[0])
+    if errors:
+        raise next((error for error in errors if isinstance(error, LeaseLost)), errors[0])
 
 
 def reader_of(kind: Any) -> PayloadReader:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ LOG_EVERY_S = 1.0
 """The least time between two log lines about lost settles of one stream."""
 ENDED = ("AlreadyAcked", "UnknownEnvelope", "Unreachable")
 """Besides `LeaseLost`, the errors of a settle that came after the end of its lease, or was cut off."""
+CANCELLED = Refusal("Unreachable", "the settle was cancelled before its answer")
 
 OnLost = Callable[[Delivery], object]
 
@@ -88,7 +89,9 @@ class Settles:
         self._unsent: list[SettleGroup] = []
         self._sent: dict[SettleGroup, None] = {}
         self._confirming: dict[Delivery, asyncio.Future[PenstockError | None]] = {}
-        """Calls that wait for the answer."""
+        """Calls with `confirm`, one for each delivery; the caller may settle it again."""
+        self._flushing: dict[Delivery, asyncio.Future[PenstockError | None]] = {}
+        """What `flush` and `leave` wait for."""
         self._in_turn = 0
         self._turn_end = NEVER
         self._failure: PenstockError | None = None
@@ -116,7 +119,8 @@ class Settles:
 
     def add(self, delivery: Delivery, body: bytes | None = None) -> None:
         """Add a claimed delivery to the frames of this turn; no body is an ack."""
-        if delivery._state is LOST:
+        if delivery._loss is not None:
+            delivery._state = LOST  # the loop may have lost it while another thread claimed it
             self._note_loss(delivery, delivery._loss)
             return
         self.unconfirmed.count += 1
@@ -129,13 +133,12 @@ class Settles:
             self._end_acks()
             self._unsent.append(SettleGroup([delivery], body))
 
-    async def outcomes(self, deliveries: Iterable[Delivery]) -> list[PenstockError]:
-        """Wait until the settles of these deliveries are durable or have failed; returns their errors."""
-        loop = asyncio.get_running_loop()
-        settling = [delivery for delivery in deliveries if delivery._state is SETTLING]
-        waiting = [self._confirming.setdefault(delivery, loop.create_future()) for delivery in settling]
-        outcomes = [await asyncio.shield(future) for future in waiting]
-        return [error for error in outcomes if error is not None]
+    async def outcomes(self, deliveries: Sequence[Delivery]) -> list[PenstockError]:
+        """Wait, as their only caller, until the settles of these deliveries are durable or have failed; returns their errors."""
+        future = asyncio.get_running_loop().create_future
+        lost = [one._loss for one in deliveries if one._state is LOST]
+        waiting = [self._confirming.setdefault(one, future()) for one in deliveries if one._state is SETTLING]
+        return [error for error in (*lost, *await asyncio.gather(*waiting)) if error is not None]
 
     def take_failure(self) -> PenstockError | None:
         """What an earlier settle failed with, unless a call has raised it."""
@@ -184,30 +187,39 @@ class Settles:
 
     async def flush(self) -> None:
         """Wait for the answer of every settle before this call. Raises a failure, or the first loss since the last flush."""
-        self.send()
-        errors = await self.outcomes(self.unanswered())
+        errors = await self._answers()
         loss, self._loss = self._loss, None
         raise_first([error for error in (loss, self.take_failure(), *errors) if error is not None])
 
     async def leave(self) -> PenstockError | None:
         """Wait for the answers, but not for long; returns a failure that no call has raised."""
-        self.send()
         try:
             async with asyncio.timeout(LEAVE_S):
-                errors = await self.outcomes(self.unanswered())
+                await self._answers()
         except TimeoutError:
             message = f"the server did not confirm a settle of {self._what} within {LEAVE_S:g} s"
-            errors = []
             self.lose_all(LeaseLost(Refusal("LeaseExpired", message)))
-        return self.take_failure() or next((error for error in errors if not isinstance(error, LeaseLost)), None)
+        return self.take_failure()
 
     # -- inside
 
+    async def _answers(self) -> list[PenstockError]:
+        """Send, and wait for the answer of every settle before this call; returns their errors."""
+        self.send()
+        create_future = asyncio.get_running_loop().create_future
+        waiting = [self._flushing.setdefault(delivery, create_future()) for delivery in self.unanswered()]
+        if waiting:
+            await asyncio.wait(waiting)  # which does not cancel them: other flushes may wait for the same
+        return [error for future in waiting if (error := future.result()) is not None]
+
+    def _has_caller(self, delivery: Delivery) -> bool:
+        """Whether a call waits for the outcome of this settle; a call that was cancelled does not."""
+        caller = self._confirming.get(delivery)
+        return caller is not None and not caller.done()
+
     def _end_acks(self) -> None:
-        acks = self._acks
-        if acks:
-            self._acks = []
-            self._unsent += [SettleGroup(acks[start : start + ACKS_MAX]) for start in range(0, len(acks), ACKS_MAX)]
+        acks, self._acks = self._acks, []
+        self._unsent += [SettleGroup(acks[start : start + ACKS_MAX]) for start in range(0, len(acks), ACKS_MAX)]
 
     def _send(self, frame: SettleGroup) -> None:
         lost = [delivery for delivery in frame.deliveries if delivery._state is LOST]
@@ -223,7 +235,7 @@ class Settles:
         answer.add_done_callback(partial(self._answered, frame))
 
     def _answered(self, frame: SettleGroup, answer: asyncio.Future[Raw]) -> None:
-        error = None if answer.cancelled() else answer.exception()
+        error = PenstockError(CANCELLED) if answer.cancelled() else answer.exception()
         if frame not in self._sent:
             return  # lost with the connection
         del self._sent[frame]
@@ -245,22 +257,24 @@ class Settles:
                 delivery._state = SETTLED
             else:
                 verdict = self._refused(delivery, error)
-            if self._confirming and (caller := self._confirming.pop(delivery, None)) is not None:
-                if not caller.done():
-                    caller.set_result(verdict)
+            if self._flushing and (flush := self._flushing.pop(delivery, None)) is not None:
+                flush.set_result(verdict)
+            caller = self._confirming.pop(delivery, None) if self._confirming else None
+            if caller is not None and not caller.done():
+                caller.set_result(verdict)
             elif verdict is not None and not isinstance(verdict, LeaseLost):
                 self._failure = self._failure or verdict
         self.unconfirmed.answered(len(frame.deliveries))
 
     def _refused(self, delivery: Delivery, error: PenstockError) -> PenstockError:
         """Apply the error of a settle to its delivery."""
-        if isinstance(error, LeaseLost) or error.code in ENDED:
-            if not isinstance(error, LeaseLost):
-                error = LeaseLost(Refusal("LeaseExpired", error.refusal.message, ref=delivery.lease_id))
+        if error.code in ENDED:
+            error = LeaseLost(Refusal("LeaseExpired", error.refusal.message, ref=delivery.lease_id))
+        if isinstance(error, LeaseLost):
             self.lose(delivery, error)
             return error
         delivery._state = HELD
-        if delivery not in self._confirming:
+        if not self._has_caller(delivery):
             # No caller waits for this outcome to retry, so the lease ends by itself and the server delivers again.
             delivery._renew_at = NEVER
         self._holder._take_back(delivery)
@@ -268,7 +282,7 @@ class Settles:
 
     def _note_loss(self, delivery: Delivery, error: LeaseLost | None) -> None:
         self.lost += 1
-        if delivery not in self._confirming:
+        if not self._has_caller(delivery):
             self._loss = self._loss or error
         now = self._holder._connection.loop.time()
         if now - self._logged_at >= LOG_EVERY_S:

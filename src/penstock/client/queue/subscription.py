@@ -139,10 +139,12 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
 
     async def ack(self, deliveries: Sequence[Delivery[P]], *, confirm: bool = False) -> None:
         """Ack many at once. With `confirm`, raises the first error after all others are durable."""
-        await self._ack_many(deliveries)
+        passed = await self._ack_many(deliveries)
         self._settles.raise_failure()
         if confirm:
-            raise_first(await self._settles.outcomes(deliveries))
+            raise_first(await self._settles.outcomes([one for one in deliveries if one not in passed]))
+        for delivery in passed:
+            delivery.check()
 
     async def flush(self) -> None:
         """Wait until every settle before this call is durable. Raises `LeaseLost` if one was lost since the last flush."""
@@ -247,27 +249,33 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
                 fields.pop("backoff", None)
             body = head(op, id=delivery.id, subId=self._sub_id, leaseId=delivery.lease_id, **fields)
         self._settles.add(delivery, body)
-        if self._held.pop(delivery.seq, None) is not None:
+        if self._held.get(delivery.seq) is delivery:  # else it was delivered again
+            del self._held[delivery.seq]
             self._owed += 1
         self._connection.mark(self)
 
-    async def _ack_many(self, deliveries: Sequence[Delivery]) -> None:
+    async def _ack_many(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Ack deliveries as there is room. Returns those that were lost or settled during the wait."""
         for delivery in deliveries:
             if delivery._state is not HELD:
                 delivery.check()
-        settles, held, first = self._settles, self._held, 0
-        while first < len(deliveries):
+        settles, held, rest, passed = self._settles, self._held, [*dict.fromkeys(deliveries)], []
+        while rest:
             await settles.unconfirmed.room()
-            part = deliveries[first : first + settles.unconfirmed.most - settles.unconfirmed.count]
-            held_before = len(held)
-            for delivery in part:
-                settles.claim(delivery)
-                held.pop(delivery.seq, None)
-            self._owed += held_before - len(held)
-            settles.unconfirmed.count += len(part)
-            settles._acks += part
+            room = settles.unconfirmed.most - settles.unconfirmed.count
+            acks = []
+            for delivery in rest[:room]:
+                if delivery._state is HELD:
+                    delivery._state = SETTLING
+                    self._owed += held.pop(delivery.seq, None) is not None
+                    acks.append(delivery)
+                else:
+                    passed.append(delivery)
+            settles.unconfirmed.count += len(acks)
+            settles._acks += acks
             self._connection.mark(self)
-            first += len(part)
+            rest = rest[room:]
+        return passed
 
     def _take_back(self, delivery: Delivery) -> None:
         self._held[delivery.seq] = delivery

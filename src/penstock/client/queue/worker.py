@@ -22,7 +22,7 @@ from penstock.core.errors import LeaseLost, PenstockError, Refusal
 
 Handler = Callable[[Delivery[P]], Awaitable[object]]
 BatchHandler = Callable[[list[Delivery[P]]], Awaitable[object]]
-Ack = Callable[[list[Delivery]], Awaitable[None]]
+Ack = Callable[[list[Delivery]], Awaitable[object]]
 
 CONCURRENCY_MAX = 10_000
 """The most concurrent handlers; each is a task."""
@@ -93,13 +93,16 @@ def start(delivery: Delivery, handler: Handler) -> Coroutine[Any, Any, None] | N
     """Run a handler up to its first wait. Returns what is left to await, None if the handler is done and its delivery handed over."""
     try:
         called = handler(delivery)
-        work = called if type(called) is CoroutineType else _awaited(called)
+    except (Exception, asyncio.CancelledError) as error:
+        return _judge([delivery], error)
+    work = called if type(called) is CoroutineType else _awaited(called)
+    try:
         waits_for = work.send(None)
     except StopIteration:
         if delivery._state is not HELD:
             return None
         settles = delivery._holder._settles
-        if settles.must_wait():
+        if settles.must_wait() or settles._failure is not None:
             return handle([delivery], asyncio.sleep(0), _ack)
         settles.claim(delivery)
         delivery._holder._hand_over(delivery, "ack", NO_FIELDS)

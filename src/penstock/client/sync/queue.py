@@ -137,7 +137,8 @@ class SyncSubscription(twin.OpenedTwin[Subscription]):
         with ThreadPoolExecutor(concurrency, "penstock-work") as pool:
 
             async def on_a_thread(taken: object) -> None:
-                await asyncio.get_running_loop().run_in_executor(pool, call, taken)
+                # No future takes a StopIteration; a generator turns it into a RuntimeError.
+                await asyncio.get_running_loop().run_in_executor(pool, list, (call(one) for one in (taken,)))
 
             self._thread.wait(work(on_a_thread, concurrency=concurrency))
 
