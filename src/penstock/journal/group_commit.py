@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TypeVar
 
 from penstock.core.health import JOURNAL_ENDED
@@ -144,7 +144,8 @@ class DiskJournal:
         except Exception as error:
             # A bug must not leave producers waiting forever.
             outcomes = [Refused(f"the journal failed: {error!r}") for _ in groups]
-        self._publish()
+        with suppress(Exception):  # readers in other processes see these rows with the next commit
+            self._opened.publish()
 
         def report() -> None:
             with ExitStack() as stack:  # it calls all of them, the last one first, even if one fails
@@ -152,12 +153,6 @@ class DiskJournal:
                     stack.callback(done, outcome)
 
         self._soon(report)
-
-    def _publish(self) -> None:
-        try:
-            self._opened.publish()
-        except Exception:
-            pass  # readers in other processes see these rows with the next commit
 
     def _rotate(self, done: Rotated) -> None:
         outcome: str | Refused | None

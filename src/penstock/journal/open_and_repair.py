@@ -105,10 +105,6 @@ def live_name(offset: int) -> str:
     return f"{LIVE_PREFIX}{offset:020d}{SUFFIX}"
 
 
-def _offset_of(name: str, prefix: str) -> int:
-    return int(name[len(prefix) : -len(SUFFIX)])
-
-
 def named(disk: Disk, prefix: str) -> list[str]:
     """The segment files of one kind, oldest first."""
     return [
@@ -121,7 +117,7 @@ def named(disk: Disk, prefix: str) -> list[str]:
 def segments(disk: Disk) -> list[Segment]:
     """Every log segment in order."""
     names = named(disk, LOG_PREFIX)
-    firsts = [_offset_of(name, LOG_PREFIX) for name in names]
+    firsts = [int(name[len(LOG_PREFIX) : -len(SUFFIX)]) for name in names]
     limits: list[int | None] = [*firsts[1:], None]
     return [Segment(*parts) for parts in zip(names, firsts, limits, strict=False)]
 

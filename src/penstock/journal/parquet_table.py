@@ -244,16 +244,12 @@ class EventsTable:
         if table is None:
             return
         for run in runs(self.files(table)):
-            self._merge(run)
+            self._replace(run, groups(self.path, run, FILE_SCHEMA, ROW_GROUP_ROWS), {"penstock.operation": "compact"})
         log = DeltaLog(self.path)
         if log.needs_checkpoint():
             log.checkpoint()
         if log.shorten():
             log.sweep(time.time())
-
-    def _merge(self, run: Sequence[DataFile]) -> None:
-        """Replace several files by one, in one commit."""
-        self._replace(run, groups(self.path, run, FILE_SCHEMA, ROW_GROUP_ROWS), {"penstock.operation": "compact"})
 
     def rewrite(self, file: DataFile, changed: Callable[[pa.Table], pa.Table]) -> None:
         """Replace a file by one with as many rows, some of them changed."""

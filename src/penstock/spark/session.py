@@ -113,7 +113,13 @@ def make_session(
         The session, or the one that this process already has.
     """
     if master is not None and master.startswith(_CONNECT):
-        return _remote_session(name, master, {**DEFAULTS, **(conf or {})})
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.appName(name).remote(master)
+        for key, value in {**DEFAULTS, **(conf or {})}.items():
+            if key.startswith("spark.sql."):  # a Connect server refuses settings of the JVM
+                builder = builder.config(key, value)
+        return builder.getOrCreate()
     java.use()
     python = (conf or {}).get(PYTHON_SETTING)
     # Spark runs functions with the first and reads sources with the second, on executors too.
@@ -145,17 +151,6 @@ def make_session(
             f"`{master}` accepts connections but no applications",
             "is it the port of a master, and of the same version of Spark? The master's own page shows both",
         ) from error
-
-
-def _remote_session(name: str, url: str, settings: Mapping[str, str]) -> SparkSession:
-    """A session of a Connect server, which refuses settings of the JVM."""
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.appName(name).remote(url)
-    for key, value in settings.items():
-        if key.startswith("spark.sql."):
-            builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def pipeline_conf(scratch: str) -> dict[str, str]:

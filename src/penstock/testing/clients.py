@@ -133,11 +133,6 @@ def make_space(space: str, *names: str) -> SpaceSettings:
     return SpaceSettings(space, space, {name: member(name, "*") for name in names})
 
 
-def stream_of(frame: bytes) -> str:
-    """The stream id of a frame."""
-    return frame[1 : frame.index(b"#", 1)].decode(errors="replace")
-
-
 class KnownStream(msgspec.Struct):
     """An open stream, as a participant knows it."""
 

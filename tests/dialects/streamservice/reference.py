@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 
 import penstock
 from penstock.dialects.streamservice.capnp_segments import Message, WireError
+from penstock.dialects.streamservice.decode import signed_envelope
 from penstock.dialects.streamservice.encode import canonical
 from penstock.dialects.streamservice.messages import (
     Anonymous,
@@ -23,6 +24,7 @@ from penstock.dialects.streamservice.messages import (
     Payload,
     Peer,
     RequestEnvelope,
+    SignedEnvelope,
     StreamFailure,
     StreamScope,
     Token,
@@ -231,6 +233,14 @@ def _anatomy(frame: bytes, word: int, at: int) -> tuple[bytes, list[int]]:
         for index in range(pointers)
     ]
     return frame[at : at + 8 + 8 * count], places
+
+
+def read_signed(frame: bytes) -> SignedEnvelope | FrameFault:
+    """A SignedEnvelope, not verified."""
+    try:
+        return signed_envelope(Message(frame).root())[0]
+    except WireError as error:
+        return FrameFault(error.reason)
 
 
 def canonical_message(frame: bytes) -> bytes | FrameFault:

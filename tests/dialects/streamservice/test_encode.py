@@ -45,6 +45,7 @@ from tests.dialects.streamservice.reference import (
     list_pointer,
     macs,
     payloads,
+    read_signed,
     scattered,
     streaming,
     struct_pointer,
@@ -122,8 +123,8 @@ def test_messages_beyond_the_first_segment(sizes: list[int]) -> None:
 def test_envelopes(envelope: RequestEnvelope, signature: bytes, signer: bytes, dice: Random, count: int) -> None:
     frame = built_signed(envelope, signature, signer)
     assert encode.signed(envelope, signature, signer) == frame
-    assert decode.read_signed(frame) == SignedEnvelope(envelope, signature, signer)
-    assert decode.read_signed(scattered(frame, dice, count)) == SignedEnvelope(envelope, signature, signer)
+    assert read_signed(frame) == SignedEnvelope(envelope, signature, signer)
+    assert read_signed(scattered(frame, dice, count)) == SignedEnvelope(envelope, signature, signer)
     alone = common.RequestEnvelope.new_message()
     fill_envelope(alone, envelope)
     assert encode.request(envelope) == bytes(alone.to_bytes())
@@ -206,7 +207,7 @@ def test_it_is_its_own_canonical_form_and_still_says_the_same(envelope: RequestE
     frame = built_signed(envelope, b"s" * 64, b"k" * 32)
     data = body_of(frame)
     assert body_of(frame_of(data)) == data
-    assert decode.read_signed(frame_of(data)) == decode.read_signed(frame)
+    assert read_signed(frame_of(data)) == read_signed(frame)
     with common.SignedEnvelope.from_bytes(frame_of(data)) as signed:
         assert signed.envelope.requestId == envelope.request_id
         assert signed.envelope.timestamp == envelope.timestamp_ms

@@ -9,13 +9,12 @@ import pytest
 from penstock.core.errors import Refusal
 from penstock.dialects.streamservice import encode
 from penstock.dialects.streamservice.chain import BlockChain, ChainedStreamHmac
-from penstock.dialects.streamservice.decode import read_signed
 from penstock.dialects.streamservice.keys import Suite, agree, derive, hkdf_expand, hkdf_extract
 from penstock.dialects.streamservice.messages import Claims, RequestEnvelope, StreamRegister, StreamScope
 from penstock.dialects.streamservice.ristretto import key_pair, shared_secret
 from penstock.dialects.streamservice.signatures import Registrar, Registration, SigningKey, TrustStore, sign
 from penstock.dialects.streamservice.wire import Register, peek
-from tests.dialects.streamservice.reference import NOW_MS, TOPIC, canonical_message
+from tests.dialects.streamservice.reference import NOW_MS, TOPIC, canonical_message, read_signed
 
 SHARED = b"\x42" * 32
 CLIENT, SERVER = b"\x01" * 32, b"\x02" * 32

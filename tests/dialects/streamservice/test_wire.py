@@ -32,6 +32,7 @@ from tests.dialects.streamservice.reference import (
     frame_of,
     list_pointer,
     macs,
+    read_signed,
     scattered,
     streaming,
     struct_pointer,
@@ -51,7 +52,7 @@ READERS = [
     decode.read_info,
     decode.read_start_request,
     decode.read_auth_response,
-    decode.read_signed,
+    read_signed,
     decode.read_response,
 ]
 

@@ -15,7 +15,7 @@ import msgspec
 from penstock.core.rows import Row
 from penstock.dialects.mew.gateway_messages import GATEWAY, SYSTEM
 from penstock.dialects.mew.settings import SpaceSettings
-from penstock.testing.clients import Frame, KnownStreams, stream_of
+from penstock.testing.clients import Frame, KnownStreams
 from penstock.testing.clock import Clock
 from penstock.testing.network import SimConnection
 from penstock.transports.transport import BINARY, TEXT, unframed
@@ -34,6 +34,11 @@ ACKS = {
 }
 ANSWERS = (*ACKS, "system/error", "space/invite-ack", "stream/open")
 """Answers of the gateway to the sender."""
+
+
+def stream_of(frame: bytes) -> str:
+    """The stream id of a frame."""
+    return frame[1 : frame.index(b"#", 1)].decode(errors="replace")
 
 
 class Sent(msgspec.Struct, frozen=True):

@@ -220,7 +220,8 @@ def _print_envelope(envelope: SpaceEnvelope, *, as_json: bool) -> None:
         print_json(envelope.fields)
         return
     whom = f" to {', '.join(envelope.to)}" if envelope.to else ""
-    print_line(f"{_clock(envelope.ts)}  {envelope.kind}  {envelope.sender}{whom}  {compact(envelope.payload)}")
+    clock = envelope.ts.partition("T")[2].rstrip("Z") or "-"
+    print_line(f"{clock}  {envelope.kind}  {envelope.sender}{whom}  {compact(envelope.payload)}")
 
 
 def _print_frame(frame: Frame, *, as_json: bool) -> None:
@@ -234,11 +235,6 @@ def _print_frame(frame: Frame, *, as_json: bool) -> None:
         return
     shown = "(binary)" if text is None else text
     print_line(f"#{frame.stream_id}  {len(frame.data)} bytes  {shown[:PREVIEW_MAX]}")
-
-
-def _clock(ts: str) -> str:
-    """The time of day of an ISO time."""
-    return ts.partition("T")[2].rstrip("Z") or "-"
 
 
 @space.command

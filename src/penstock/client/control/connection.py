@@ -149,18 +149,15 @@ class ControlConnection:
             if isinstance(frame, DeliverFrame):
                 self._listeners.get(frame.sub_id, self._no_listener)._arrived(frame)
             elif isinstance(frame, Ok):
-                if not self._requests.answered(frame.req_id, frame.result) and frame.req_id == "hello":
-                    self._greeted(frame.result)
+                is_hello = not self._requests.answered(frame.req_id, frame.result) and frame.req_id == "hello"
+                if is_hello and self._greeting is not None and not self._greeting.done():
+                    self._greeting.set_result(msgspec.json.decode(frame.result, type=ServerHello))
             elif isinstance(frame, Error):
                 self._refused(frame)
             elif isinstance(frame, LiveFrame):
                 self._listeners.get(frame.sub_id, self._no_listener)._changed(frame)
             else:
                 self._listeners.get(frame.sub_id, self._no_listener)._expired(frame)
-
-    def _greeted(self, result: Raw) -> None:
-        if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_result(msgspec.json.decode(result, type=ServerHello))
 
     def _refused(self, frame: Error) -> None:
         error = frame.exception()

@@ -5,8 +5,6 @@ the server plus deliveries held here never exceed `credit`; a delivery whose con
 lost and cannot be settled. Settles and grants of one loop turn are sent together. Cost of an arrival: one object and one dict entry.
 """
 
-# size: one class whose parts share the window; settles, renewals and workers are already modules of their own
-
 from __future__ import annotations
 
 import asyncio

@@ -233,16 +233,13 @@ class ParticipantConnection:
         found: SpaceTransport | None = transport
         while found is not None:
             try:
-                await self._read(found)
+                while (arrival := await found.receive()) is not None:
+                    self._listener._arrived(arrival)
+                    await self._listener._room()
                 self._transport_lost(found)
             finally:
                 await asyncio.shield(found.close())
             found = await self._come_back()
-
-    async def _read(self, transport: SpaceTransport) -> None:
-        while (arrival := await transport.receive()) is not None:
-            self._listener._arrived(arrival)
-            await self._listener._room()
 
     def _transport_lost(self, transport: SpaceTransport) -> None:
         if transport.is_taken_over:

@@ -117,7 +117,10 @@ class TokenPublisher:
         self._composer.tokens += 1
         self._sends += 1
         if self._composer.is_full:
-            await self._wait_for_room(sender)
+            if not await sender.room(None, self._timeout_s):
+                raise _stuck(sender.refusal)
+            if sender.cancelled.is_set():
+                raise StreamCancelled
         elif self._sends % TURN_SENDS == 0:
             await asyncio.sleep(0)
 
@@ -203,12 +206,6 @@ class TokenPublisher:
         if self._composer.is_over:
             raise _invalid("the stream has ended", "a stream ends once; make another publisher")
         return sender
-
-    async def _wait_for_room(self, sender: StreamSender) -> None:
-        if not await sender.room(None, self._timeout_s):
-            raise _stuck(sender.refusal)
-        if sender.cancelled.is_set():
-            raise StreamCancelled
 
 
 def _forget(sender: StreamSender) -> None:

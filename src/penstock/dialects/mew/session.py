@@ -7,7 +7,7 @@ frame: `publish`, one lookup and one write per receiver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sized
+from collections.abc import Callable, Sized
 from hashlib import sha256
 from typing import Protocol
 
@@ -85,7 +85,7 @@ class MewSession:
         self.outbox = Outbox(self, limits.space_outbox_max, limits.space_telemetry_max, limits.space_wait_max)
         self.space: SpaceMachine | None = None
         self.participant: Participant | None = None
-        self._queue = InputQueue(host.survey, self, self, self._check, self._take)
+        self._queue = InputQueue(host.survey, self, self, lambda data: read_steps(data, host.limits), self._take)
         """Messages that wait for the join, or for the checks of a large one."""
         self.is_full = False
         """Whether messages wait in the queue."""
@@ -137,9 +137,6 @@ class MewSession:
             self._queue.add([data], is_late=self._slow >= SLOW_MAX)
         elif not self._message(now, data, None):
             self._queue.hold_back([data])
-
-    def _check(self, data: bytes) -> Generator[None, None, Fields | MewRefusal]:
-        return read_steps(data, self.host.limits)
 
     def _take(self, now: Now, messages: list[bytes], found: Fields | MewRefusal | None) -> None:
         """Handle messages that have waited; `found` is what the checks of a large one found."""

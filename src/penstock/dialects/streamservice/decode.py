@@ -62,11 +62,6 @@ def read_auth_response(frame: bytes) -> messages.StreamAuthResponse | FrameFault
     return _read(frame, lambda root: messages.StreamAuthResponse(root.text(0), _sized(root.data(1), KEY_SIZE)))
 
 
-def read_signed(frame: bytes) -> messages.SignedEnvelope | FrameFault:
-    """A SignedEnvelope, not verified."""
-    return _read(frame, lambda root: signed_envelope(root)[0])
-
-
 def read_response(frame: bytes) -> messages.ResponseEnvelope | FrameFault:
     """A ResponseEnvelope, not verified; a missing signature is empty."""
 

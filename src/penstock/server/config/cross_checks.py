@@ -50,7 +50,9 @@ def cross_check(config: sections.Sections, unread: Container[str] = ()) -> Itera
         yield from _lease_errors(config.streams, config.limits)
     yield from _stream_errors(config.streams)
     if "schemas" not in unread and config.schemas.dir is None:
-        yield from _schema_errors(config.streams)
+        for path, settings in _settings(config.streams):
+            if settings.schema_mode not in (UNSET, "off"):
+                yield (*path, "schemaMode"), "needs a directory of schemas: set `schemas.dir`"
     yield from _trigger_errors(config.triggers, config.limits)
     yield from _auth_errors(config.auth)
     for name in config.tenants:
@@ -124,12 +126,6 @@ def _stream_errors(streams: sections.StreamsSection) -> Iterator[FieldError]:
         if all(both):
             message = "excludes `priority`, because an urgent envelope cannot overtake those of its key; choose one"
             yield (*path, "partitioned"), message
-
-
-def _schema_errors(streams: sections.StreamsSection) -> Iterator[FieldError]:
-    for path, settings in _settings(streams):
-        if settings.schema_mode not in (UNSET, "off"):
-            yield (*path, "schemaMode"), "needs a directory of schemas: set `schemas.dir`"
 
 
 def _skill_errors(git: sections.GitSkill) -> Iterator[FieldError]:

@@ -100,7 +100,8 @@ class Staging:
         last = machine.last_batch(source.memory)
         if last is not None and source.batch <= last:  # committed meanwhile
             return Result(answer)
-        cost = PART_COST + sum(ENVELOPE_COST + _size(line) for line in read)
+        sizes = (len(line.body if isinstance(line, Draft) else line.data) for line in read)
+        cost = PART_COST + ENVELOPE_COST * len(read) + sum(sizes)
         key = (source.memory, source.batch)
         batch = self._batches.get(key)
         if batch is not None and batch.run != run:
@@ -288,10 +289,6 @@ class Staging:
                 logs.warning("stage.expired", app=key[0], batch=key[1], parts=len(batch.parts))
                 self._forget(key)
         self._watch(now)
-
-
-def _size(line: Draft | StagedFrame) -> int:
-    return len(line.body if isinstance(line, Draft) else line.data)
 
 
 def _by_stream(lines: Lines) -> dict[tuple[str, str], list[bytes]]:

@@ -168,7 +168,8 @@ def _checker(validator: jsonschema_rs.Validator, has_details: bool) -> Callable[
             return [Problem("payload", "#", message)]
         errors = islice(validator.iter_errors(payload), PROBLEMS_MAX + 1)
         return [
-            Problem(_path(error.instance_path), _rule(error.schema_path), _short(error.message)) for error in errors
+            Problem(_path(error.instance_path), "/".join(["#", *map(str, error.schema_path)]), _short(error.message))
+            for error in errors
         ]
 
     return check
@@ -177,10 +178,6 @@ def _checker(validator: jsonschema_rs.Validator, has_details: bool) -> Callable[
 def _path(steps: list[str | int]) -> str:
     text = "payload" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return _short(text, PATH_MAX)
-
-
-def _rule(steps: list[str | int]) -> str:
-    return "/".join(["#", *map(str, steps)])
 
 
 def _short(text: str, length: int = MESSAGE_MAX) -> str:

@@ -139,7 +139,7 @@ class JournalLifecycle:
         try:
             end = EventsTable(lake_of(self.data)).sealed_end(opened.identity.id, SHARD, bounds)
         except (DamageError, StoreError) as error:
-            self._note_lake(_said(error))
+            self._note_lake(f"{error.message}; {error.hint}" if isinstance(error, PenstockError) else str(error))
             self._is_checked = isinstance(error, DamageError)
             return
         self._is_checked = True
@@ -229,10 +229,6 @@ class JournalLifecycle:
                 await self._task
         self.journal.close()
         self._disk.unlock()
-
-
-def _said(error: Exception) -> str:
-    return f"{error.message}; {error.hint}" if isinstance(error, PenstockError) else str(error)
 
 
 def _id_of(disk: RealDisk) -> str:

@@ -49,10 +49,6 @@ class _Payload(msgspec.Struct):
 _payload = msgspec.json.Decoder(_Payload)
 
 
-def _ms(us: int) -> float:
-    return round(us / 1000, 3)
-
-
 class EventLog(JsonLines[Event]):
     """Writes the event log."""
 
@@ -86,7 +82,7 @@ class EventLog(JsonLines[Event]):
             who=link.who,
             delivered=delivered,
             settled=settled,
-            durMs=_ms(now.us - opened_us),
+            durMs=round((now.us - opened_us) / 1000, 3),
             code=code,
             reason=reason,
         )

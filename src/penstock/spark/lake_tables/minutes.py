@@ -69,13 +69,9 @@ def _grown(counter: str) -> str:
     return f"coalesce(sum(gauge.delta['{counter}'] - coalesce(gauge.own['{counter}'], 0)), 0)"
 
 
-def _depth(state: str) -> str:
-    """How many records were in a state by the last gauge; without those of the pipeline itself."""
-    return f"last.{state} - coalesce(last.own['{state}'], 0)"
-
-
 _SEEN = ("enqueued", "delivered", "acked", "nacked", "timed_out", "dead", "dropped", "purged", "duplicates", "rejected")
-_DEPTHS = {state: _depth(state) for state in ("ready", "leased", "delayed")}
+_DEPTHS = {state: f"last.{state} - coalesce(last.own['{state}'], 0)" for state in ("ready", "leased", "delayed")}
+"""How many records were in a state by the last gauge; without those of the pipeline itself."""
 
 
 _CLOSED = minute_of("timestamp_micros(gauge.minute)")

@@ -12,6 +12,7 @@ continues after it. Needs no Spark.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
@@ -164,7 +165,8 @@ def fold(
         if not touched or touched[-1] is not stream:
             touched.append(stream)
         if row.event == "chunk" and key is not None and inspector is None:
-            inspector = _inspector(key)
+            with suppress(PenstockError):  # its suite is not installed, so nothing is verified
+                inspector = Inspector(key)
         _apply(stream, row, inspector)
     return touched
 
@@ -172,13 +174,6 @@ def fold(
 def _begins(stream: TokenStreamRow, row: TokenEvent) -> bool:
     """Whether a row begins the next stream of its topic."""
     return row.event == "register" and stream.expired_at is not None and stream.started_at < row.at_us
-
-
-def _inspector(key: TokenKey) -> Inspector | None:
-    try:
-        return Inspector(key)
-    except PenstockError:  # its suite is not installed, so nothing is verified
-        return None
 
 
 def _apply(stream: TokenStreamRow, row: TokenEvent, inspector: Inspector | None) -> None:

@@ -7,7 +7,6 @@ periodically while they have followers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, TypeAlias
 
@@ -18,7 +17,6 @@ from penstock.core.errors import Refusal
 from penstock.core.patterns import Glob
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.views import View, ViewChange, ViewEntry
-from penstock.core.records import Record
 from penstock.core.scopes import Principal
 from penstock.core.tenants import prefix_of
 from penstock.dialects.courier.operations import queries
@@ -121,7 +119,8 @@ def refresh_step(machine: QueueMachine, now: Now, view: View) -> None:
 
 def _refresh_inflight(machine: QueueMachine, now: Now, view: View) -> None:
     held: dict[str, None] = {}
-    for record in islice(_leases(machine), machine.limits.view_rows_max):
+    leases = (record for consumer in machine.consumers.values() for record in consumer.leases.values())
+    for record in islice(leases, machine.limits.view_rows_max):
         stream = record.channel.name
         addr = f"{stream}#{record.seq}"
         held[addr] = None
@@ -145,11 +144,6 @@ def _refresh_inflight(machine: QueueMachine, now: Now, view: View) -> None:
         view.put(addr, stream, _encode(row), mark)
     for addr in [addr for addr in view.rows if addr not in held]:
         view.remove(addr)
-
-
-def _leases(machine: QueueMachine) -> Iterator[Record]:
-    for consumer in machine.consumers.values():
-        yield from consumer.leases.values()
 
 
 def _names(machine: QueueMachine, view: View) -> list[str]:
