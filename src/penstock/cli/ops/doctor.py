@@ -324,15 +324,13 @@ def _parts(common: Common, file: Path, running: ServerEndpoints | None) -> list[
         health = RemoteServer(http, token, timeout_s=SERVER_S).health()
     except PenstockError:  # the check of the server says why
         return []
-    parts = [_check(name, part) for name, part in health.get("parts", {}).items()]
-    is_sound = health["status"] == "ok"
-    checks = [CheckResult("health", "ok" if is_sound else "failed", str(health["status"])), *parts]
-    if any("reason" not in part for part in health.get("parts", {}).values()):
+    status, parts = str(health["status"]), health.get("parts", {})
+    checks = [CheckResult("health", "ok" if status == "ok" else "failed", status), *map(_check, parts, parts.values())]
+    if any("reason" not in part for part in parts.values()):
         refusal = address.bad_token(http, token)
         why = f"{refusal.message}, so the states of the parts have no reasons; {refusal.hint}"
-        checks.insert(
-            0, CheckResult("token", "failed", f"{why}; on the server's machine, `--data DIR` alone is enough")
-        )
+        why += "; on the server's machine, `--data DIR` alone is enough"
+        checks.insert(0, CheckResult("token", "failed", why))
     return checks
 
 
