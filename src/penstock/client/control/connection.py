@@ -57,7 +57,7 @@ class ControlConnection:
         self._connect_timeout_s = connect_timeout_s
         self._may_reconnect = reconnect
         self._requests = PendingRequests(self.loop, self._late)
-        self._requests.is_transport_paused = self._is_transport_paused
+        self._requests.is_transport_paused = lambda: self._transport is not None and self._transport.is_paused
         self._listeners: dict[str, FrameListener] = {}
         self._no_listener = FrameListener(self, "")
         """Ignores the frames of a subscription that has ended."""
@@ -118,9 +118,6 @@ class ControlConnection:
         if self._out and self._transport is not None:
             self._transport.send_lines(self._out)
             self._out = []
-
-    def _is_transport_paused(self) -> bool:
-        return self._transport is not None and self._transport.is_paused
 
     def _late(self) -> PenstockError:
         if self._is_ready:

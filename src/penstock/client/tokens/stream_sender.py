@@ -172,15 +172,12 @@ class StreamSender:
     def _control_received(self, burst: list[list[bytes]]) -> None:
         for parts in burst:
             if len(parts) == 2:
-                self._take_answer(parts[1])
+                # The relay refused the registration; nothing that follows reaches a reader.
+                self.refusal = read_refused(parts[1], self._nonce) or self.refusal
+                if self.refusal is not None and self._changed is not None and not self._changed.done():
+                    self._changed.set_result(None)
             else:
                 self.take_control(parts)
-
-    def _take_answer(self, answer: bytes) -> None:
-        """The relay refused the registration; nothing that follows reaches a reader."""
-        self.refusal = read_refused(answer, self._nonce) or self.refusal
-        if self.refusal is not None and self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
 
     def take_control(self, parts: list[bytes]) -> bool:
         """Process a message of the control channel; false when it is not valid."""

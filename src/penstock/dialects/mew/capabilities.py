@@ -260,16 +260,14 @@ def _fits(pattern: Any, value: object, effort: Effort) -> bool:
             if isinstance(value, list):
                 items = [*value[: len(pattern)], *[_MISSING] * (len(pattern) - len(value))]
                 return all(_fits(one, item, effort) for one, item in zip(pattern, items, strict=True))
-            return value is not _MISSING and any(_chosen(one, value, effort) for one in pattern)
+            if value is _MISSING:
+                return False
+            return any(value is None if one is None else _fits(one, value, effort) for one in pattern)
         case _:
             # In Python true equals 1; in JSON it does not.
             return isinstance(value, int | float) and (
                 isinstance(pattern, bool) == isinstance(value, bool) and bool(pattern == value)
             )
-
-
-def _chosen(candidate: Any, value: object, effort: Effort) -> bool:
-    return value is None if candidate is None else _fits(candidate, value, effort)
 
 
 def _rule_covers(rule: _Rule, kind: CapabilityGlob, wanted: _Rule, effort: Effort) -> bool:

@@ -172,9 +172,7 @@ class JournalReads:
         # It holds all messages of all tenants.
         if (refusal := permit(principal, "the journal", TOKEN_HINT)) is not None:
             return refusal
-        if self.archive is None:
-            return NO_JOURNAL
-        return self.archive
+        return NO_JOURNAL if self.archive is None else self.archive
 
     async def _ask(self, principal: Principal, work: Callable[[JournalReader, Path], T | Refusal]) -> T | Refusal:
         archive = self._open(principal)

@@ -128,9 +128,7 @@ REST_AFTER_US, REST_RATIO, REST_MAX_US = 1_000, 2, 50_000
 class SurveyQueue:
     """Runs surveys by turns, one step of one of them a turn. Each belongs to a connection, so their number is bounded."""
 
-    def __init__(
-        self, scheduler: Scheduler, apply: Callable[[Now], None], is_behind: Callable[[], bool] = bool
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, apply: Callable[[Now], None], is_behind: Callable[[], bool]) -> None:
         self._scheduler = scheduler
         self._is_behind = is_behind  # then steps wait for the backlog of earlier ones
         self._apply = apply

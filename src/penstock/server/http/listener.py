@@ -53,11 +53,6 @@ def answer_headers(guard: Guard, headers: Mapping[str, str]) -> dict[str, str]:
     return {"Vary": "Origin", "Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": EXPOSED_HEADERS}
 
 
-def is_preflight(method: str, headers: Mapping[str, str]) -> bool:
-    """Whether a request is a CORS preflight."""
-    return method == "OPTIONS" and "Origin" in headers and "Access-Control-Request-Method" in headers
-
-
 def preflight(allowed: list[str]) -> Reply:
     """The methods and headers that a listed site may use on a path."""
     return Reply(
@@ -135,7 +130,9 @@ class HttpEndpoint:
         return msgspec.structs.replace(reply, headers={**reply.headers, **more}) if more else reply
 
     async def _answer(self, exchange: http.Exchange) -> Reply | StreamingReply | Upgrade:
-        if not exchange.is_upgrade and is_preflight(exchange.method, exchange.headers):
+        headers = exchange.headers
+        is_options = exchange.method == "OPTIONS" and not exchange.is_upgrade
+        if is_options and "Origin" in headers and "Access-Control-Request-Method" in headers:
             preflight = self._preflight(exchange)
             if preflight is not None:
                 return preflight

@@ -80,7 +80,9 @@ class Exporter(msgspec.Struct, eq=False):
 
     def _rest(self, now: Now, *, per_topic: bool = False) -> list[Metric]:
         machine = self.runtime.machine
-        others = _triggers(machine) + space_metrics(self.spaces) + _pipeline(self.pipeline())
+        rules = [(rule.id, rule.activity) for rule in machine.triggers.rules.values()]  # bounded by `limits.rules_max`
+        triggers = labelled(rules, metric_names.readers("trigger"))
+        others = triggers + space_metrics(self.spaces) + _pipeline(self.pipeline())
         relay = relay_metrics(self.relay, machine.limits.metric_streams_max, per_topic=per_topic)
         return self._server(now) + others + relay
 
@@ -159,12 +161,6 @@ def _journal(runtime: Runtime, archive: JournalLifecycle | None) -> list[Metric]
             "penstock_lake_damaged": int(archive.lake_trouble is not None),
         }
     )
-
-
-def _triggers(machine: QueueMachine) -> list[Metric]:
-    """Counts of each trigger; `limits.rules_max` bounds their number."""
-    rows = [(rule.id, rule.activity) for rule in machine.triggers.rules.values()]
-    return labelled(rows, metric_names.readers("trigger"))
 
 
 def _views(runtime: Runtime) -> list[Metric]:

@@ -62,14 +62,11 @@ class ConnectionGuard:
             watched.monitor(None, 0)
             monitor.close(0)
 
-    def check(self, ready: Container[Any]) -> None:
-        """Take what the monitors that are ready report."""
+    def check(self, ready: Container[Any] | None = None) -> None:
+        """Take what the monitors that are ready report; by default all of them."""
         for monitor in self._monitors.values():
-            if monitor in ready:
+            if ready is None or monitor in ready:
                 self._drain(monitor)
-
-    def check_all(self) -> None:
-        self.check(self._monitors.values())
 
     def _drain(self, monitor: zmq.Socket[Any]) -> None:
         with suppress(zmq.Again):
@@ -111,10 +108,9 @@ class MemoryGuard:
     def check(self, now_us: int) -> Step:
         """What to do now. Below the bound it costs about 10 us."""
         self.resident = resident_bytes()
-        if self.resident <= self._max:
-            return "continue"
-        return_free_memory()
-        self.resident = resident_bytes()
+        if self.resident > self._max:
+            return_free_memory()
+            self.resident = resident_bytes()
         if self.resident <= self._max:
             return "continue"
         if now_us < self._until_us:

@@ -237,7 +237,7 @@ class StreamService:
             except EndpointError:
                 if not left:
                     raise
-            self._connections.check_all()
+            self._connections.check()
             time.sleep(REOPEN_STEP_S)
 
     def _take_messages(self, now: Now) -> bool:

@@ -160,7 +160,9 @@ def fold(
     stream = None if before is None else msgspec.structs.replace(before)
     inspector = None
     for row in rows:
-        if stream is None or _begins(stream, row):
+        if stream is None or (
+            row.event == "register" and stream.expired_at is not None and stream.started_at < row.at_us
+        ):
             stream = TokenStreamRow(row.journal, row.topic_hash, row.at_us)
         if not touched or touched[-1] is not stream:
             touched.append(stream)
@@ -169,11 +171,6 @@ def fold(
                 inspector = Inspector(key)
         _apply(stream, row, inspector)
     return touched
-
-
-def _begins(stream: TokenStreamRow, row: TokenEvent) -> bool:
-    """Whether a row begins the next stream of its topic."""
-    return row.event == "register" and stream.expired_at is not None and stream.started_at < row.at_us
 
 
 def _apply(stream: TokenStreamRow, row: TokenEvent, inspector: Inspector | None) -> None:

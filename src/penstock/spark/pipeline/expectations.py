@@ -102,14 +102,12 @@ class ExpectationTally:
             missed = plain.filter(pc.invert(passes))
             count, keys = self.failed[number]
             wanted = FAILED_KEYS_MAX if self.table.write == "merge" else 1
-            keys += [self._named(row) for row in missed.slice(0, wanted - len(keys)).to_pylist()]
+            for row in missed.slice(0, wanted - len(keys)).to_pylist():
+                keys.append(", ".join(f"{name}={row[name]}" for name in self.table.key))
             self.failed[number] = count + missed.num_rows, keys
             if one.on_fail == "drop":
                 stays = pc.and_(stays, passes)
         return plain.filter(stays), plain.filter(pc.invert(stays))
-
-    def _named(self, row: dict[str, Any]) -> str:
-        return ", ".join(f"{name}={row[name]}" for name in self.table.key)
 
     def add(self, failed: Iterable[tuple[int, list[str]]]) -> None:
         """Add the failures that a task counted."""

@@ -204,7 +204,9 @@ class AlertWatch:
 
     def _publish(self, made: Sequence[Alert], progress: Mapping[str, Progress]) -> None:
         """Send the changed alerts, then record them; without progress the clock raised them, not rows."""
-        changed = [self._addressed(alert) for alert in made]
+        changed, to = list(made), self._settings.to
+        if to is not None and self._stage is not None:
+            changed = [replace(alert, envelope_id=str(alerts.envelope(alert, to)["id"])) for alert in made]
         ends = {app_of(one): end for one, end in self.end.items()} | {app: step.end for app, step in progress.items()}
         self._send(changed, sum(ends.values()), is_clock=not progress)
         self._alerts.merge(alerts.table(changed), progress)
@@ -213,11 +215,6 @@ class AlertWatch:
                 self._firing[alert.id] = alert
             else:
                 self._firing.pop(alert.id, None)
-
-    def _addressed(self, alert: Alert) -> Alert:
-        if self._settings.to is None or self._stage is None:
-            return alert
-        return replace(alert, envelope_id=str(alerts.envelope(alert, self._settings.to)["id"]))
 
     def _send(self, changed: Sequence[Alert], end: int, *, is_clock: bool) -> None:
         """Enqueue an envelope for each change of state."""

@@ -90,17 +90,13 @@ def listed(machine: QueueMachine, now: Now, principal: Principal) -> Outcome:
 
 def shown(machine: QueueMachine, now: Now, principal: Principal, rule_id: str) -> Outcome:
     """One rule as it is defined."""
-    rule = _check_admin(principal) or machine.triggers.rules.get(rule_id)
-    if rule is None:
-        return _unknown(rule_id)
+    rule = _check_admin(principal) or machine.triggers.rules.get(rule_id) or _unknown(rule_id)
     return rule if isinstance(rule, Refusal) else Result(_row(now, rule))
 
 
 def explained(machine: QueueMachine, now: Now, principal: Principal, rule_id: str) -> Outcome:
     """What a rule matches, what it did recently, and what prevents it from firing."""
-    rule = _check_admin(principal) or machine.triggers.rules.get(rule_id)
-    if rule is None:
-        return _unknown(rule_id)
+    rule = _check_admin(principal) or machine.triggers.rules.get(rule_id) or _unknown(rule_id)
     if isinstance(rule, Refusal):
         return rule
     body = _row(now, rule)
