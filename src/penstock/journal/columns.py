@@ -67,6 +67,10 @@ def encode_facts(
             begun.get(id(settle.record)) if settle is not None and offset == -1 else offset
             for settle, offset in zip(settles, references, strict=True)
         ]
+    times = [  # when their records were recorded; one that has an offset and no time begins in this very batch
+        (settle.record.recorded_us or recorded_us) if settle is not None and offset is not None else None
+        for settle, offset in zip(settles, references, strict=True)
+    ]
     text, whole, short = pa.string(), pa.int64(), pa.int32()
     columns: list[pa.Array] = [
         _counting(first_offset, count),
@@ -85,7 +89,7 @@ def encode_facts(
         pa.nulls(count, short),
         _common([settle.reason if settle else None for settle in settles], text),
         pa.array(references, whole),
-        pa.array(_reference_times(settles, references, recorded_us), _TIME),
+        pa.array(times, _TIME),
         pa.array([(settle.first_wall_us or None) if settle else None for settle in settles], _TIME),
         _common([fact.meta for fact in facts], text),
         pa.array(
@@ -98,16 +102,6 @@ def encode_facts(
 def _begun(facts: Sequence[Fact], first_offset: int) -> dict[int, int]:
     """Where the records of a batch begin, by their identity."""
     return {id(fact): first_offset + index for index, fact in enumerate(facts) if isinstance(fact, Record)}
-
-
-def _reference_times(
-    settles: Sequence[Settle | None], references: Sequence[int | None], recorded_us: int
-) -> list[int | None]:
-    """When the records of settles were recorded. One that has an offset and no time begins in this very batch."""
-    return [
-        (settle.record.recorded_us or recorded_us) if settle is not None and offset is not None else None
-        for settle, offset in zip(settles, references, strict=True)
-    ]
 
 
 def _encode_mixed(facts: Sequence[Fact], first_offset: int, recorded_us: int) -> pa.RecordBatch:

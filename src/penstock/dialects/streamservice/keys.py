@@ -98,11 +98,7 @@ def mac_function(key: bytes, suite: Suite) -> Callable[[bytes, bytes], bytes] | 
     hasher = _blake3(suite)
     if isinstance(hasher, Refusal):
         return hasher
-
-    def keyed_hash(first: bytes, second: bytes) -> bytes:
-        return hasher(first, key=key).update(second).digest()
-
-    return keyed_hash
+    return lambda first, second: hasher(first, key=key).update(second).digest()
 
 
 def _blake3(suite: str) -> type[blake3] | Refusal:
