@@ -37,8 +37,7 @@ def inflate(data: bytes, name: str, limit: int) -> bytes:
     bits = _GZIP_BITS
     if name in DEFLATE:
         # The standard means zlib's format; some senders leave its frame out.
-        is_zlib = len(data) >= 2 and data[0] & 0x0F == 8 and int.from_bytes(data[:2], "big") % 31 == 0
-        bits = _ZLIB_BITS if is_zlib else _RAW_BITS
+        bits = _ZLIB_BITS if _is_zlib(data) else _RAW_BITS
     plain = b""
     for _ in range(MEMBERS_MAX):
         reader = zlib.decompressobj(bits)
@@ -56,3 +55,8 @@ def inflate(data: bytes, name: str, limit: int) -> bytes:
         if name in DEFLATE:
             break
     raise EncodingError(f"the {name} body has bytes behind its end")
+
+
+def _is_zlib(data: bytes) -> bool:
+    """Whether the first two bytes are a header of zlib's."""
+    return len(data) >= 2 and data[0] & 0x0F == 8 and int.from_bytes(data[:2], "big") % 31 == 0
