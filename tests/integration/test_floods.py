@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -79,6 +80,17 @@ def test_clients_are_served_beside_many_connections(count, start_server):
     assert http.counters()["work"]["q.ack"] == 101
 
 
+def read_until(sock: socket.socket, mark: bytes) -> bool:
+    """Read up to a mark; False when the server closes the connection before."""
+    seen = b""
+    while mark not in seen:
+        data = sock.recv(MIB)
+        if not data:
+            return False
+        seen = seen[-100:] + data
+    return True
+
+
 @pytest.mark.promise(
     "Hold under hostile conditions", "readers of server-sent events that stop reading share bytes and are bounded"
 )
@@ -103,15 +115,13 @@ def test_paused_readers_of_events_cost_little_and_delay_no_one(count, start_serv
             dial(peers, server.http, buffer=4096).sendall(EVENTS)
         reading = dial(peers, server.http)
         reading.sendall(EVENTS)
-        for number in range(10):
-            push(f"again-{number}")
-        assert resident(pid) - before < 80 * MIB
-        push("last")
-        seen = b""
-        while b"last-29" not in seen:
-            data = reading.recv(MIB)
-            assert data, "a follower that reads was cut"
-            seen = seen[-100:] + data
+        with ThreadPoolExecutor(1) as pool:
+            last = pool.submit(read_until, reading, b"last-29")
+            for number in range(10):
+                push(f"again-{number}")
+            assert resident(pid) - before < 80 * MIB
+            push("last")
+            assert last.result(), "a follower that reads was cut"
     until(lambda: "penstock_live_followers" not in http.get("/metrics").body.decode() or followers(http) == 0)
 
 

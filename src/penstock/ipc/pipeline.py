@@ -348,6 +348,8 @@ FILLED_TABLES = (
     "fanout_minutes", "token_streams", "conversations", *WATCHED_TABLES,
 )  # fmt: skip
 """The tables whose progress is that of the pipeline."""
+WORKSHOP = "_rebuild"
+"""The directory in the lake in which new tables are built, and the lock of commands that fill or erase tables."""
 STATUS_FILE = "pipeline.json"
 """Name of the status file in the run directory."""
 LOG_FILE = "pipeline.log"

@@ -57,10 +57,8 @@ from penstock.server.spaces.files import HostedSpaces
 from penstock.server.spaces.listener import SpaceEndpoint
 from penstock.transports.http import HttpListener
 
-GC_THRESHOLDS = (10_000, 1, 400)
-"""Messages create short-lived objects; with the default threshold of 700, the search for cycles takes 5% of the time.
-
-Connections that end are cycles, and freeing an object takes a microsecond: young objects are collected soon, so that a collection is short."""
+GC_THRESHOLDS = (20_000, 20, 20)
+"""Messages create short-lived objects; with the default threshold of 700, the search for cycles takes 5% of the time."""
 
 
 class Service:

@@ -13,10 +13,12 @@ import pytest
 from pyarrow import fs
 
 from penstock.core.records import Entry
+from penstock.ipc.pipeline import WORKSHOP
 from penstock.journal.audit import audit
 from penstock.journal.lake_location import lake_of, record_lake
 from penstock.journal.reader import JournalReader
 from penstock.server.ops.backup import backup, restore
+from penstock.spark.lake.locks import TableLock
 from penstock.spark.lake.schemas import AGENTS, ALERTS, CONVERSATIONS, DELIVERIES, ENVELOPES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.envelopes import envelope_rows
@@ -114,10 +116,17 @@ def data(filled, tmp_path):
     return Path(shutil.copytree(filled, tmp_path, dirs_exist_ok=True))
 
 
+def test_a_rebuild_that_runs_is_not_joined(cli, data):
+    with TableLock(lake_of(data), WORKSHOP).held():
+        assert "fills tables" in cli("lake", "erase", "--agent", "zelda", "--yes", code=1).err
+    assert traces(data, SECRET)
+
+
 @pytest.mark.promise(
     "Spark: pipeline", "`penstock lake erase` leaves no byte of an agent in the journal, the tables and their logs"
 )
 def test_nothing_of_an_agent_is_left(cli, data):
+    shutil.copytree(data / "lake" / "envelopes", data / "lake" / WORKSHOP / "envelopes")  # of a killed rebuild
     assert traces(data, "zelda", SECRET)
     before = journal_rows(data)
     plan = json.loads(cli("lake", "erase", "--agent", "zelda", "--dry-run", "--json").out)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.counters import Counters
+from penstock.core.queue.hot import hot_records
 from penstock.core.queue.inspect import overview
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import IMMEDIATE
@@ -232,10 +233,9 @@ def failures_are_counted(machine: QueueMachine, history: History, brought_back: 
             is_over = any(0 < bound <= count - brought_back for bound, count in bounds)
             if is_over and record.state in (READY, LEASED):
                 raise Broken(FAILURES, f"{counts}, and it is delivered again")
-        for id_ in machine.hot[channel.name].ids if channel.name in machine.hot else ():
-            hot = channel.live.get(id_)
-            if hot is not None and hot.failures <= IMMEDIATE and hot.abandoned <= IMMEDIATE:
-                raise Broken(FAILURES, f"`{id_}` in `{channel.name}` is called hot")
+        for hot in hot_records(machine, channel):
+            if max(hot.failures, hot.abandoned, hot.released_row) <= IMMEDIATE:
+                raise Broken(FAILURES, f"`{hot.id}` in `{channel.name}` is called hot")
 
 
 def promises_survived(world: CheckedWorld) -> None:

@@ -27,7 +27,7 @@ ALL, ONE_BATCH, CATCH_UP = "all tables", "one batch", "growth, catch-up"
 HISTORY_RATE = 200  # rows a second, by their times and while the tables catch up
 BATCHES, BATCH_ROWS = 5, 100
 BEHIND_ROWS_MAX = 1_000_000
-ROUNDS_MAX = 100  # of catching up, each shorter than the one before
+SHORTER = 0.9  # a round of catching up that leaves more than this share of the one before is the last
 
 
 class SparkJob(LoadJob, kw_only=True):
@@ -120,16 +120,18 @@ class GrowingTables:
         with ThreadPoolExecutor(1) as pool:
             traffic = pool.submit(write)
             try:
-                rounds = 0
-                while (left := self._history.end - self._filled()) > HISTORY_RATE:
-                    if (rounds := rounds + 1) > ROUNDS_MAX:
-                        raise BenchError(f"the tables do not catch up: they are {left:,} rows behind")
+                left = before = 2 * rows
+                while left > HISTORY_RATE and left < SHORTER * before:
+                    before = left
                     self._ingest.backfill()
+                    left = self._history.end - self._filled()
+                if left > rows:
+                    raise BenchError(f"the tables do not catch up: they are {left:,} rows behind")
             finally:
                 ended.set()
             traffic.result()
         done = BenchRound.timed(self._filled() - first, time.perf_counter() - begun)
-        words = f"from {rows:,} rows behind to less than a second, while {HISTORY_RATE} rows a second come"
+        words = f"from {rows:,} rows behind to {left:,}, while {HISTORY_RATE} rows a second come"
         announce(cell=BenchCell(CATCH_UP, ALL, "backfill", words, [done]))
 
     def _small_batches(self) -> tuple[list[int], float]:

@@ -21,15 +21,14 @@ from penstock.cli.tables.pipeline import ConfigFile
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.names import agent_problem
 from penstock.core.records import Entry
-from penstock.ipc.pipeline import STATUS_FILE
+from penstock.ipc.pipeline import STATUS_FILE, WORKSHOP
 from penstock.journal.disk import RealDisk
-from penstock.journal.lake_location import lake_of
+from penstock.journal.lake_location import lake_of, remove_tree
 from penstock.journal.open_and_repair import ERASURE, replace_file
 from penstock.journal.seal import write_live
 from penstock.server.journal.lifecycle import seal_directory
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.erasure import Erasure, bury, find, survivors
-from penstock.spark.lake.locks import TableLock
 from penstock.spark.pipeline.erasure import COMBINED, look, recompute, scrub, split
 from penstock.spark.pipeline.journal_group import app_of
 from penstock.spark.pipeline.process import LOCK
@@ -96,9 +95,9 @@ def erase(
 def _erase(data: Path, config: Path | None, erasure: Erasure, disk: RealDisk, result: dict[str, Any]) -> Entry:
     """Spark starts before anything changes. Then each step is durable before the next, and can be repeated. Returns the journal's row."""
     lake = lake_of(data)
-    with TableLock(lake, LOCK).held(waits=False) as is_ours:
-        if not is_ours:
-            raise pipeline_session.pipeline_error(f"another process runs the pipeline of `{data}`", "stop it first")
+    alone = pipeline_session.alone
+    with alone(data, LOCK, "runs the pipeline"), alone(data, WORKSHOP, "fills tables"):
+        remove_tree(lake / WORKSHOP)  # of a rebuild that was interrupted
         find(data, erasure)
         result["rows"] = look(lake, erasure)
         live = survivors(disk, erasure)

@@ -15,7 +15,7 @@ from penstock.cli.options import flag, token_option
 from penstock.cli.output import print_fields, print_json, print_line, print_note, print_result, print_table
 from penstock.cli.tables import pipeline_session
 from penstock.cli.tables.lake import lake_in
-from penstock.ipc.pipeline import PipelineTask, QueryStatus
+from penstock.ipc.pipeline import WORKSHOP, PipelineTask, QueryStatus
 from penstock.journal.plain_values import iso
 
 WAIT_S = 120.0
@@ -289,6 +289,7 @@ def backfill(
     """
     with (
         pipeline_session.open_tables([place.data, *(journal or ())], cluster, config) as ingest,
+        pipeline_session.alone(place.data, WORKSHOP, "fills or erases tables"),
         pipeline_session.progress_bars() as show,
     ):
         end = ingest.backfill(tables, show)
@@ -315,6 +316,7 @@ def rebuild(
 
     with (
         pipeline_session.open_tables([place.data, *(journal or ())], cluster, config) as ingest,
+        pipeline_session.alone(place.data, WORKSHOP, "fills or erases tables"),
         pipeline_session.progress_bars() as show,
     ):
         ends = {name: rebuild_table(ingest, name, accept_loss=accept_loss, on_progress=show) for name in tables}

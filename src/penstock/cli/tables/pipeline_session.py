@@ -120,6 +120,18 @@ def refuse_running(data: Path) -> None:
 
 
 @contextmanager
+def alone(data: Path, lock: str, what: str) -> Iterator[None]:
+    """Hold a lock of the lake, or say what another process does."""
+    from penstock.journal.lake_location import lake_of
+    from penstock.spark.lake.locks import TableLock
+
+    with TableLock(lake_of(data), lock).held(waits=False) as is_ours:
+        if not is_ours:
+            raise pipeline_error(f"another process {what} of `{data}`", "stop it first, or wait for its end")
+        yield
+
+
+@contextmanager
 def open_tables(data: Sequence[Path], cluster: str | None, config: Path | None) -> Iterator[Ingest]:
     """A session that can fill tables, without a streaming query."""
     require_spark()

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.ipc.pipeline import WORKSHOP
 from penstock.journal.lake_location import lake_of, remove_tree
 from penstock.spark.location import JournalLocation
 from penstock.spark.pipeline.ingest import Ingest, LostRowsError, OnProgress
@@ -16,9 +17,6 @@ from penstock.spark.pipeline.own_tables import all_steps
 
 if TYPE_CHECKING:
     from penstock.ipc.pipeline import PipelineSection
-
-WORKSHOP = "_rebuild"
-"""The directory in the lake in which new tables are built."""
 
 
 @contextmanager
