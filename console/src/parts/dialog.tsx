@@ -1,7 +1,7 @@
 // Modal dialogs: centred, or as a drawer at the side. The native `dialog` element traps and restores the focus, and closes on Escape.
 
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef } from "preact/hooks";
+import { useId, useLayoutEffect, useRef } from "preact/hooks";
 
 import { Button } from "./button.tsx";
 
@@ -16,7 +16,8 @@ interface DialogProps {
 export function Dialog({ title, onClose, children, side = false, actions }: DialogProps) {
   const box = useRef<HTMLDialogElement>(null);
   const id = useId();
-  useEffect(() => {
+  // Before the next frame: an Escape that comes first would be lost, and the dialog would open after it.
+  useLayoutEffect(() => {
     const shown = box.current;
     shown?.showModal();
     // Focus the first field of a form instead of the close button.
