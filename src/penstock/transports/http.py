@@ -1,4 +1,4 @@
-"""HTTP and WebSocket on one port, with aiohttp: reads requests, writes replies, upgrades sockets.
+"""HTTP and WebSocket on one port. Plain requests are answered in `plain_http.py`; here aiohttp reads all others and upgrades sockets.
 
 A request goes to its `HttpHandler` once. All aiohttp names of the server are in this file.
 """
@@ -6,61 +6,41 @@ A request goes to its `HttpHandler` once. All aiohttp names of the server are in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Callable
+from typing import Any
 
 from aiohttp import WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
-from penstock.transports.http_replies import Reply, StreamingReply, Upgrade, head_of
+from penstock.transports.exchanges import BodyMalformedError, BodyTooLargeError, Exchange, HttpHandler
+from penstock.transports.http_replies import Reply, Upgrade
 from penstock.transports.narrow_parser import NarrowParser
+from penstock.transports.plain_http import DOWNLOAD_MIN, HEAD_TIMEOUT_S, KEEPALIVE_S, HttpPort, PlainConnection, stream
 from penstock.transports.transport import (
     Admission,
-    ByteStreamTransport,
     ConnectionPort,
     Download,
     PongListener,
     ServerWebSocketTransport,
-    UnreadBytes,
     tune,
 )
 
 BODY_TIMEOUT_S = 30.0
 """A body that takes longer is given up: one slow peer must not hold memory for long."""
-HEAD_TIMEOUT_S = 30.0
-"""A peer that connects has this long to ask for something."""
-KEEPALIVE_S = 75.0
-DOWNLOAD_MIN = 256 * 1024
-"""Bytes of an answer that counts among the unread bytes of the process until its peer has read it."""
 
 
-class BodyTooLargeError(Exception):
-    """The body is over the handler's `body_max`."""
+class _RequestExchange(Exchange):
+    """A request that aiohttp reads."""
 
-
-class BodyMalformedError(Exception):
-    """The body breaks its transfer coding; the text says how."""
-
-
-class Exchange:
-    """One request as its handler sees it."""
-
-    __slots__ = ("_request", "headers", "holder", "is_upgrade", "method", "path", "peer", "size")
+    __slots__ = ("_request",)
 
     def __init__(self, request: web.BaseRequest) -> None:
+        super().__init__(request.method, request.path, request.headers, request.remote or "", request.content_length)
         self._request = request
-        self.method = request.method
-        self.path = request.path
-        self.headers: Mapping[str, str] = request.headers
-        self.holder: Any = None
-        """Who asks, as the handler found out; see `HttpListener.cut_downloads`."""
-        self.peer = request.remote or ""
-        self.size = request.content_length
         self.is_upgrade = request.headers.get("Upgrade", "").lower() == "websocket"
 
     def known(self) -> None:
-        """The peer is authenticated, or may do without."""
         protocol = self._request.protocol
         if isinstance(protocol, _Handler):
             protocol.known()
@@ -75,7 +55,6 @@ class Exchange:
         return self._request.can_read_body and not self._request.content.is_eof()
 
     async def read(self) -> bytes:
-        """Read the whole body. Raises BodyTooLargeError, BodyMalformedError or TimeoutError."""
         request = self._request
         if not request.can_read_body:
             return b""
@@ -94,48 +73,23 @@ class Exchange:
             raise BodyMalformedError(_reason(error)) from error
 
 
-class HttpHandler(Protocol):
-    """Answers the requests of one port."""
-
-    @property
-    def body_max(self) -> int:
-        """Bytes of the largest body."""
-
-    def admit(self, peer: str, close: Callable[[], None]) -> Admission | Reply:
-        """Accept a connection, or refuse it with this answer; `close` ends it at once."""
-
-    def note_unread(self, reader: UnreadBytes, size: int) -> None:
-        """A large answer is on its way; 0 when it has left."""
-
-    async def handle(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
-        """Answer a request; the handler decides when to read its body."""
-
-    def failed(self, exchange: Exchange, error: Exception) -> Reply:
-        """The answer when `handle` raised."""
-
-    def malformed(self, reason: str) -> Reply:
-        """The answer to bytes that are not an HTTP request."""
-
-
 class _Handler(RequestHandler):
-    """aiohttp's protocol. Reports back-pressure to an upgraded endpoint, and closes a peer that connects and requests nothing."""
+    """aiohttp's protocol. Reports back-pressure to an upgraded endpoint, and closes a peer that begins a request and does not go on."""
 
     handler: HttpHandler
     endpoint: ConnectionPort | None = None
     admission: Admission | None = None
     _patience: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        wire = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
-        peer = transport.get_extra_info("peername")
-        admitted = self.handler.admit(peer[0] if isinstance(peer, tuple) else "", wire.abort)
-        super().connection_made(transport)
-        if isinstance(admitted, Reply):
-            wire.write(head_of(admitted) + admitted.body)
-            wire.close()
-            return
-        self.admission = admitted
-        self._patience = asyncio.get_running_loop().call_later(HEAD_TIMEOUT_S, transport.close)
+    def take_over(self, plain: PlainConnection, transport: asyncio.Transport, data: bytes) -> None:
+        """Go on with a connection, from the first bytes that are not a plain request."""
+        self.admission = plain.admission
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + HEAD_TIMEOUT_S if plain.has_asked else plain.deadline_s
+        self._patience = loop.call_at(until_s, transport.close)
+        transport.set_protocol(self)
+        self.connection_made(transport)
+        self.data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
@@ -180,28 +134,19 @@ class _Handler(RequestHandler):
             self.endpoint.congested(False)
 
 
-class _Server(web.Server):
-    handler: HttpHandler
-
-    def __call__(self) -> RequestHandler:
-        handler = _Handler(self, loop=self._loop, **self._kwargs)
-        handler.handler = self.handler
-        return handler
-
-
 class HttpListener:
     """One HTTP port."""
 
     def __init__(self, handler: HttpHandler) -> None:
         self._handler = handler
-        self._server: _Server | None = None
+        self._port = HttpPort(handler, self._hand_over)
+        self._server: web.Server | None = None
         self._listeners: list[asyncio.Server] = []
-        self._downloads: set[Download] = set()
 
     async def start(self, hosts: tuple[str, ...], port: int) -> int:
         """Listen on every host, on one port; returns it."""
         loop = asyncio.get_running_loop()
-        self._server = _Server(
+        self._server = web.Server(
             self._handle,
             request_factory=self._make_request,
             handler_cancellation=True,
@@ -210,10 +155,9 @@ class HttpListener:
             auto_decompress=False,  # the handler bounds what a body may become
             loop=loop,
         )
-        self._server.handler = self._handler
         for host in hosts:
             try:
-                listener = await loop.create_server(self._server, host, port, backlog=1024)
+                listener = await loop.create_server(lambda: PlainConnection(self._port), host, port, backlog=1024)
             except OSError:
                 if not self._listeners:
                     raise
@@ -224,7 +168,7 @@ class HttpListener:
 
     def cut_downloads(self, renewed: Callable[[Any], object | None]) -> int:
         """End the large answers to holders who have no rights any more; returns how many."""
-        gone = [reader for reader in self._downloads if renewed(reader.holder) is None]
+        gone = [reader for reader in self._port.downloads if renewed(reader.holder) is None]
         for reader in gone:
             reader.cut(0)
         return len(gone)
@@ -237,7 +181,13 @@ class HttpListener:
         """Close what is left."""
         self.stop_listening()
         if self._server is not None:
-            await self._server.shutdown(timeout_s)
+            await asyncio.gather(self._port.stop(timeout_s), self._server.shutdown(timeout_s))
+
+    def _hand_over(self, plain: PlainConnection, transport: asyncio.Transport, data: bytes) -> None:
+        assert self._server is not None
+        handler = _Handler(self._server, loop=asyncio.get_running_loop(), **self._server._kwargs)
+        handler.handler = self._handler
+        handler.take_over(plain, transport, data)
 
     def _make_request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -245,7 +195,7 @@ class HttpListener:
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=limit)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        exchange = Exchange(request)
+        exchange = _RequestExchange(request)
         if isinstance(request.protocol, _Handler):
             request.protocol.asked()
         try:
@@ -259,7 +209,10 @@ class HttpListener:
                 return response
             if isinstance(answer, Upgrade):
                 return await self._upgrade(request, answer)
-            return await self._stream(request, answer)
+            if request.transport is None:
+                raise ConnectionResetError
+            await stream(request.transport, request.protocol, answer)
+            raise AssertionError("a stream ends with its connection")
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:
@@ -272,33 +225,12 @@ class HttpListener:
         await response.prepare(request)
         request.writer.send_headers()  # aiohttp copies a body that leaves with its headers
         self._handler.note_unread(reader, size)
-        self._downloads.add(reader)
+        self._port.downloads.add(reader)
         try:
             await response.write_eof()
         finally:
-            self._downloads.discard(reader)
+            self._port.downloads.discard(reader)
             self._handler.note_unread(reader, 0)
-
-    async def _stream(self, request: web.BaseRequest, stream: StreamingReply) -> web.StreamResponse:
-        """Write until the connection ends; this task is cancelled then."""
-        transport = request.transport
-        protocol = request.protocol
-        if transport is None:
-            raise ConnectionResetError
-        assert isinstance(protocol, _Handler)
-        tune(transport.get_extra_info("socket"))
-        wire = ByteStreamTransport(transport)
-        wire.send([stream.head])
-        endpoint = stream.open(wire)
-        protocol.endpoint = endpoint
-        try:
-            await asyncio.get_running_loop().create_future()
-        finally:
-            protocol.endpoint = None
-            if endpoint is not None:
-                endpoint.lost()
-            transport.abort()
-        raise AssertionError("the future above has no result")
 
     async def _upgrade(self, request: web.BaseRequest, plan: Upgrade) -> web.StreamResponse:
         protocols = (plan.subprotocol,) if plan.subprotocol else ()

@@ -14,7 +14,7 @@ from penstock.server.assembly import Service
 from penstock.server.config.load import Config
 from penstock.server.http.listener import HttpEndpoint
 from penstock.server.spaces.listener import SpaceEndpoint
-from penstock.transports.http import Exchange
+from penstock.transports.exchanges import Exchange
 from penstock.transports.http_replies import Reply
 
 OPERATOR_TOKEN = "operator-token"

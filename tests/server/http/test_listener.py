@@ -13,7 +13,7 @@ from penstock.server.config.load import Config
 from penstock.server.config.sections import AuthSection, ListenSection, TokenSection
 from penstock.server.http import routes
 from penstock.server.http.listener import SMALL_BODY
-from penstock.transports.http import BodyMalformedError, BodyTooLargeError
+from penstock.transports.exchanges import BodyMalformedError, BodyTooLargeError
 from penstock.transports.http_replies import Reply
 from tests.server.http.driving import OPERATOR_TOKEN, FakeExchange, HttpDriver, drive, envelope
 

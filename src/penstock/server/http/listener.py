@@ -27,11 +27,12 @@ from penstock.server.admin.reload import REVOKED
 from penstock.server.auth.tokens import Guard, bearer, subprotocol
 from penstock.server.engine.schedulers import in_steps
 from penstock.server.http import idempotency, routes, sockets
-from penstock.server.http.request import Done, Request, Route, error_reply
+from penstock.server.http.request import Done, Request, Route, body_refusal, error_reply, inflate, too_large
 from penstock.server.http.services import HttpServices
 from penstock.server.logging import logs
 from penstock.server.spaces.listener import SpaceEndpoint, is_for_spaces
-from penstock.transports import content_encoding, http
+from penstock.transports import content_encoding
+from penstock.transports.exchanges import Answer, Answered, BodyMalformedError, BodyTooLargeError, Exchange
 from penstock.transports.http_replies import Reply, StreamingReply, Upgrade, json_reply
 from penstock.transports.transport import Admission, UnreadBytes
 
@@ -94,23 +95,38 @@ class HttpEndpoint:
     def note_unread(self, reader: UnreadBytes, size: int) -> None:
         self._runtime.peers.outboxes.note(reader, size)
 
-    async def handle(self, exchange: http.Exchange) -> Reply | StreamingReply | Upgrade:
+    async def handle(self, exchange: Exchange) -> Answer:
         """Answer one request."""
         if is_for_spaces(exchange):  # the errors of a space have MEW's format, so its paths are not in the table
             return await self._spaces.handle(exchange)
-        answer = await self._answer(exchange)
+        request = self._admit(exchange)
+        answer = await self._complete(exchange, request) if isinstance(request, Request) else request
         return self._with_cors(exchange, answer) if isinstance(answer, Reply) else answer
 
-    def failed(self, exchange: http.Exchange, error: Exception) -> Reply:
+    def begin(self, exchange: Exchange, body: bytes, done: Answered) -> Coroutine[Any, Any, Answer] | None:
+        """Answer one request whose body is here. Only what waits for nothing but the journal needs no task."""
+        headers = exchange.headers
+        is_encoded = "Content-Encoding" in headers or len(body) > STEP_BYTES
+        if is_encoded or idempotency.HEADER in headers or self._services.guard.origins or is_for_spaces(exchange):
+            return self.handle(exchange)
+        request = self._admit(exchange)
+        if isinstance(request, Request):
+            request.data = body
+            return self._perform(request, done)
+        assert isinstance(request, Reply)  # a request whose body is here is no upgrade
+        done(request)
+        return None
+
+    def failed(self, exchange: Exchange, error: Exception) -> Reply:
         """The answer to a request whose handling raised."""
-        if isinstance(error, http.BodyMalformedError):
+        if isinstance(error, BodyMalformedError):
             reply = self.malformed(str(error))
             if is_for_spaces(exchange):  # CORS is for the routes of the table
                 return reply
         elif is_for_spaces(exchange):
             return self._spaces.failed(exchange, error)
-        elif isinstance(error, http.BodyTooLargeError):
-            reply = self._count(_too_large(self._runtime.machine.limits.frame_max))
+        elif isinstance(error, BodyTooLargeError):
+            reply = self._count(too_large(self._runtime.machine.limits.frame_max))
         elif isinstance(error, TimeoutError):
             reply = error_reply(Refusal("Timeout", "the body did not arrive in time"))
         elif isinstance(error, ValueError) and exchange.is_upgrade:
@@ -124,12 +140,13 @@ class HttpEndpoint:
         """The answer to bytes that are not an HTTP request."""
         return error_reply(Refusal("InvalidRequest", f"this is not a proper HTTP request: {reason}"))
 
-    def _with_cors(self, exchange: http.Exchange, reply: Reply) -> Reply:
+    def _with_cors(self, exchange: Exchange, reply: Reply) -> Reply:
         more = answer_headers(self._services.guard, exchange.headers)
         # A copy: replies to an Idempotency-Key are kept, and another site may repeat the request.
         return msgspec.structs.replace(reply, headers={**reply.headers, **more}) if more else reply
 
-    async def _answer(self, exchange: http.Exchange) -> Reply | StreamingReply | Upgrade:
+    def _admit(self, exchange: Exchange) -> Request | Reply | Upgrade:
+        """Who asks for what, or the answer where the body does not matter."""
         headers = exchange.headers
         is_options = exchange.method == "OPTIONS" and not exchange.is_upgrade
         if is_options and "Origin" in headers and "Access-Control-Request-Method" in headers:
@@ -159,14 +176,22 @@ class HttpEndpoint:
         if route.handler is None:
             hint = f"open `{exchange.path}` as a WebSocket"
             return error_reply(Refusal("InvalidRequest", "this route is a WebSocket", hint=hint))
-        bound = self._runtime.machine.limits.frame_max if route.is_large else SMALL_BODY
-        if (refused := _body_refusal(exchange, bound)) is not None:
+        if (refused := body_refusal(exchange, self._bound(route))) is not None:
             return self._count(refused)
+        return request
+
+    def _bound(self, route: Route) -> int:
+        """Bytes of the largest body."""
+        return self._runtime.machine.limits.frame_max if route.is_large else SMALL_BODY
+
+    async def _complete(self, exchange: Exchange, request: Request) -> Reply | StreamingReply:
+        """Read the body of a request that was let in, and carry it out."""
+        route, principal = request.route, request.principal
         tokens, changes = self._services.tokens, self._services.tokens.changes
         body = await exchange.read()
         name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
         # In a thread: zlib lets the loop run meanwhile.
-        data = body if name is None or not body else await asyncio.to_thread(_inflate, body, name, bound)
+        data = body if name is None or not body else await asyncio.to_thread(inflate, body, name, self._bound(route))
         if isinstance(data, Reply):
             return data
         request.data = data
@@ -177,21 +202,35 @@ class HttpEndpoint:
             request.is_checked = True
         if tokens.changes != changes and not route.is_open and tokens.renewed(principal) is None:
             return error_reply(REVOKED)
-        request.now = self._runtime.scheduler.now()
         if route.is_idempotent and idempotency.HEADER in request.headers:
+            request.now = self._runtime.scheduler.now()
             return await self._answer_once(request)
+        future, done = _promise()
+        work = self._perform(request, done)
+        return await (future if work is None else work)
+
+    def _perform(self, request: Request, done: Answered) -> Coroutine[Any, Any, Reply | StreamingReply] | None:
+        """Carry a request out. The reply comes through `done`, or from the coroutine."""
+        request.now = self._runtime.scheduler.now()
         outcome = self._run(request)
         if isinstance(outcome, CoroutineType):
-            outcome = await self._finish(request, outcome)
-        if isinstance(outcome, (Result, Denied)):
-            future, done = _promise()
-            self._reply_when_durable(outcome, done)
-            return await future
-        if isinstance(outcome, Refusal):
-            return error_reply(outcome)
-        return outcome if isinstance(outcome, (Reply, StreamingReply)) else json_reply(200, outcome)
+            return self._await(request, outcome)
+        self._reply(outcome, done)
+        return None
 
-    def _preflight(self, exchange: http.Exchange) -> Reply | None:
+    async def _await(self, request: Request, work: Coroutine[Any, Any, Any]) -> Reply | StreamingReply:
+        future, done = _promise()
+        self._reply(await self._finish(request, work), done)
+        reply: Reply | StreamingReply = await future
+        return reply
+
+    def _reply(self, outcome: Any, done: Answered) -> None:
+        if isinstance(outcome, (Result, Denied, Refusal)):
+            self._reply_when_durable(outcome, done)
+        else:
+            done(outcome if isinstance(outcome, (Reply, StreamingReply)) else json_reply(200, outcome))
+
+    def _preflight(self, exchange: Exchange) -> Reply | None:
         """The answer to a CORS preflight, which carries no token; None for pages of this server."""
         headers, guard = exchange.headers, self._services.guard
         refusal = guard.check_headers(headers.get("Host"), headers.get("Origin"))
@@ -239,7 +278,7 @@ class HttpEndpoint:
         hint = "use control lines, or the other half of this port"
         return Refusal("UnknownRoute", f"{what} are switched off here by `listen.{key}`", hint=hint)
 
-    def _upgrade(self, exchange: http.Exchange, request: Request) -> Upgrade | Reply:
+    def _upgrade(self, exchange: Exchange, request: Request) -> Upgrade | Reply:
         if request.route.socket is None:
             return error_reply(Refusal("InvalidRequest", f"`{exchange.path}` is not a WebSocket"))
         refusal = request.parse()
@@ -301,7 +340,8 @@ class HttpEndpoint:
             except Exception:
                 first(error_reply(_FAILED))
                 raise
-        return await future
+        reply: Reply = await future
+        return reply
 
     def _reply_when_durable(self, outcome: Result | Denied | Refusal, done: Done) -> None:
         if isinstance(outcome, Refusal):
@@ -328,18 +368,18 @@ def _outcome(task: asyncio.Task[Any]) -> Any:
     return _FAILED if error is not None or task.cancelled() else task.result()
 
 
-def _promise() -> tuple[asyncio.Future[Reply], Done]:
+def _promise() -> tuple[asyncio.Future[Any], Callable[[Any], None]]:
     """A future reply and the function that sets it; the client may have disconnected by then."""
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def done(reply: Reply) -> None:
+    def done(reply: Reply | StreamingReply) -> None:
         if not future.done():
             future.set_result(reply)
 
     return future, done
 
 
-def _offer(exchange: http.Exchange, upgrade: Upgrade) -> Upgrade:
+def _offer(exchange: Exchange, upgrade: Upgrade) -> Upgrade:
     upgrade.subprotocol = subprotocol(exchange.headers.get("Sec-WebSocket-Protocol"))
     return upgrade
 
@@ -351,28 +391,3 @@ def _unknown_route(path: str) -> Reply:
     close = routes.nearest(path)
     hint = f"did you mean `{close}`?" if close else None
     return error_reply(Refusal("UnknownRoute", f"there is no `{path[:200]}`", hint=hint))
-
-
-def _body_refusal(exchange: http.Exchange, bound: int) -> Reply | None:
-    """Why a body is not read."""
-    if exchange.size is not None and exchange.size > bound:
-        return _too_large(bound)
-    name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
-    if name is not None and name not in content_encoding.KNOWN:
-        message = f"unsupported Content-Encoding `{name[:40]}`; use gzip or deflate"
-        return error_reply(Refusal("UnsupportedEncoding", message), {"Accept-Encoding": "gzip, deflate"})
-    return None
-
-
-def _inflate(body: bytes, name: str, bound: int) -> bytes | Reply:
-    """The body without its content encoding."""
-    try:
-        return content_encoding.inflate(body, name, bound)
-    except content_encoding.OversizeError:
-        return _too_large(bound)
-    except content_encoding.EncodingError as error:
-        return error_reply(Refusal("InvalidRequest", str(error), ref="Content-Encoding"))
-
-
-def _too_large(bound: int) -> Reply:
-    return error_reply(Refusal("TooLarge", f"the body is over the bound of {bound} bytes"))

@@ -12,6 +12,8 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.wire.envelopes import json_problem, to_refusal
+from penstock.transports import content_encoding
+from penstock.transports.exchanges import Exchange
 from penstock.transports.http_replies import Reply, Upgrade, json_reply
 
 if TYPE_CHECKING:
@@ -131,3 +133,28 @@ def error_reply(refusal: Refusal, headers: dict[str, str] | None = None) -> Repl
     elif refusal.status == 401:
         headers = {"WWW-Authenticate": "Bearer"}
     return json_reply(refusal.status, {"error": refusal.wire()}, headers)
+
+
+def body_refusal(exchange: Exchange, bound: int) -> Reply | None:
+    """Why a body is not read."""
+    if exchange.size is not None and exchange.size > bound:
+        return too_large(bound)
+    name = content_encoding.coding(exchange.headers.get("Content-Encoding"))
+    if name is not None and name not in content_encoding.KNOWN:
+        message = f"unsupported Content-Encoding `{name[:40]}`; use gzip or deflate"
+        return error_reply(Refusal("UnsupportedEncoding", message), {"Accept-Encoding": "gzip, deflate"})
+    return None
+
+
+def inflate(body: bytes, name: str, bound: int) -> bytes | Reply:
+    """The body without its content encoding."""
+    try:
+        return content_encoding.inflate(body, name, bound)
+    except content_encoding.OversizeError:
+        return too_large(bound)
+    except content_encoding.EncodingError as error:
+        return error_reply(Refusal("InvalidRequest", str(error), ref="Content-Encoding"))
+
+
+def too_large(bound: int) -> Reply:
+    return error_reply(Refusal("TooLarge", f"the body is over the bound of {bound} bytes"))

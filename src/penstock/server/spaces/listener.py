@@ -24,7 +24,7 @@ from penstock.server.logging import logs
 from penstock.server.spaces.connection import SpaceConnection
 from penstock.server.spaces.host import Spaces
 from penstock.server.spaces.pollers import Pollers
-from penstock.transports.http import BodyTooLargeError, Exchange
+from penstock.transports.exchanges import BodyTooLargeError, Exchange
 from penstock.transports.http_replies import Reply, Upgrade, json_reply
 from penstock.transports.transport import ServerWebSocketTransport
 
