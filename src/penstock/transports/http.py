@@ -89,6 +89,8 @@ class _Handler(RequestHandler):
         self._patience = loop.call_at(until_s, transport.close)
         transport.set_protocol(self)
         self.connection_made(transport)
+        if plain.is_congested:
+            self.pause_writing()
         self.data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -103,7 +103,7 @@ class PlainConnection(asyncio.Protocol):
         """The request that is being answered."""
         self._task: asyncio.Task[None] | None = None
         self._download: Download | None = None
-        self._is_congested = self._is_held = False
+        self.is_congested = self._is_held = False
         self._finished: asyncio.Future[None] | None = None
         """Set while the port stops and a request is being answered."""
 
@@ -128,7 +128,7 @@ class PlainConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._data:
             data = self._data + data
-        if self._exchange is None and not self._is_congested:
+        if self._exchange is None and not self.is_congested:
             self._take(data)
             return
         self._data = data
@@ -137,15 +137,16 @@ class PlainConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def pause_writing(self) -> None:
-        self._is_congested = True
+        self.is_congested = True
         if self.endpoint is not None:
             self.endpoint.congested(True)
 
     def resume_writing(self) -> None:
-        self._is_congested = False
+        self.is_congested = False
         if self.endpoint is not None:
             self.endpoint.congested(False)
         self._end_download()
+        self.deadline_s = self._loop.time() + KEEPALIVE_S
         if self._data and self._exchange is None:
             self._loop.call_soon(self._next)
 
@@ -202,7 +203,7 @@ class PlainConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         """Answer what has waited."""
-        if self._exchange is None and not self._is_congested and self._data:
+        if self._exchange is None and not self.is_congested and self._data:
             data, self._data = self._data, b""
             self._release()
             self._take(data)
@@ -234,7 +235,7 @@ class PlainConnection(asyncio.Protocol):
         self.port.downloads.add(self._download)
         self._wire.send([head, body])
         self.port.handler.note_unread(self._download, len(body))
-        if not self._is_congested:
+        if not self.is_congested:
             self._end_download()
 
     def _end_download(self) -> None:
@@ -271,7 +272,7 @@ class PlainConnection(asyncio.Protocol):
 
     def _expire(self) -> None:
         """Close the connection if it has been idle for too long."""
-        is_busy = self._exchange is not None
+        is_busy = self._exchange is not None or self.is_congested
         if is_busy or self._loop.time() < self.deadline_s:
             at_s = self._loop.time() + KEEPALIVE_S if is_busy else self.deadline_s
             self._timer = self._loop.call_at(at_s, self._expire)

@@ -11,6 +11,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -295,7 +296,7 @@ def bearer(authorization: str | None, protocols: str | None = None, query: str |
     if authorization is not None:
         scheme, token = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :].strip()
         return token if scheme.lower() == _SCHEME else ""
-    for offered in _offered(protocols):
+    for offered in _offered(protocols) if protocols else ():
         if offered.startswith(_SUBPROTOCOL):
             return offered.removeprefix(_SUBPROTOCOL)
     return query
@@ -323,6 +324,7 @@ def _offered(protocols: str | None) -> list[str]:
     return [name for part in (protocols or "").split(",") if (name := part.strip())]
 
 
+@lru_cache(maxsize=256)  # a client names the same one in each request
 def _host_name(host: str) -> str | None:
     """The name in a `Host` header, without port and brackets; None when it is malformed."""
     try:

@@ -132,6 +132,7 @@ def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     return mapped or address
 
 
+@lru_cache(maxsize=256)  # names come from requests, and may be long
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is certainly this machine; other names are not resolved."""
     if host.lower() == LOCALHOST:
