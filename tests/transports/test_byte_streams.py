@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -42,6 +43,35 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 async def dial(server: asyncio.Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, port = server.sockets[0].getsockname()[:2]
     return await asyncio.open_connection(host, port)
+
+
+def test_after_a_large_chunk_others_are_read_first_and_a_hold_stays() -> None:
+    class Source:
+        def __init__(self) -> None:
+            self.calls: list[str] = []
+
+        def is_closing(self) -> bool:
+            return False
+
+        def pause_reading(self) -> None:
+            self.calls.append("pause")
+
+        def resume_reading(self) -> None:
+            self.calls.append("resume")
+
+    async def work() -> None:
+        wire = ByteStreamTransport(cast(asyncio.WriteTransport, None))
+        wire.source = source = cast(Any, Source())
+        wire.give_way()
+        assert source.calls == ["pause"]
+        await asyncio.sleep(0)
+        assert source.calls == ["pause", "resume"]
+        wire.give_way()
+        wire.hold(True)
+        await asyncio.sleep(0)
+        assert source.calls[2:] == ["pause", "pause"], "a connection that is held stays so"
+
+    run(work)
 
 
 def test_chunks_reach_the_endpoint_and_its_end_is_reported() -> None:

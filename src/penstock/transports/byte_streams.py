@@ -19,6 +19,8 @@ from penstock.transports.transport import ByteStreamTransport, ConnectionPort, t
 
 FIRST_BYTES = b"{ \t\r\n"
 """The first byte of a Control v1 connection. Any other, such as a browser's request, closes it without an answer."""
+CHUNK_LARGE = 64 * 1024
+"""Bytes of a chunk after which other connections are read first."""
 
 Accept = Callable[[ByteStreamTransport, str], ConnectionPort | None]
 """Makes the endpoint of a new connection from its wire and its peer's address; None refuses it."""
@@ -55,6 +57,8 @@ class LineProtocol(asyncio.Protocol):
             if self.wire.admission is not None and not self.wire.needs_token:
                 self.wire.admission.known()
         self._endpoint.received(data)
+        if len(data) >= CHUNK_LARGE:
+            self.wire.give_way()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._endpoint is not None:

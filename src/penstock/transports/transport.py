@@ -100,6 +100,7 @@ class ByteStreamTransport:
         """Set where connections are counted."""
         self.needs_token = False
         """Otherwise the peer is known by its first bytes."""
+        self._is_held = False
 
     def send(self, messages: list[bytes]) -> None:
         """Write the messages of this turn, in order."""
@@ -123,7 +124,17 @@ class ByteStreamTransport:
 
     def hold(self, on: bool) -> None:
         """Stop or resume reading from the peer."""
-        change = getattr(self.source, "pause_reading" if on else "resume_reading", None)
+        self._is_held = on
+        self._read(not on)
+
+    def give_way(self) -> None:
+        """Read on in the next turn: libuv takes up to 32 buffers of a peer in a row, some milliseconds in which others wait."""
+        if not self._is_held:
+            self._read(False)
+            asyncio.get_running_loop().call_soon(lambda: self._is_held or self._read(True))
+
+    def _read(self, on: bool) -> None:
+        change = getattr(self.source, "resume_reading" if on else "pause_reading", None)
         if change is not None and not self.source.is_closing():
             change()
 

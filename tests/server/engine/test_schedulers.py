@@ -97,7 +97,7 @@ def test_a_cancelled_timer_does_not_run() -> None:
 def test_surveys_take_turns_and_one_step_a_turn() -> None:
     seen: list[str] = []
     scheduler = HandScheduler(Clock())
-    surveys = SurveyQueue(scheduler, lambda now: None, lambda: False)
+    surveys = SurveyQueue(scheduler, lambda now: None)
     surveys.add(Survey("a", 3, seen), ending(seen, "a done"))
     surveys.add(Survey("b", 1, seen), ending(seen, "b done"))
     assert seen == ["a"], "the first step needs no turn of its own"
@@ -105,23 +105,44 @@ def test_surveys_take_turns_and_one_step_a_turn() -> None:
     assert seen == ["a", "a", "b", "b done", "a", "a done"]
 
 
-def test_after_a_long_step_other_work_has_the_loop_for_longer() -> None:
-    class Long(Survey):
-        def step(self, now: Now) -> bool:
-            clock.us += 10_000
-            return super().step(now)
+class Timed(Survey):
+    """Steps that take time."""
 
+    def __init__(self, steps: int, seen: list[str], clock: Clock, step_us: int) -> None:
+        super().__init__("step", steps, seen)
+        self._clock = clock
+        self._step_us = step_us
+
+    def step(self, now: Now) -> bool:
+        self._clock.us += self._step_us
+        return super().step(now)
+
+
+@pytest.mark.parametrize(("step_us", "steps"), [(2_000, 1), (100, 11)])
+def test_after_long_work_other_input_has_the_loop_for_longer(step_us: int, steps: int) -> None:
     seen: list[str] = []
     clock = Clock()
     scheduler = HandScheduler(clock)
-    surveys = SurveyQueue(scheduler, lambda now: None, lambda: False)
-    surveys.add(Long("long", 2, seen), ending(seen, "done"))
-    clock.us += 10_000 * REST_RATIO - 1
+    surveys = SurveyQueue(scheduler, lambda now: None, inputs=iter(range(1, 9)).__next__)
+    surveys.add(Timed(steps, seen, clock, step_us), ending(seen, "first"))
     scheduler.run()
-    assert seen == ["long"]
+    assert seen == ["step"] * steps + ["first"]
+    surveys.add(Survey("second", 1, seen), ending(seen, "done"))
+    clock.us += step_us * steps * REST_RATIO - 1
+    scheduler.run()
+    assert seen[-1] == "first"
     clock.us += 1
     scheduler.run()
-    assert seen == ["long", "long", "done"]
+    assert seen[-2:] == ["second", "done"]
+
+
+def test_an_idle_loop_gives_all_of_its_time_to_a_survey() -> None:
+    seen: list[str] = []
+    clock = Clock()
+    scheduler = HandScheduler(clock)
+    SurveyQueue(scheduler, lambda now: None).add(Timed(3, seen, clock, 10_000), ending(seen, "done"))
+    scheduler.run()
+    assert (clock.us, seen) == (30_000, ["step", "step", "step", "done"])
 
 
 def test_a_survey_that_fails_stops_no_other_and_effects_follow_each_step() -> None:
@@ -131,7 +152,7 @@ def test_a_survey_that_fails_stops_no_other_and_effects_follow_each_step() -> No
 
     seen: list[str] = []
     scheduler = HandScheduler(Clock())
-    surveys = SurveyQueue(scheduler, lambda now: seen.append("applied"), lambda: False)
+    surveys = SurveyQueue(scheduler, lambda now: seen.append("applied"))
     surveys.add(Survey("a", 2, seen), ending(seen, "a done"))
     surveys.add(Broken(), ending(seen, "the other"))
     scheduler.run()
@@ -141,7 +162,7 @@ def test_a_survey_that_fails_stops_no_other_and_effects_follow_each_step() -> No
 def test_a_survey_that_is_done_at_once_leaves_the_queue_empty() -> None:
     seen: list[str] = []
     scheduler = HandScheduler(Clock())
-    surveys = SurveyQueue(scheduler, lambda now: None, lambda: False)
+    surveys = SurveyQueue(scheduler, lambda now: None)
     for name in ("a", "b"):
         surveys.add(Survey(name, 1, seen), ending(seen, f"{name} done"))
     assert seen == ["a", "a done", "b", "b done"]

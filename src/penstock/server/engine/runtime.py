@@ -76,7 +76,9 @@ class Runtime:
         self._waiting: dict[object, GatedAnswers] = {}
         """Connections with answers that wait for a commit."""
         self._gates: dict[int, list[tuple[bool, Callable[[Refusal | None], object]]]] = {}
-        self._surveys = SurveyQueue(scheduler, self.apply, lambda: bool(machine.backlog))
+        self.inputs = 0
+        """Chunks, messages and requests of peers that were handled, without large ones."""
+        self._surveys = SurveyQueue(scheduler, self.apply, lambda: bool(machine.backlog), lambda: self.inputs)
         self.is_behind = False
         """Whether the backlog of the machine is being worked off, and the open batch waits for that."""
         self._turning = False
@@ -104,6 +106,7 @@ class Runtime:
         """Bytes from a peer."""
         if connection.closed:
             return
+        self.inputs += len(data) <= STEP_BYTES
         self._guard(connection.session, connection.session.receive, self.scheduler.now(), data)
         self.peers.touch(connection)
 

@@ -121,24 +121,42 @@ Ended = Callable[[Exception | None], None]
 """Is called when a survey has ended, with the exception if it failed."""
 
 
-REST_AFTER_US, REST_RATIO, REST_MAX_US = 1_000, 2, 50_000
-"""After a step that took longer than the first, other work has the loop for `REST_RATIO` times as long as the step took, at most the last."""
+REST_AFTER_US, REST_RATIO, REST_MAX_US = 1_000, 8, 200_000
+"""While small inputs come, steps that took longer than the first give them the loop for `REST_RATIO` times as long, at most the last.
+
+So all surveys together have a ninth of a busy loop, and an idle one to themselves."""
 
 
 class SurveyQueue:
     """Runs surveys by turns, one step of one of them a turn. Each belongs to a connection, so their number is bounded."""
 
-    def __init__(self, scheduler: Scheduler, apply: Callable[[Now], None], is_behind: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        apply: Callable[[Now], None],
+        is_behind: Callable[[], bool] = lambda: False,
+        inputs: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._scheduler = scheduler
         self._is_behind = is_behind  # then steps wait for the backlog of earlier ones
         self._apply = apply
         """Carries out what a step asked for, before anything else happens."""
+        self._inputs = inputs
+        """How many small inputs were handled: while it grows, there are others to give the loop to."""
+        self._seen = 0
+        self._spent_us = 0
+        """What the steps since the last rest took."""
+        self._rest_until_us = 0
         self._waiting: deque[tuple[Survey, Ended, Callable[[], None]]] = deque()
 
     def add(self, survey: Survey, done: Ended, stepped: Callable[[], None] = lambda: None) -> None:
         """Run a survey, then call `done`, with the exception if it failed; `stepped` after each step before."""
         self._waiting.append((survey, done, stepped))
-        if len(self._waiting) == 1:
+        if len(self._waiting) > 1:
+            return
+        if self._scheduler.now().us < self._rest_until_us:
+            self._scheduler.at(self._rest_until_us, self._step)
+        else:
             self._step()
 
     def _step(self) -> None:
@@ -158,15 +176,24 @@ class SurveyQueue:
         else:
             self._waiting.rotate(-1)
             stepped()
+        end_us = self._scheduler.now().us
+        self._rest(end_us, end_us - now.us)
         if self._waiting:
-            end_us = self._scheduler.now().us
-            spent_us = end_us - now.us
-            if spent_us > REST_AFTER_US:
-                self._scheduler.at(end_us + min(REST_RATIO * spent_us, REST_MAX_US), self._step)
+            if end_us < self._rest_until_us:
+                self._scheduler.at(self._rest_until_us, self._step)
             else:
                 self._scheduler.soon(self._step)
         if is_over:
             done(error)
+
+    def _rest(self, now_us: int, spent_us: int) -> None:
+        """Give the loop to others, once the steps took long enough and there are others."""
+        self._spent_us += spent_us
+        if self._spent_us > REST_AFTER_US:
+            seen, self._seen = self._seen, self._inputs()
+            if seen != self._seen:
+                self._rest_until_us = now_us + min(REST_RATIO * self._spent_us, REST_MAX_US)
+            self._spent_us = 0
 
 
 RunSurvey = Callable[[Survey, Ended], None]

@@ -147,6 +147,7 @@ class HttpEndpoint:
 
     def _admit(self, exchange: Exchange) -> Request | Reply | Upgrade:
         """Who asks for what, or the answer where the body does not matter."""
+        self._runtime.inputs += (exchange.size or 0) <= STEP_BYTES
         headers = exchange.headers
         is_options = exchange.method == "OPTIONS" and not exchange.is_upgrade
         if is_options and "Origin" in headers and "Access-Control-Request-Method" in headers:

@@ -266,6 +266,8 @@ def scan_reference(line: bytes, *, is_whole: bool) -> Reference | None:
     found = {b'"reqId"': b"null", b'"type"': b"null"}
     depth = 0
     head = line[:HEAD_MAX]
+    if head.lstrip()[:1] != b"{":
+        return None
     for token in _TOKEN.finditer(head):
         text = token.group()
         depth += (text in b"{[") - (text in b"}]")

@@ -55,7 +55,7 @@ class LineBuffer:
         """The first bytes of a line that is longer than `limit`, which is dropped; empty if it is not."""
         if self._size <= limit:
             return b""
-        head = b"".join(self._parts)[:HEAD_MAX]
+        head = b"".join(self._parts[:HEAD_MAX])[:HEAD_MAX]  # each has a byte or more, all together megabytes
         self._parts, self._size, self._is_discarding = [], 0, True
         return head
 
