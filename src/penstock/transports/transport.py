@@ -131,7 +131,11 @@ class ByteStreamTransport:
         """Read on in the next turn: libuv takes up to 32 buffers of a peer in a row, some milliseconds in which others wait."""
         if not self._is_held:
             self._read(False)
-            asyncio.get_running_loop().call_soon(lambda: self._is_held or self._read(True))
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._is_held:
+            self._read(True)
 
     def _read(self, on: bool) -> None:
         change = getattr(self.source, "resume_reading" if on else "pause_reading", None)
