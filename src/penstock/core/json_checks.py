@@ -31,6 +31,8 @@ WINDOW = 256 * 1024
 """Bytes from which one step takes the strings: at most some milliseconds."""
 SMALL = 1_000
 """Bytes up to which a message costs less to decode than to look for costly shapes."""
+EVEN_MAX, POINT_BYTES = 64 * 1024, 64
+"""Bytes of a message, and per decimal point in it, with which to look for costly shapes costs more than to read any number as a costly one."""
 
 _DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
 _TOKENS = bytes.maketrans(b"123456789E,:[]{}\t\r\n", b"000000000e" + b" " * 9)
@@ -191,7 +193,8 @@ def _is_costly(data: bytes) -> bool:
 
 def decode_any(data: bytes) -> Any:
     """The value that JSON means, for checks: a number out of range may be infinite, which encodes as null."""
-    return (_even if len(data) <= SMALL or _is_costly(data) else _quick).decode(data)
+    is_plain = len(data) <= SMALL or (len(data) <= EVEN_MAX and data.count(b".") * POINT_BYTES < len(data))
+    return (_even if is_plain or _is_costly(data) else _quick).decode(data)
 
 
 def decode(data: bytes) -> Any:
