@@ -177,6 +177,10 @@ class QueueDriver:
         assert machine.bytes == held_bytes
         assert machine.pending_bytes == pending_bytes
         assert machine.ids == ids
+        armed = {id(subject): us for us, ticket, subject in machine.timers.heap if subject.ticket == ticket}
+        for consumer in machine.consumers.values():
+            for record in consumer.leases.values():
+                assert armed[id(record if record.ticket else consumer)] <= record.deadline_us, "a lease without a timer"
         assert all(consumer.credit >= 0 for consumer in machine.consumers.values())
 
     # Producers

@@ -161,7 +161,11 @@ class Consumer:
     ringed: bool = False
     """In its channel's ring of consumers that can take more."""
     ticket: int = 0
+    """Number of its timer: that of its wait while it is a pull that waits, else that of its leases."""
     leases: dict[int, Record] = field(default_factory=dict)
+    """By number, the oldest first. They end in this order, except those with timers of their own."""
+    leases_end_us: int = 0
+    """When the last of those ends."""
 
     @property
     def holder_name(self) -> str:

@@ -82,7 +82,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
     lease: int = 0
     """Number of its current lease, never used again."""
     ticket: int = 0
-    """Number of its current timer: that of its lease until extended."""
+    """Number of its own timer; 0 while the timer of its holder keeps the deadline of its lease."""
     deadline_us: int = 0
     leased_us: int = 0
     batch: int = 0

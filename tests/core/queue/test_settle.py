@@ -6,6 +6,7 @@ import pytest
 
 from penstock.core.limits import Limits
 from penstock.core.links import Consumer
+from penstock.core.queue.machine import WAKE_MAX
 from penstock.core.queue.policy import Policy, Retry
 from penstock.core.queue.settle import Denied, Done
 from penstock.core.scopes import OPERATOR, Principal, require
@@ -130,6 +131,14 @@ class TestLateAck:
         assert driver.ack(slow, "1") == ["LeaseExpired"]
         assert driver.state("a") == (0, 1, 0)
 
+    def test_of_an_id_that_is_given_twice_counts_once(self) -> None:
+        driver = QueueDriver(self.POLICY)
+        consumer = driver.subscribe("a", 1)
+        driver.put("a", "1")
+        driver.advance(5_000)
+        assert driver.ack(consumer, "1", "1") == ["AlreadyAcked"]
+        assert driver.channel("a").counters.ack == 1
+
     def test_is_not_for_strangers(self) -> None:
         driver = QueueDriver(self.POLICY)
         driver.subscribe("a", 1)
@@ -197,6 +206,54 @@ class TestExpiry:
         driver.grant(consumer, 4)
         assert driver.ids() == ["1", "2", "3", "4"] * 2
 
+    def test_leases_of_one_consumer_share_a_timer_and_end_one_after_the_other(self) -> None:
+        driver = QueueDriver(SHORT)
+        consumer = driver.subscribe("a", 3)
+        for id_ in ("1", "2", "3"):
+            driver.put("a", id_)
+            driver.advance(1_000)
+        assert len(driver.machine.timers.heap) == 1
+        driver.ack(consumer, "1")
+        driver.advance(2_999)
+        assert driver.state("a") == (0, 2, 0)
+        driver.advance(1)
+        assert driver.state("a") == (1, 1, 0)
+        driver.advance(1_000)
+        assert driver.state("a") == (2, 0, 0)
+        assert consumer.ticket == 0
+
+    def test_a_shorter_lease_after_a_longer_one_ends_first(self) -> None:
+        driver = QueueDriver(SHORT)
+        consumer = driver.subscribe("a", 2)
+        driver.put("a", "1")
+        consumer.lease_us = 1_000_000  # as after another subscribe without a label
+        driver.put("a", "2")
+        driver.advance(1_000)
+        assert list(driver.channel("a").ready) == [driver.channel("a").live["2"]]
+        driver.advance(4_000)
+        assert driver.state("a") == (2, 0, 0)
+
+    def test_many_leases_of_one_consumer_take_several_turns(self) -> None:
+        driver = QueueDriver(SHORT)
+        driver.subscribe("a", WAKE_MAX + 5)
+        driver.put("a", *map(str, range(WAKE_MAX + 5)))
+        driver.us += 5_000_000
+        driver.machine.wake(driver.now)
+        driver.apply()
+        assert driver.state("a") == (WAKE_MAX, 5, 0)
+        driver.advance(0)
+        assert driver.state("a") == (WAKE_MAX + 5, 0, 0)
+
+    def test_a_consumer_that_is_gone_and_holds_nothing_has_no_timer(self) -> None:
+        driver = QueueDriver(SHORT)
+        driver.put("a", "1")
+        consumer = driver.machine.pull(driver.now, driver.link, "a", 1, 1_000_000)
+        assert isinstance(consumer, Consumer)
+        driver.apply()
+        assert consumer.ticket
+        driver.ack(consumer, "1")
+        assert (consumer.ticket, driver.machine.consumers) == (0, {})
+
 
 class TestExtend:
     @pytest.mark.promise("Delivery", "extend prolongs a lease")
@@ -213,6 +270,18 @@ class TestExtend:
         assert driver.held(consumer, "1", lease_id).attempt == 1
         driver.advance(1)
         assert driver.state("a") == (1, 0, 0)
+
+    def test_leaves_the_deadlines_of_other_leases_alone(self) -> None:
+        driver = QueueDriver(SHORT)
+        consumer = driver.subscribe("a", 3)
+        driver.put("a", "1", "2", "3")
+        driver.extend(consumer, "1", 9_000)
+        driver.extend(consumer, "3", 2_000)
+        for ms, ready in ((2_000, 1), (3_000, 2), (4_000, 3)):
+            driver.advance(ms - 1)
+            assert driver.state("a")[0] == ready - 1
+            driver.advance(1)
+            assert driver.state("a")[0] == ready
 
     def test_takes_the_length_asked_for_even_a_shorter_one(self) -> None:
         driver = QueueDriver(SHORT)

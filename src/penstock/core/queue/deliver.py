@@ -7,7 +7,6 @@ its link has room, so a lease never runs while it waits in a buffer. `dispatch` 
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappush
 
 from penstock.core.clock import Now
 from penstock.core.effects import Deliver
@@ -86,7 +85,6 @@ def detach(state: QueueState, now: Now, consumer: Consumer) -> None:
     """A consumer takes no more; it stays findable while it holds leases."""
     channel = consumer.channel
     consumer.credit = 0
-    consumer.ticket = 0
     if channel.consumers.pop(consumer.no, None) is None:
         return
     if consumer.ringed:
@@ -94,11 +92,18 @@ def detach(state: QueueState, now: Now, consumer: Consumer) -> None:
         consumer.ringed = False
     if consumer.pull:
         state.waiting_pulls -= 1
+        consumer.ticket = 0
     if consumer in consumer.link.consumers:
         consumer.link.consumers.remove(consumer)
-    if not consumer.leases:
-        state.consumers.pop(consumer.no, None)
+    forget_idle(state, consumer)
     state.rest(channel, now)
+
+
+def forget_idle(state: QueueState, consumer: Consumer) -> None:
+    """Forget a consumer that takes no more and holds nothing."""
+    if not consumer.leases and consumer.no not in consumer.channel.consumers:
+        state.consumers.pop(consumer.no, None)
+        consumer.ticket = 0
 
 
 def grant(state: QueueState, now: Now, consumer: Consumer, n: int) -> Refusal | None:
@@ -150,9 +155,7 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
     if channel.ready_order is not None:
         channel.ready_order.at(now_us)
     handed: dict[Consumer, list[Record]] = {}
-    timers = state.timers
-    heap = timers.heap
-    ticket = timers.ticket
+    lease = state.lease_no
     buckets = channel.latencies.buckets(now_us)
     counters = channel.counters
     out = 0
@@ -181,11 +184,11 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
         # One record may overdraw the room: a body larger than the outbox must still be deliverable.
         while taken < share and room > 0:
             record = ready.popleft()
-            ticket += 1
+            lease += 1
             taken += 1
             record.state = LEASED
             record.holder = consumer
-            record.ticket = record.lease = ticket
+            record.lease = lease
             record.deadline_us = deadline_us
             record.leased_us = now_us
             record.attempt = attempt = record.attempt + 1
@@ -197,9 +200,7 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
                 buckets[bucket] += 1
             else:
                 counters.re += 1
-            leases[ticket] = record
-            # `timers.arm` inlined: the ticket is the lease number too, and stale heap entries are recognised by it.
-            heappush(heap, (deadline_us, ticket, record))
+            leases[lease] = record
             records.append(record)
             room -= len(record.body) + FRAME_BYTES
         link.room = room
@@ -207,8 +208,7 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
         consumer.delivered += taken
         out += taken
         room_leases -= taken
-    timers.ticket = ticket
-    timers.sweep()
+    state.lease_no = lease
     channel.leased += out
     if out:
         counters.out += out
@@ -220,6 +220,18 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
         state.effects.append(Deliver(consumer, records))
         if consumer.pull:
             detach(state, now, consumer)
+        _keep_deadline(state, consumer, records, now_us + consumer.lease_us)
+
+
+def _keep_deadline(state: QueueState, consumer: Consumer, records: list[Record], deadline_us: int) -> None:
+    """Have a timer for new leases that end together: one for all leases of the consumer, as long as they end in their order."""
+    if deadline_us < consumer.leases_end_us:  # it has subscribed again, for shorter leases
+        for record in records:
+            state.timers.arm(deadline_us, record)
+        return
+    consumer.leases_end_us = deadline_us
+    if consumer.ticket == 0:
+        state.timers.arm(deadline_us, consumer)
 
 
 def _count_own(own: Counters, handed: dict[Consumer, list[Record]]) -> None:

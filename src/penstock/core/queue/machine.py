@@ -25,7 +25,7 @@ from penstock.core.scopes import Principal
 from penstock.core.tenants import Quota
 
 WAKE_MAX = 1_000
-"""Timers that are served in one turn: about 10 ms, and 16 where rules wait for timeouts."""
+"""Timers that are served and leases that expire in one turn: about 10 ms, and 16 where rules wait for timeouts."""
 
 
 class QueueMachine(QueueState):
@@ -144,14 +144,16 @@ class QueueMachine(QueueState):
 
     def wake(self, now: Now) -> None:
         """Do what is due, as much as one turn allows: expire leases, end delays and waits, unload idle channels."""
-        for _ in range(WAKE_MAX):
-            subject = self.timers.pop_due(now.us)
-            if subject is None:
-                return
+        left = WAKE_MAX
+        while left > 0 and (subject := self.timers.pop_due(now.us)) is not None:
+            left -= 1
             if type(subject) is Record:
                 self._wake_record(now, subject)
             elif type(subject) is Consumer:
-                deliver.end_pull(self, now, subject)
+                if subject.pull and subject.no in subject.channel.consumers:
+                    deliver.end_pull(self, now, subject)
+                else:
+                    left -= max(settle.expire_leases(self, now, subject, left + 1) - 1, 0)
             elif type(subject) is Channel:
                 self.unload(subject, now)
             elif type(subject) is Cooling:

@@ -16,7 +16,7 @@ from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.dead_letters import bury
-from penstock.core.queue.deliver import detach, dispatch, regrant
+from penstock.core.queue.deliver import detach, dispatch, forget_idle, regrant
 from penstock.core.queue.hot import note_hot
 from penstock.core.queue.policy import IMMEDIATE
 from penstock.core.queue.state import QueueState
@@ -102,8 +102,7 @@ def _after(state: QueueState, now: Now, consumer: Consumer, settled: int) -> Non
     channel = consumer.channel
     if channel.ready:
         dispatch(state, now, channel)
-    if not consumer.leases and consumer.no not in channel.consumers:
-        state.consumers.pop(consumer.no, None)
+    forget_idle(state, consumer)
 
 
 def held(state: QueueState, consumer: Consumer, id_: str, lease_id: str | None) -> Record | Denied:
@@ -243,14 +242,30 @@ def extend(state: QueueState, now: Now, consumer: Consumer, record: Record, leas
     deadline_us = min(now.us + (lease_us or consumer.lease_us), end_us)
     if deadline_us <= now.us:
         return Denied(0, Refusal("LeaseExpired", f"`{record.id}` was held for the longest time allowed", ref=record.id))
-    state.timers.arm(deadline_us, record)  # a new timer; the lease keeps its number, and so its id
+    state.timers.arm(deadline_us, record)  # a timer of its own; the lease keeps its number, and so its id
     record.deadline_us = deadline_us
     state.commit_log.observe("extend", record, consumer.link.who)
     return Done(0, deadline_us)
 
 
+def expire_leases(state: QueueState, now: Now, consumer: Consumer, most: int) -> int:
+    """Called by the timer of a consumer: expire those leases that are due, `most` of them. Returns how many."""
+    due: list[Record] = []
+    consumer.ticket = 0
+    for record in consumer.leases.values():
+        if record.ticket:  # extended: it has a timer of its own
+            continue
+        if record.deadline_us > now.us or len(due) == most:
+            state.timers.arm(record.deadline_us, consumer)
+            break
+        due.append(record)
+    for record in due:
+        expire(state, now, record)
+    return len(due)
+
+
 def expire(state: QueueState, now: Now, record: Record) -> None:
-    """Called by its timer: the holder was too slow."""
+    """Its lease is over: the holder was too slow."""
     consumer = record.holder
     assert consumer is not None
     lease_id = state.lease_id(record)
@@ -296,7 +311,7 @@ def _give_back_all(state: QueueState, now: Now, consumer: Consumer, is_lost: boo
             _lose(state, now, record, consumer.link)
         else:
             _give_back(state, now, record, consumer.link)
-    state.consumers.pop(consumer.no, None)
+    forget_idle(state, consumer)
     dispatch(state, now, consumer.channel)
     state.rest(consumer.channel, now)
 

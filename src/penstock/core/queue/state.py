@@ -156,6 +156,8 @@ class QueueState:
         self.waiting_pulls = 0
         self.consumers: dict[int, Consumer] = {}
         self.consumer_no = 0
+        self.lease_no = 0
+        """Number of the newest lease."""
         self.links: dict[int, Link] = {}
         self.taps: dict[str, list[Tap]] = {}
         """Who looks at a channel without taking anything, by its name."""
