@@ -83,7 +83,8 @@ class TestWindow:
         record = live(channel, record_of(id_, seq=channel.seq + 1))
         channel.seq += 1
         channel.counters.ack += 1
-        channel.remember(record, "acked", at_us, 7, decided)
+        channel.remember([record], "acked", at_us, 7)
+        channel.trim(at_us, decided)
         return record
 
     def test_remembers_what_a_settled_record_was(self) -> None:

@@ -7,6 +7,7 @@ Each operation is O(1), in `head` order O(log n); `ready_order.py` has the cost 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import islice
 from zlib import crc32
 
@@ -217,23 +218,23 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         del self.live[record.id]
         self.bytes -= len(record.body)
 
-    def remember(self, record: Record, outcome: str, now_us: int, batch: int, decided: int) -> int:
-        """A record is settled: keep its id for the window. Returns how many ids the channel holds more."""
-        self.mark_settled(record, outcome, now_us, batch)
-        self.bytes -= len(record.body)
-        return 1 - self.trim(now_us, decided)
-
-    def mark_settled(self, record: Record, outcome: str, now_us: int, batch: int) -> None:
-        """`remember` for one of many: the caller counts their bytes and trims the window once for all of them."""
-        record.state = GONE
-        record.ticket = 0
-        record.holder = record.lapsed = None
-        del self.live[record.id]
-        check = crc32(record.body) if record.check is None else record.check
-        self.settled[record.id] = Seen(record.seq, check, now_us, outcome, batch)
+    def remember(self, records: Iterable[Record], outcome: str, now_us: int, batch: int) -> int:
+        """Records are settled: keep their ids for the window, which the caller trims. Returns their bytes."""
         if self.order is NO_IDS:
             self.order = deque()
-        self.order.append(record.id)
+        live, settled, note = self.live, self.settled, self.order.append
+        size = 0
+        for record in records:
+            id_, body, check = record.id, record.body, record.check
+            record.state = GONE
+            record.ticket = 0
+            record.holder = record.lapsed = None
+            del live[id_]
+            settled[id_] = Seen(record.seq, crc32(body) if check is None else check, now_us, outcome, batch)
+            note(id_)
+            size += len(body)
+        self.bytes -= size
+        return size
 
     def is_decided(self, decided: int) -> bool:
         """Whether the journal has answered for every settle here."""
@@ -245,12 +246,14 @@ class Channel(msgspec.Struct, gc=False, eq=False):
         settled = self.settled
         limit = self.policy.dedup_count if keep is None else keep
         oldest_us = now_us - self.policy.dedup_us
-        gone = 0
+        gone, too_many = 0, len(order) - limit
         while order:
-            seen = settled[order[0]]
-            if seen.batch > decided or (len(order) <= limit and seen.settled_us > oldest_us):
+            id_ = order[0]
+            seen = settled[id_]
+            if seen.batch > decided or (gone >= too_many and seen.settled_us > oldest_us):
                 break
-            del settled[order.popleft()]
+            del settled[id_]
+            order.popleft()
             gone += 1
         return gone
 

@@ -28,49 +28,45 @@ def committed(
 
     `recorded_us` is the time of its rows; None if the journal keeps no rows.
     """
-    batch = state.commit_log.decide()
-    offset = first_offset
+    facts = state.commit_log.decide().facts
+    if refused is not None:
+        _withdraw(state, now, [fact for fact in facts if is_fresh(fact)])
+        facts = [fact for fact in facts if not is_fresh(fact)]
     now_us, wall_us = now
     recorded_us = wall_us if recorded_us is None else recorded_us
     touched: dict[Channel, int] = {}
     kept: list[Record] = []
-    for fact in batch.facts:
-        if refused is not None and is_fresh(fact):
+    pending, revived = state.triggers.pending, state.revived
+    size = 0
+    for offset, record in enumerate(facts, first_offset):
+        if type(record) is not Record:
             continue
-        if isinstance(fact, Record):
-            fact.offset = offset
-            fact.recorded_us = recorded_us
-            kept.append(fact)
-        offset += 1
-    if refused is not None:
-        _withdraw(state, now, [fact for fact in batch.facts if is_fresh(fact)])
-    if state.revived:
-        for record in kept:
-            state.revived.pop(record, None)
-    pending = state.triggers.pending
-    for record in kept:
+        record.offset = offset
+        record.recorded_us = recorded_us
+        kept.append(record)
         channel = record.channel
         touched[channel] = touched.get(channel, 0) + 1
+        if revived:
+            revived.pop(record, None)
         if pending:
             pending.pop(record, None)
         if record.state == GONE:  # a rule moved it away in the same commit
             channel.counters.moved += 1
             continue
-        state.pending_bytes -= len(record.body)
+        size += len(record.body)
         if record.due_wall_us > wall_us:
             channel.make_delayed(record)
-            state.timers.arm(now.us + record.due_wall_us - wall_us, record)
+            state.timers.arm(now_us + record.due_wall_us - wall_us, record)
+        elif type(ready := channel.ready) is deque:
+            record.state = READY
+            ready.append(record)
         else:
-            ready = channel.ready
-            if isinstance(ready, deque):
-                record.state = READY
-                ready.append(record)
-            else:
-                channel.make_ready(record, now_us)
+            channel.make_ready(record, now_us)
+    state.pending_bytes -= size
     note_arrivals(state.views.latest, touched, kept)
     for channel, count in touched.items():
         channel.counters.in_ += count
-        channel.rate_in.add(now.us, count)
+        channel.rate_in.add(now_us, count)
         channel.last_wall_us = wall_us
         dispatch(state, now, channel)
     if state.taps:

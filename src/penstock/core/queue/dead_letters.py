@@ -90,8 +90,6 @@ def accept(state: QueueState, now: Now, send: Send) -> Refusal | None:
         channel.unsettle(record.id)
         state.ids -= 1
         state.revived[record] = seen
-    record.seq = channel.seq + 1
-    record.batch = state.commit_log.gate
     state.sort(channel, [record])
     admit(state, now, channel, [record], size)
     if channel.holding is not None:

@@ -55,19 +55,48 @@ def enqueue(
     channel = state.open_channel(name)
     if isinstance(channel, Refusal):
         return channel
-    live = channel.live
-    settled = channel.settled
-    fresh: list[Record] = []
-    size = 0
+    if channel.settled:
+        state.ids -= channel.trim(now.us, state.commit_log.decided)
+    found = _find_duplicates(state, channel, records)
+    if isinstance(found, Refusal):
+        channel.counters.reject += counted * (found.code == "IdConflict")
+        leave(state, now, channel, is_new)
+        return found
+    fresh, seqs, duplicates, gate = found
+    if fresh:
+        refusal = state.sort(channel, fresh) if channel.ready_order is not None else None
+        size = sum([len(record.body) for record in fresh])
+        rules = state.triggers.on_insert
+        if rules and refusal is None:
+            size += firing.enrich(state, now, channel, fresh)
+        refusal = refusal or _make_room(state, now, channel, len(fresh), size)
+        if refusal is not None:
+            channel.counters.reject += len(fresh) * counted
+            leave(state, now, channel, is_new)
+            return refusal
+        gate = state.commit_log.gate
+        admit(state, now, channel, fresh, size)
+        if rules:
+            firing.inserted(state, now, channel, fresh, cascade)
+    if duplicates is not None:
+        channel.counters.dup += len(duplicates)
+    state.rest(channel, now)
+    return Admitted(gate, seqs, duplicates)
+
+
+def _find_duplicates(
+    state: QueueState, channel: Channel, records: list[Record]
+) -> tuple[list[Record], list[int], list[str] | None, int] | Refusal:
+    """The new ones of these records, the numbers of all, the ids of the others and the commit that those wait for."""
+    live, settled, log = channel.live, channel.settled, state.commit_log
+    own = {record.id: record for record in records}
+    if len(own) == len(records) and live.keys().isdisjoint(own) and settled.keys().isdisjoint(own):
+        return records, list(range(channel.seq + 1, channel.seq + len(records) + 1)), None, 0
+    own.clear()
     seqs: list[int] = []
-    duplicates: list[str] | None = None
+    duplicates: list[str] = []
     gate = 0
     is_split = False
-    own: dict[str, Record] = {}
-    log = state.commit_log
-    open_gate = log.gate
-    if settled:
-        state.ids -= channel.trim(now.us, log.decided)
     for record in records:
         id_ = record.id
         twin = live.get(id_) or own.get(id_)
@@ -80,47 +109,22 @@ def enqueue(
             is_born = seen.outcome != "moved" or seen.batch <= log.decided
             seq, batch = seen.seq, 0 if is_born else seen.batch
         else:
-            fresh.append(record)
             own[id_] = record
-            size += len(record.body)
-            record.seq = channel.seq + len(fresh)
-            record.batch = open_gate
+            record.seq = channel.seq + len(own)
+            record.batch = log.gate
             seqs.append(record.seq)
             continue
-        if batch and gate not in (0, batch):
-            is_split = True
         if not same:
-            channel.counters.reject += counted
-            leave(state, now, channel, is_new)
             return Refusal("IdConflict", f"id `{id_}` was used before with other content", ref=id_)
-        if duplicates is None:
-            duplicates = []
+        is_split |= batch != 0 and gate not in (0, batch)
         duplicates.append(id_)
         seqs.append(seq)
         gate = max(gate, batch)
-    if is_split or (fresh and gate not in (0, open_gate)):
+    if is_split or (own and gate not in (0, log.gate)):
         # One answer cannot wait for two commits that may end differently.
-        leave(state, now, channel, is_new)
         busy = "an earlier request with some of these ids is being written"
-        return Refusal("JournalUnavailable", busy, ref=name, retry_after_ms=RETRY_WRITE_MS)
-    if fresh:
-        refusal = state.sort(channel, fresh) if channel.ready_order is not None else None
-        rules = state.triggers.on_insert
-        if rules and refusal is None:
-            size += firing.enrich(state, now, channel, fresh)
-        refusal = refusal or _make_room(state, now, channel, len(fresh), size)
-        if refusal is not None:
-            channel.counters.reject += len(fresh) * counted
-            leave(state, now, channel, is_new)
-            return refusal
-        gate = open_gate
-        admit(state, now, channel, fresh, size)
-        if rules:
-            firing.inserted(state, now, channel, fresh, cascade)
-    if duplicates is not None:
-        channel.counters.dup += len(duplicates)
-    state.rest(channel, now)
-    return Admitted(gate, seqs, duplicates)
+        return Refusal("JournalUnavailable", busy, ref=channel.name, retry_after_ms=RETRY_WRITE_MS)
+    return list(own.values()), seqs, duplicates, gate
 
 
 def is_same(twin: Record, body: bytes) -> bool:
@@ -137,15 +141,19 @@ def leave(state: QueueState, now: Now, channel: Channel, is_new: bool) -> None:
 
 
 def admit(state: QueueState, now: Now, channel: Channel, fresh: list[Record], size: int) -> None:
-    """Take checked and numbered records in as pending, into the open batch."""
-    live = channel.live
+    """Number checked records and take them in as pending, into the open batch."""
+    live, now_us, gate = channel.live, now.us, state.commit_log.gate
+    seq = channel.seq
     for record in fresh:
+        seq += 1
+        record.seq = seq
+        record.batch = gate
         record.channel = channel
-        record.arrived_us = now.us
+        record.arrived_us = now_us
         live[record.id] = record
     if fresh[0].sender == PIPELINE:  # only whole batches are the pipeline's
         channel.count_own()
-    channel.seq = fresh[-1].seq
+    channel.seq = seq
     channel.bytes += size
     state.bytes += size
     state.pending_bytes += size

@@ -42,57 +42,45 @@ class Denied(msgspec.Struct, gc=False):
 
 def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list[Denied]:
     """Acknowledge by envelope id what this consumer holds. The hot path of settling."""
-    channel = consumer.channel
-    live = channel.live
-    log = state.commit_log
-    facts = log.facts
-    denied: list[Denied] = []
-    leases = consumer.leases
-    peer, first = consumer.link.who, len(facts)
-    done = late_acks = size = 0
-    mark_settled, now_us, gate = channel.mark_settled, now.us, log.gate
-    on_ack = bool(state.triggers.on_ack)
-    order = channel.ready_order
+    channel, link = consumer.channel, consumer.link
+    live, leases, order = channel.live, consumer.leases, channel.ready_order
+    acked: list[Record] = []
+    refused: list[str] = []
+    late_acks = 0
     for id_ in ids:
         record = live.get(id_)
         if record is None or record.holder is not consumer:
-            late = None if record is None else _late(channel, consumer, record)
-            if late is None:
-                denied.append(_deny(state, channel, consumer, id_))
+            if record is None or not _is_late(channel, consumer, record):
+                refused.append(id_)
                 continue
-            record = late
+            channel.leave(record)
             late_acks += 1
         else:
             del leases[record.lease]
             if order is not None:
                 order.free(record)
-        facts.append(Settle("ack", record, peer, record.attempt, record.first_wall_us))
-        mark_settled(record, "acked", now_us, gate)
-        if on_ack:
-            firing.happened(state, now, "on_ack", record)
-        size += len(record.body)
-        done += 1
-    if done:
-        if (voucher := consumer.link.voucher) is not None:
-            for fact in facts[first:]:
-                if type(fact) is Settle:
-                    fact.token = voucher
-        # What `state.settle` does for one record, here once for all of them.
-        channel.leased -= done - late_acks
-        channel.bytes -= size
-        state.bytes -= size
-        state.remembered(channel, done - channel.trim(now_us, log.decided), now)
-        channel.counters.ack += done
-        _after(state, now, consumer, done - late_acks)  # an expiry has given its credit back already
+        record.holder = record.lapsed = None  # an id that is given twice finds it neither held nor lapsed
+        acked.append(record)
+    if acked:
+        peer, token = link.who, link.voucher
+        state.commit_log.facts += [
+            Settle("ack", record, peer, record.attempt, record.first_wall_us, token=token) for record in acked
+        ]
+        channel.leased -= len(acked) - late_acks
+        channel.counters.ack += len(acked)
+        state.settle_all(channel, acked, "acked", now)
+        if state.triggers.on_ack:
+            for record in acked:
+                firing.happened(state, now, "on_ack", record)
+    denied = [_deny(state, channel, consumer, id_) for id_ in refused]
+    if acked:
+        _after(state, now, consumer, len(acked) - late_acks)  # an expiry has given its credit back already
     return denied
 
 
-def _late(channel: Channel, consumer: Consumer, record: Record) -> Record | None:
+def _is_late(channel: Channel, consumer: Consumer, record: Record) -> bool:
     """With `late_ack: accept`, an expired record that was not redelivered may still be acked."""
-    if channel.policy.late_ack == "accept" and record.state == READY and record.lapsed is consumer:
-        channel.leave(record)
-        return record
-    return None
+    return channel.policy.late_ack == "accept" and record.state == READY and record.lapsed is consumer
 
 
 def _after(state: QueueState, now: Now, consumer: Consumer, settled: int) -> None:

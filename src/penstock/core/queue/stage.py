@@ -186,7 +186,6 @@ def _place(state: QueueState, load: _Load, draft: Draft) -> Refusal | None:
         record = Record(id_, draft.kind, draft.body, draft.sender, draft.corr)
         load.fresh[id_] = record
         load.size += len(draft.body)
-        record.seq = channel.seq + len(load.fresh)
         record.batch = state.commit_log.gate
         return None
     if twin is not None:

@@ -7,7 +7,7 @@ It must never know a wire format, a clock or a journal's medium. Facts go to the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -298,14 +298,14 @@ class QueueState:
 
     def settle(self, record: Record, outcome: str, now: Now, *, durable: bool = False) -> None:
         """A record leaves its channel for good; its id stays in the window."""
-        channel = record.channel
-        self.bytes -= len(record.body)
-        batch = 0 if durable else self.commit_log.gate
-        self.remembered(channel, channel.remember(record, outcome, now.us, batch, self.commit_log.decided), now)
+        self.settle_all(record.channel, (record,), outcome, now, durable=durable)
 
-    def remembered(self, channel: Channel, count: int, now: Now) -> None:
-        """A channel remembers so many ids more: keep the sum of all channels within its bound."""
-        self.ids += count
+    def settle_all(
+        self, channel: Channel, records: Sequence[Record], outcome: str, now: Now, *, durable: bool = False
+    ) -> None:
+        """Records of one channel leave it for good. Keeps the ids that all channels remember within their bound."""
+        self.bytes -= channel.remember(records, outcome, now.us, 0 if durable else self.commit_log.gate)
+        self.ids += len(records) - channel.trim(now.us, self.commit_log.decided)
         if self.ids > self.limits.dedup_max:
             gone = channel.trim(now.us, self.commit_log.decided, keep=len(channel.order) // 2)
             self.ids -= gone
