@@ -17,12 +17,14 @@ from penstock.core.queue.state import Cause
 from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
 from penstock.dialects.courier.wire.envelopes import (
+    HEADS_MAX,
     KEY_MAX,
     bury,
     compose,
     inbox,
     json_problem,
     parse,
+    parse_all,
     partition_key,
     priority,
     revive,
@@ -293,6 +295,40 @@ class TestSender:
         assert code(raw(from_=sender), principal=principal) == "Forbidden"
         composed = compose({**json.loads(raw()), "from": sender}, principal, LIMITS)
         assert isinstance(composed, Refusal) and composed.code == "Forbidden"
+
+
+class TestMany:
+    """`parse_all` says what `parse` says of each, or that one of them is refused."""
+
+    @pytest.mark.parametrize("count", [1, 2, HEADS_MAX, HEADS_MAX + 1, 3 * HEADS_MAX])
+    @pytest.mark.parametrize("principal", [ANONYMOUS, JEN])
+    def test_each_is_what_it_is_alone(self, count: int, principal: Principal) -> None:
+        raws = [raw(id=f"e-{n}", to=... if n % 3 else "a", from_=..., payload=[n] * n) for n in range(count)]
+        together = parse_all(raws, "a", principal, LIMITS)
+        alone = [parse(one, "a", principal, LIMITS) for one in raws]
+        assert [msgspec.structs.asdict(one) for one in together or ()] == [
+            msgspec.structs.asdict(one) for one in alone if isinstance(one, Record)
+        ]
+        assert len(alone) == count
+
+    @pytest.mark.parametrize("place", [0, 7, HEADS_MAX])
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            raw(id=...), raw(id=""), raw(type="t" * 1_000), raw(to="b"), raw(from_="pipeline/me"), raw(ts="soon"),
+            raw(payload="x" * LIMITS.envelope_max), raw(payload=...)[:-1] + b',"payload":%b}' % (b"[" * 64 + b"]" * 64),
+            b"[]", b"5", b"null",
+        ],
+    )  # fmt: skip
+    def test_one_that_is_refused_is_found_anywhere(self, bad: bytes, place: int) -> None:
+        assert isinstance(parse(bad, "a", ANONYMOUS, LIMITS), Refusal)
+        raws = [raw(id=str(n)) for n in range(HEADS_MAX + 3)]
+        raws[place] = bad
+        assert parse_all(raws, "a", ANONYMOUS, LIMITS) is None
+
+    def test_many_brackets_are_no_depth(self) -> None:
+        raws = [raw(id=str(n), payload=[[[1], [2]], {"a": {}}] * 3) for n in range(HEADS_MAX)]
+        assert len(parse_all(raws, "a", ANONYMOUS, LIMITS) or ()) == HEADS_MAX
 
 
 class TestDeadLetters:

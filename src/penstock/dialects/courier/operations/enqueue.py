@@ -87,20 +87,52 @@ def enqueue_steps(
         return due
     wants_id = assign if request.assign_id is None else request.assign_id
     records: list[Record] = []
+    part: list[bytes] = []
     weight = 0
-    for index, raw in enumerate(raws):
-        fresh_id = new_id(machine) if wants_id else None
-        record = envelopes.parse(bytes(raw), request.to, principal, machine.limits, fresh_id, is_checked=is_checked)
-        if machine.schemas is not None and isinstance(record, Record):
-            record = machine.schemas.refusal(channel, record.body) or record
-        if isinstance(record, Refusal):
-            return record if single else at(record, f"envelopes[{index}]")
-        records.append(record)
-        weight += ENVELOPE_WEIGHT + len(record.body)
+    for index, raw in enumerate(raws, 1):
+        part.append(bytes(raw))
+        weight += ENVELOPE_WEIGHT + len(part[-1])
+        if weight <= STEP_BYTES and len(part) < envelopes.HEADS_MAX and index < len(raws):
+            continue
+        parsed, refusal = parse_part(machine, principal, request.to, part, wants_id=wants_id, is_checked=is_checked)
+        records += parsed
+        if refusal is not None:
+            return refusal if single else at(refusal, f"envelopes[{len(records)}]")
+        part = []
         if weight > STEP_BYTES:
             weight = 0
             now = yield
     return admit(machine, now, principal, channel, records, due, single=single, address=address)
+
+
+def parse_part(
+    machine: QueueMachine,
+    principal: Principal,
+    to: str,
+    raws: list[bytes],
+    *,
+    wants_id: bool = False,
+    is_checked: bool = False,
+) -> tuple[list[Record], Refusal | None]:
+    """The records of these envelopes, up to the first one that is refused, and why it is."""
+    limits = machine.limits
+    records = envelopes.parse_all(raws, to, principal, limits, is_checked=is_checked) if len(raws) > 1 else None
+    refusal: Refusal | None = None
+    if records is None:
+        records = []
+        for raw in raws:
+            fresh_id = new_id(machine) if wants_id else None
+            record = envelopes.parse(raw, to, principal, limits, fresh_id, is_checked=is_checked)
+            if isinstance(record, Refusal):
+                refusal = record
+                break
+            records.append(record)
+    if machine.schemas is not None:
+        channel = principal.to_channel(to)
+        for number, record in enumerate(records):
+            if (problem := machine.schemas.refusal(channel, record.body)) is not None:
+                return records[:number], problem
+    return records, refusal
 
 
 def admit(

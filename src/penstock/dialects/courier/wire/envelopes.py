@@ -31,6 +31,9 @@ DEAD_HEADER = "x-courier"
 NAMED_MAX = 64 * 1024
 """Bytes of JSON in which an error names a repeated key: the search costs five times the check."""
 
+HEADS_MAX = 16
+"""Envelopes that are decoded in one call. With more, the test that none of them can be nested too deep would fail for common ones."""
+
 _Scalar = str | int | float | bool | None
 
 
@@ -52,6 +55,7 @@ class _Head(msgspec.Struct, rename={"from_": "from"}):
 
 
 _head = msgspec.json.Decoder(_Head)
+_heads = msgspec.json.Decoder(list[_Head])
 _encode = msgspec.json.encode
 _raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -184,10 +188,38 @@ def parse(
         return to_refusal(error, "InvalidEnvelope")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Refusal("InvalidJSON", _sentence(error))
-    if not is_checked and raw.count(b"{") + raw.count(b"[") > limits.depth_max:
-        problem = depth_problem(raw, limits.depth_max)
-        if problem is not None:
-            return problem
+    if not is_checked and (problem := depth_problem(raw, limits.depth_max)) is not None:
+        return problem
+    return _to_record(head, raw, to, principal, limits)
+
+
+def parse_all(
+    raws: list[bytes], to: str, principal: Principal, limits: Limits, *, is_checked: bool = False
+) -> list[Record] | None:
+    """The records of several envelopes, for half of what `parse` costs; None if one of them is refused, or lacks an id."""
+    records: list[Record] = []
+    for start in range(0, len(raws), HEADS_MAX):
+        part = raws[start : start + HEADS_MAX]
+        joined = b"[%b]" % b",".join(part)
+        try:
+            heads = _heads.decode(joined)
+        except _MALFORMED:
+            return None
+        if max(map(len, part)) > limits.envelope_max:
+            return None
+        # Each of the others has at least one of the brackets, and one is ours: with the rest, none may be too deep.
+        is_shallow = is_checked or joined.count(b"{") + joined.count(b"[") - len(part) <= limits.depth_max
+        if not is_shallow and any(depth_problem(raw, limits.depth_max) for raw in part):
+            return None
+        for raw, head in zip(part, heads, strict=True):
+            record = _to_record(head, raw, to, principal, limits)
+            if isinstance(record, Refusal):
+                return None
+            records.append(record)
+    return records
+
+
+def _to_record(head: _Head, raw: bytes, to: str, principal: Principal, limits: Limits) -> Record | Refusal:
     if not 0 < len(head.id) <= limits.id_max:
         return _bad_length("id", limits.id_max)
     if not 0 < len(head.type) <= limits.type_max:

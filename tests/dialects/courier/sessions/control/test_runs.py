@@ -13,8 +13,10 @@ from penstock.core.limits import Limits
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
 from penstock.core.scopes import OPERATOR
-from penstock.dialects.courier.sessions.control.frames import FRAME_NAMES
-from tests.dialects.courier.talking import Broker, HandJournal, codes, envelope, filled, line
+from penstock.dialects.courier.sessions.control.frames import FRAME_NAMES, FRAME_WEIGHT
+from penstock.dialects.courier.sessions.control.runs import RUN_MAX
+from penstock.dialects.courier.sessions.control.session import WEIGHT_MAX
+from tests.dialects.courier.talking import TS, Broker, HandJournal, codes, envelope, filled, line
 
 
 class TestLines:
@@ -225,6 +227,44 @@ class TestChunks:
         together, one_by_one = answers([b"".join(lines)]), answers(lines)
         assert together[0] == one_by_one[0]
         assert together[1] == one_by_one[1]
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            line(type_="enqueue", to="a", env={"id": "bad"}, reqId="bad"),
+            b'{"type":"enqueue","to":"a","reqId":"bad","env":{"id":"e","id":"f","ts":"%b","type":"t","payload":1}}\n'
+            % TS.encode(),
+            b'{"type":"enqueue","to":"a","reqId":"bad","env":{"id":"e","ts":"%b","type":"t","payload":1e999}}\n'
+            % TS.encode(),
+            b'{"type":"ping","x":[1\n2],"reqId":1}\n',  # one line each is no JSON, both with a comma between them are
+            line(type_="ping", reqId="other"),
+        ],
+    )
+    @pytest.mark.parametrize("places", [(0,), (63,), (64,), (5, 6, 70, 140)])
+    def test_a_long_run_with_bad_lines_equals_lines_sent_one_by_one(self, bad: bytes, places: tuple[int, ...]) -> None:
+        def answers(chunks: list[bytes]) -> tuple[bytes, dict[str, Any]]:
+            broker = Broker()
+            peer = broker.control()
+            peer.say(type_="enqueue", to="a", env=envelope("first"))
+            for chunk in chunks:
+                peer.send(chunk)
+            broker.run()
+            return peer.raw(), broker.counts("a")
+
+        lines = [line(type_="enqueue", to="a", env=envelope(f"e-{n}"), reqId=n) for n in range(150)]
+        for place in places:
+            lines[place] = bad
+        assert answers([b"".join(lines)]) == answers(lines)
+
+    def test_refused_envelopes_of_a_run_count_for_several_lines(self) -> None:
+        broker = Broker()
+        peer = broker.control()
+        bad = line(type_="enqueue", to="a", env={"id": "bad"})
+        peer.send(bad * WEIGHT_MAX)
+        assert peer.session.answers.is_full, "the rest waits for another turn"
+        assert len(peer.session.out) <= 2 * (WEIGHT_MAX // FRAME_WEIGHT + RUN_MAX), "of the chunk, and of what waited"
+        broker.run()
+        assert len(peer.heard()) == WEIGHT_MAX
 
     def test_a_run_of_acks_equals_acks_sent_one_by_one(self) -> None:
         def answers(joined: bool) -> tuple[bytes, dict[str, Any]]:

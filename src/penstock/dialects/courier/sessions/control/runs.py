@@ -6,6 +6,8 @@ itself, because one bad line must not fail the others.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from penstock.core.clock import Now
@@ -14,11 +16,18 @@ from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.rate_limits import Meter
 from penstock.core.records import Record
+from penstock.core.steps import STEP_BYTES
+from penstock.dialects.courier.operations.enqueue import parse_part
 from penstock.dialects.courier.operations.outcomes import check_access
 from penstock.dialects.courier.operations.settle import ACK_STEP
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control.frames import FRAME_WEIGHT, HEAD_MAX, AckFrame, EnqueueFrame
 from penstock.dialects.courier.wire import envelopes
+
+TOGETHER = 64
+"""Lines that are checked for repeated keys at once. If one of them has any, those after it in the turn are checked one by one."""
+RUN_MAX = 64
+"""Enqueues of one run: the weight of those that are refused is known when it ends."""
 
 _encode = msgspec.json.encode
 
@@ -60,6 +69,17 @@ class LineBuffer:
         return head
 
 
+def checked(lines: list[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Each line, and whether `json_problem` would find nothing in it, provided that it is JSON by itself."""
+    is_clean = len(lines) > 1
+    for start in range(0, len(lines), TOGETHER):
+        part = lines[start : start + TOGETHER]
+        is_clean = is_clean and sum(map(len, part)) <= STEP_BYTES
+        is_clean = is_clean and envelopes.json_problem(b"[%b]" % b",".join(part)) is None
+        for line in part:
+            yield line, is_clean
+
+
 def ok_line(req_id: str | int, result: object) -> bytes:
     return b'{"type":"ok","reqId":%b,"result":%b}\n' % (_encode(req_id), envelopes.flat(_encode(result)))
 
@@ -79,7 +99,7 @@ def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
 class Runs:
     """The open run of one connection: enqueues to one stream, or acks of one consumer."""
 
-    __slots__ = ("_acks", "_answers", "_consumer", "_link", "_machine", "_records", "_reqs", "_runtime", "_to")
+    __slots__ = ("_acks", "_answers", "_consumer", "_link", "_machine", "_raws", "_reqs", "_runtime", "_to", "refused")
 
     def __init__(self, runtime: RuntimePort, answers: Answers) -> None:
         self._runtime = runtime
@@ -88,10 +108,12 @@ class Runs:
         self._to: str | None = None
         self._link: Link
         """The connection of the run; set with `_to`."""
-        self._records: list[Record] = []
+        self._raws: list[bytes] = []
         self._reqs: list[str | int] = []
         self._consumer: Consumer | None = None
         self._acks: list[str] = []
+        self.refused = 0
+        """How many envelopes were refused."""
 
     def join_enqueue(self, now: Now, link: Link, frame: EnqueueFrame) -> int:
         """Add a single enqueue without a schedule; returns its weight, 0 for any other."""
@@ -102,20 +124,16 @@ class Runs:
         req_id = "enqueue" if frame.req_id is None else frame.req_id
         if self._consumer is not None or (self._to is not None and self._to != to):
             self.close(now)
-        refusal = None
         if self._to is None:
             refusal = check_access(self._machine, link.principal, "enqueue", to)
-            self._link = link
-        record = refusal or envelopes.parse(raw, to, link.principal, self._machine.limits)
-        if self._machine.schemas is not None and isinstance(record, Record):
-            record = self._machine.schemas.refusal(link.principal.to_channel(to), record.body) or record
-        if isinstance(record, Refusal):
-            self.close(now)
-            self._answers.add(error_line(req_id, record))
-            return FRAME_WEIGHT
-        self._to = to
-        self._records.append(record)
+            if refusal is not None:
+                self._answers.add(error_line(req_id, refusal))
+                return FRAME_WEIGHT
+            self._to, self._link = to, link
+        self._raws.append(raw)
         self._reqs.append(req_id)
+        if len(self._raws) == RUN_MAX:
+            self.close(now)
         return 1
 
     def join_ack(self, now: Now, consumer: Consumer, frame: AckFrame) -> int:
@@ -134,9 +152,9 @@ class Runs:
     def close(self, now: Now) -> None:
         """Call the machine for the open run, if there is one."""
         if self._to is not None:
-            to, records, reqs = self._to, self._records, self._reqs
-            self._to, self._records, self._reqs = None, [], []
-            self._enqueue(now, self._link.principal.to_channel(to), records, reqs)
+            to, raws, reqs = self._to, self._raws, self._reqs
+            self._to, self._raws, self._reqs = None, [], []
+            self._enqueue_all(now, to, raws, reqs)
         elif self._consumer is not None:
             consumer, ids = self._consumer, self._acks
             self._consumer, self._acks = None, []
@@ -146,6 +164,22 @@ class Runs:
             return
         if self._machine.effects:
             self._runtime.apply(now)
+
+    def _enqueue_all(self, now: Now, to: str, raws: list[bytes], reqs: list[str | int]) -> None:
+        """Enqueue envelopes in order, and answer in their places for those that are refused."""
+        principal = self._link.principal
+        while raws:
+            records, refusal = parse_part(self._machine, principal, to, raws)
+            count = len(records)
+            if records:
+                self._enqueue(now, principal.to_channel(to), records, reqs[:count])
+            if refusal is None:
+                return
+            if self._machine.effects:
+                self._runtime.apply(now)
+            self._answers.add(error_line(reqs[count], refusal))
+            self.refused += 1
+            raws, reqs = raws[count + 1 :], reqs[count + 1 :]
 
     def _enqueue(self, now: Now, to: str, records: list[Record], reqs: list[str | int]) -> None:
         meter = self._machine.meter

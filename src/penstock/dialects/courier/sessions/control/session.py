@@ -26,7 +26,7 @@ from penstock.dialects.courier.operations.settle import ACK_STEP, SettleRequest,
 from penstock.dialects.courier.sessions.answers import Answers, RuntimePort
 from penstock.dialects.courier.sessions.control import frames
 from penstock.dialects.courier.sessions.control.reads import ReadFrame, Reads
-from penstock.dialects.courier.sessions.control.runs import LineBuffer, Runs, deny, error_line, ok_line
+from penstock.dialects.courier.sessions.control.runs import LineBuffer, Runs, checked, deny, error_line, ok_line
 from penstock.dialects.courier.sessions.control.subscriptions import Subscriptions
 from penstock.dialects.courier.sessions.live import Followers
 from penstock.dialects.courier.sessions.message_session import FloodLimiter, StrikeCounter
@@ -89,16 +89,16 @@ class ControlSession:
 
     def _take(self, now: Now, lines: list[bytes], problem: Refusal | None) -> None:
         """Handle whole lines; `problem` is what the checks of a large one found."""
-        self._weight = 0
-        for number, line in enumerate(lines, 1):
+        self._weight = self._runs.refused = 0
+        for number, (line, is_clean) in enumerate(checked(lines), 1):
             if len(line) > self._line_max:
                 self._runs.close(now)
                 self._too_large(line)
             elif line and line != b"\r":
-                self._line(now, line, problem)
+                self._line(now, line, problem, is_clean)
             if self.closing is not None:
                 break
-            if self._queue.is_busy or self._weight > WEIGHT_MAX:
+            if self._queue.is_busy or self._weight + frames.FRAME_WEIGHT * self._runs.refused > WEIGHT_MAX:
                 self._queue.hold_back(lines[number:])
                 break
         self._runs.close(now)
@@ -142,7 +142,7 @@ class ControlSession:
         elif req_id is not None:
             self.answers.add(ok_line(req_id, result))
 
-    def _line(self, now: Now, line: bytes, problem: Refusal | None) -> None:
+    def _line(self, now: Now, line: bytes, problem: Refusal | None, is_clean: bool) -> None:
         flood = self._flood_limiter.flood(now)
         if flood is not None:
             self._runs.close(now)
@@ -158,7 +158,7 @@ class ControlSession:
             self._runs.close(now)
             self._bad_line(now, line, error)
             return
-        if problem is None and len(line) <= STEP_BYTES:  # a larger one was checked in the queue
+        if problem is None and not is_clean and len(line) <= STEP_BYTES:  # a larger one was checked in the queue
             problem = json_problem(line)
         if problem is not None:
             self._runs.close(now)
