@@ -7,6 +7,8 @@ bound the idlest is evicted. Cost of `holder`, and of the search for all ids of 
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.links import Consumer, Link
@@ -143,18 +145,22 @@ class Subscriptions:
 
     def ack(self, now: Now, ids: list[str], label: str | None) -> list[Denied]:
         """Ack envelopes, each at the subscription that holds it; returns the refusals."""
-        if label is not None and not isinstance(named := self.find(label), Refusal):
+        is_one = label is not None or (self.only is not None and self.only is self._newest)
+        if is_one and not isinstance(named := self.find(label), Refusal):
             return self._machine.ack(now, named, ids)
         denied: list[Denied] = []
         is_search = label is None and len(ids) > 1
         held, known = self._search(set(ids)) if is_search else ({}, {})
-        for id_ in ids:
+
+        def place(id_: str) -> Consumer | Refusal:
             found = self._used(held[id_].pop()) if held.get(id_) else known.get(id_)
-            consumer = found or (self.find(label) if is_search else self.holder(id_, label))
+            return found or (self.find(label) if is_search else self.holder(id_, label))
+
+        for consumer, together in groupby(ids, place):
             if isinstance(consumer, Refusal):
-                denied.append(Denied(0, consumer))
+                denied += [Denied(0, consumer) for _ in together]
             else:
-                denied += self._machine.ack(now, consumer, [id_])
+                denied += self._machine.ack(now, consumer, list(together))
         return denied
 
     def settle(self, now: Now, request: SettleRequest, label: str | None) -> Outcome:
