@@ -38,13 +38,17 @@ def committed(
     kept: list[Record] = []
     pending, revived = state.triggers.pending, state.revived
     size = 0
+    ready: deque[Record] | None = None
+    channel: Channel | None = None
     for offset, record in enumerate(facts, first_offset):
         if type(record) is not Record:
             continue
         record.offset = offset
         record.recorded_us = recorded_us
         kept.append(record)
-        channel = record.channel
+        if record.channel is not channel:
+            channel = record.channel
+            ready = channel.ready if type(channel.ready) is deque else None
         touched[channel] = touched.get(channel, 0) + 1
         if revived:
             revived.pop(record, None)
@@ -57,7 +61,7 @@ def committed(
         if record.due_wall_us > wall_us:
             channel.make_delayed(record)
             state.timers.arm(now_us + record.due_wall_us - wall_us, record)
-        elif type(ready := channel.ready) is deque:
+        elif ready is not None:
             record.state = READY
             ready.append(record)
         else:

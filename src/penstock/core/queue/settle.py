@@ -54,12 +54,13 @@ def ack(state: QueueState, now: Now, consumer: Consumer, ids: list[str]) -> list
                 refused.append(id_)
                 continue
             channel.leave(record)
+            record.lapsed = None  # an id that is given twice finds it neither lapsed nor held
             late_acks += 1
         else:
             del leases[record.lease]
+            record.holder = None
             if order is not None:
                 order.free(record)
-        record.holder = record.lapsed = None  # an id that is given twice finds it neither held nor lapsed
         acked.append(record)
     if acked:
         peer, token = link.who, link.voucher

@@ -87,18 +87,19 @@ def enqueue_steps(
         return due
     wants_id = assign if request.assign_id is None else request.assign_id
     records: list[Record] = []
-    part: list[bytes] = []
-    weight = 0
-    for index, raw in enumerate(raws, 1):
-        part.append(bytes(raw))
-        weight += ENVELOPE_WEIGHT + len(part[-1])
-        if weight <= STEP_BYTES and len(part) < envelopes.HEADS_MAX and index < len(raws):
-            continue
-        parsed, refusal = parse_part(machine, principal, request.to, part, wants_id=wants_id, is_checked=is_checked)
+    weight = start = 0
+    while start < len(raws):
+        part = raws[start : start + envelopes.HEADS_MAX]
+        if sum(map(len, part)) > STEP_BYTES:
+            part = part[:1]
+        start += len(part)
+        parsed, refusal = parse_part(
+            machine, principal, request.to, list(map(bytes, part)), wants_id=wants_id, is_checked=is_checked
+        )
         records += parsed
         if refusal is not None:
             return refusal if single else at(refusal, f"envelopes[{len(records)}]")
-        part = []
+        weight += sum(map(len, part)) + ENVELOPE_WEIGHT * len(part)
         if weight > STEP_BYTES:
             weight = 0
             now = yield
