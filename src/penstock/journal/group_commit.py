@@ -20,7 +20,7 @@ from penstock.journal.open_and_repair import Opened
 from penstock.journal.port import Outcome, Refused
 
 GROUP_FACTS_MAX = 4096
-"""Facts in one frame, so that a commit does not take long."""
+"""Facts in one frame, so that a commit does not take long; an append that has more is a frame of its own."""
 INTERVAL_S = 1.0
 """How often `sync: interval` syncs."""
 
@@ -108,7 +108,7 @@ class DiskJournal:
                 groups: list[Sequence[Fact]] = []
                 dones: list[Done] = []
                 count = 0
-                while self._queue and count < GROUP_FACTS_MAX:
+                while self._queue and (not groups or count + len(self._queue[0][0]) <= GROUP_FACTS_MAX):
                     facts, done = self._queue.popleft()
                     groups.append(facts)
                     dones.append(done)

@@ -68,8 +68,8 @@ class DamageError(Exception):
         """The file ends before its header does: it was just being begun."""
 
 
-def crc32c(data: bytes | memoryview) -> int:
-    return int(google_crc32c.value(bytes(data)))
+def crc32c(data: bytes | memoryview | pa.Buffer) -> int:
+    return int(google_crc32c.value(pa.py_buffer(data) if isinstance(data, memoryview) else data))  # without a copy
 
 
 def encode_header(header: Header, schema: pa.Schema) -> bytes:
@@ -89,10 +89,10 @@ def encode_header(header: Header, schema: pa.Schema) -> bytes:
 
 
 def encode_frame(batch: pa.RecordBatch) -> bytes:
-    payload: bytes = batch.serialize().to_pybytes()
+    payload = batch.serialize()
     if len(payload) > FRAME_MAX:
         raise ValueError(f"a frame of {len(payload)} bytes is longer than {FRAME_MAX} and could not be read again")
-    return _FRAME.pack(len(payload), crc32c(payload)) + payload
+    return b"".join([_FRAME.pack(len(payload), crc32c(payload)), payload])
 
 
 def decode_header(data: bytes | memoryview, name: str) -> tuple[Header, pa.Schema, int]:
