@@ -6,12 +6,15 @@ import re
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
-from penstock.journal.columns import SCHEMA, decode_rows
+from penstock.core.records import Note
+from penstock.journal.columns import SCHEMA, decode_rows, pack_facts
 from penstock.journal.open_and_repair import encode_watermark
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.segments import (
     FRAME_MAX,
+    PACKED,
     DamageError,
     Header,
     Scan,
@@ -19,11 +22,12 @@ from penstock.journal.segments import (
     crc32c,
     encode_frame,
     encode_header,
+    encode_packed,
 )
 from tests.paths import ROOT
 
 TEXT = (ROOT / "docs/reference/journal.md").read_text()
-SEGMENT, MARK = (
+SEGMENT, FRAME, MARK = (
     bytes.fromhex("".join(line[4:].replace(" ", "") for line in block.splitlines()))
     for block in re.findall(r"^```hex\n(.*?)^```$", TEXT, re.M | re.S)
 )
@@ -51,6 +55,20 @@ def test_the_example_is_what_is_written() -> None:
     assert head[:44] == SEGMENT[:44]
     again = Scan(head + encode_frame(frame.batch), "again", is_last=False)
     assert [each.batch for each in again.frames()] == [frame.batch]
+
+
+@pytest.mark.promise("Journal", "segments match the documented format byte by byte")
+def test_the_packed_frame_is_the_same_row() -> None:
+    scan, (frame,) = read()
+    header = replace(scan.header, version=PACKED)
+    data = encode_header(header, scan.schema) + FRAME
+    (packed,) = Scan(data, "packed", is_last=False).frames()
+    assert (packed.batch, list(packed.rows())) == (frame.batch, list(frame.rows()))
+    (piece,) = pack_facts([Note("tick", "server")])
+    again = encode_packed(41, 1_767_225_600_000_000, 1, [piece])
+    (row,) = Scan(encode_header(header, SCHEMA) + again, "again", is_last=False).frames()
+    assert again[8:33] == FRAME[8:33], "all before the row"
+    assert [one.event for one in row.rows()] == ["tick"]
 
 
 def test_the_fields_stand_where_the_tables_say() -> None:

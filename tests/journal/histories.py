@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from penstock.core.limits import Limits
 from penstock.core.queue.channel import Channel
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.queue.policy import Policy
 from penstock.core.records import Fact, Record, Settle
-from penstock.core.rows import Row
+from penstock.core.rows import Row, row_of
+from penstock.journal.columns import encode_rows, pack_facts
 from penstock.journal.disk import Disk, RealDisk
 from penstock.journal.lake_location import lake_of
 from penstock.journal.log import Log, Sync
@@ -18,6 +21,7 @@ from penstock.journal.open_and_repair import WATERMARK, Opened, encode_watermark
 from penstock.journal.port import Committed
 from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer
+from penstock.journal.segments import encode_frame, encode_packed
 from penstock.server.engine.machines import make_machine
 
 JOURNAL = "0123456789abcdef" * 2
@@ -41,6 +45,17 @@ def ack(id_: str, seq: int = 1, channel: Channel = CHANNEL) -> Settle:
 def kept(first: int, refused: str | None = None) -> Committed:
     """The outcome of a commit at `START_US`."""
     return Committed(first, refused, START_US)
+
+
+def arrow_frame(facts: Sequence[Fact], first: int, time_us: int) -> bytes:
+    """A frame as segments of version 1 have it."""
+    rows = [replace(row_of(fact), offset=first + place, recorded_at=time_us) for place, fact in enumerate(facts)]
+    return encode_frame(encode_rows(rows))
+
+
+def packed_frame(facts: Sequence[Fact], first: int, time_us: int) -> bytes:
+    """A frame as segments of version 2 have it."""
+    return encode_packed(first, time_us, len(facts), pack_facts(facts))
 
 
 def label(fact: Fact | Row) -> tuple[str, str | None]:

@@ -16,7 +16,6 @@ import pytest
 import penstock.journal.reader
 from penstock.core.limits import Limits
 from penstock.core.rows import Row
-from penstock.journal import segments
 from penstock.journal.disk import RealDisk
 from penstock.journal.group_commit import DiskJournal
 from penstock.journal.parquet_table import FILE_SCHEMA, EventsTable
@@ -267,7 +266,7 @@ def test_who_follows_the_journal_reads_only_what_is_new(sealed: Path, monkeypatc
     original = os.pread
 
     def watched(fd: int, size: int, position: int) -> bytes:
-        if size == segments.READ_BYTES:
+        if size == penstock.journal.reader.READ_BYTES:
             starts.append((os.fstat(fd).st_ino, position))
         return original(fd, size, position)
 

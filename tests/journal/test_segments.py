@@ -10,12 +10,13 @@ import os
 import struct
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.rows import Row
-from penstock.journal.columns import SCHEMA, decode_rows, encode_facts, encode_rows
+from penstock.core.rows import Row, row_of
+from penstock.journal.columns import MARKER, SCHEMA, decode_rows, encode_rows
 from penstock.journal.disk import RealDisk
 from penstock.journal.log import segment_name
 from penstock.journal.open_and_repair import (
@@ -30,8 +31,10 @@ from penstock.journal.open_and_repair import (
 )
 from penstock.journal.reader import JournalReader, Mark
 from penstock.journal.segments import (
+    ARROW,
     FRAME_MAX,
     KIND_LIVE,
+    PACKED,
     DamageError,
     Header,
     Scan,
@@ -41,23 +44,28 @@ from penstock.journal.segments import (
     encode_header,
 )
 from penstock.testing.disk import LyingDisk
-from tests.journal.histories import JOURNAL, START_US, ack, publish, put, rebuilt, reopened
+from tests.journal.histories import JOURNAL, START_US, ack, arrow_frame, packed_frame, publish, put, rebuilt, reopened
 from tests.tiers import first_of
 
 FRAMES = 3
 
 
-def written() -> tuple[bytes, list[int], list[str | None]]:
+def written(version: int) -> tuple[bytes, list[int], list[str | None]]:
     """A small segment, where its frames end, and the ids in it."""
-    data = encode_header(Header(JOURNAL, 0, 0, 0), SCHEMA)
+    data = encode_header(Header(JOURNAL, 0, 0, 0, version=version), SCHEMA)
+    encode = packed_frame if version == PACKED else arrow_frame
     ends = [len(data)]
     for n in range(FRAMES):
-        data += encode_frame(encode_facts([put(f"p{n}"), ack(f"a{n}")], 2 * n, START_US + n))
+        data += encode([put(f"p{n}"), ack(f"a{n}")], 2 * n, START_US + n)
         ends.append(len(data))
     return data, ends, [id_ for n in range(FRAMES) for id_ in (f"p{n}", f"a{n}")]
 
 
-SEGMENT, ENDS, IDS = written()
+SEGMENT, ENDS, IDS = written(PACKED)
+OLD_SEGMENT, OLD_ENDS, _ = written(ARROW)
+both_versions = pytest.mark.parametrize(
+    ("segment", "ends"), [(SEGMENT, ENDS), (OLD_SEGMENT, OLD_ENDS)], ids=["packed", "arrow"]
+)
 
 
 def directory(*files: tuple[str, bytes]) -> LyingDisk:
@@ -166,25 +174,27 @@ def test_rows_come_back_as_they_went_in() -> None:
 
 
 @pytest.mark.promise("Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened")
+@both_versions
 @pytest.mark.parametrize("mask", first_of([0x01, 0x80, 0xFF], 1))
-def test_every_byte_of_the_newest_segment_flipped(mask: int) -> None:
-    for position in range(len(SEGMENT)):
-        disk = directory((segment_name(0), flipped(SEGMENT, position, mask)))
-        if position >= ENDS[-2]:  # a broken last frame cannot be distinguished from a torn one
+def test_every_byte_of_the_newest_segment_flipped(mask: int, segment: bytes, ends: list[int]) -> None:
+    for position in range(len(segment)):
+        disk = directory((segment_name(0), flipped(segment, position, mask)))
+        if position >= ends[-2]:  # a broken last frame cannot be distinguished from a torn one
             assert [row.id for row in rows_of(disk)] == IDS[:-2]
             continue
         with pytest.raises(DamageError) as caught:
             rows_of(disk)
         assert caught.value.name == segment_name(0) and f"`{segment_name(0)}`" in str(caught.value)
-        if position >= ENDS[0]:
-            assert caught.value.position == max(end for end in ENDS if end <= position)
+        if position >= ends[0]:
+            assert caught.value.position == max(end for end in ends if end <= position)
 
 
 @pytest.mark.promise("Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened")
-def test_every_byte_of_an_older_segment_flipped() -> None:
+@both_versions
+def test_every_byte_of_an_older_segment_flipped(segment: bytes, ends: list[int]) -> None:
     newest = encode_header(Header(JOURNAL, 0, 0, 2 * FRAMES), SCHEMA)
-    for position in range(len(SEGMENT)):
-        damaged = flipped(SEGMENT, position, 0x10)
+    for position in range(len(segment)):
+        damaged = flipped(segment, position, 0x10)
         disk = directory((segment_name(0), damaged), (segment_name(2 * FRAMES), newest))
         with pytest.raises(DamageError) as caught:
             rows_of(disk)
@@ -193,13 +203,14 @@ def test_every_byte_of_an_older_segment_flipped() -> None:
 
 
 @pytest.mark.promise("Journal", "a torn tail is truncated; damage elsewhere is reported and the journal is not opened")
-def test_the_newest_segment_cut_anywhere_loses_only_its_end() -> None:
-    for size in range(len(SEGMENT) + 1):
-        disk = directory((segment_name(0), SEGMENT[:size]))
+@both_versions
+def test_the_newest_segment_cut_anywhere_loses_only_its_end(segment: bytes, ends: list[int]) -> None:
+    for size in range(len(segment) + 1):
+        disk = directory((segment_name(0), segment[:size]))
         opened, _, rows = rebuilt(disk)
-        whole = sum(end <= size for end in ENDS[1:])
+        whole = sum(end <= size for end in ends[1:])
         assert [row.id for row in rows] == IDS[: 2 * whole], size
-        kept = max((end for end in ENDS if end <= size), default=0)
+        kept = max((end for end in ends if end <= size), default=0)
         assert opened.torn_bytes == size - kept
         if kept:
             assert disk.size(segment_name(0)) == kept
@@ -207,10 +218,11 @@ def test_the_newest_segment_cut_anywhere_loses_only_its_end() -> None:
             assert segment_name(0) not in disk.names()
 
 
-def test_an_older_segment_cut_anywhere_is_reported() -> None:
+@both_versions
+def test_an_older_segment_cut_anywhere_is_reported(segment: bytes, ends: list[int]) -> None:
     newest = encode_header(Header(JOURNAL, 0, 0, 2 * FRAMES), SCHEMA)
-    for size in range(len(SEGMENT)):
-        disk = directory((segment_name(0), SEGMENT[:size]), (segment_name(2 * FRAMES), newest))
+    for size in range(len(segment)):
+        disk = directory((segment_name(0), segment[:size]), (segment_name(2 * FRAMES), newest))
         with pytest.raises(DamageError) as caught:
             rows_of(disk)
         assert caught.value.name == segment_name(0)
@@ -240,15 +252,41 @@ def test_an_absurd_length_is_a_torn_tail_and_allocates_nothing(length: int) -> N
 def test_a_frame_longer_than_a_reader_accepts_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.journal.segments.FRAME_MAX", 2000)
     with pytest.raises(ValueError, match="longer than 2000"):
-        encode_frame(encode_facts([put("a", bytes(3000))], 0, START_US))
+        packed_frame([put("a", bytes(3000))], 0, START_US)
 
 
-def test_a_sound_frame_that_is_no_batch_is_damage() -> None:
-    payload = b"\xff\xff\xff\xff" + bytes(60)
+ROW = ["courier", "ack", *[None] * 16]
+START = MARKER + struct.pack("<qq", 2 * FRAMES, START_US)
+
+
+@both_versions
+@pytest.mark.parametrize(
+    "payload",
+    [
+        MARKER,
+        MARKER + bytes(60),
+        START + b"\xdd\0\0\0\0",
+        START + b"\xdd\0\0\0\2" + msgspec.msgpack.encode(ROW),
+        START + b"\xdd\0\0\0\1" + msgspec.msgpack.encode(ROW) * 2,
+        START + b"\xdd\0\0\0\1" + msgspec.msgpack.encode(ROW[:-1]),
+        START + b"\xdd\0\0\0\1" + msgspec.msgpack.encode([None, *ROW[1:]]),
+        START + b"\xdd\0\0\0\1" + msgspec.msgpack.encode([*ROW[:3], 1 << 63, *ROW[4:]]),
+        START + b"\xdd\0\0\0\1" + msgspec.msgpack.encode([*ROW[:9], 1 << 31, *ROW[10:]]),
+    ],
+)
+def test_a_sound_frame_without_rows_is_damage(payload: bytes, segment: bytes, ends: list[int]) -> None:
     frame = struct.pack("<II", len(payload), crc32c(payload)) + payload
     with pytest.raises(DamageError) as caught:
-        rows_of(directory((segment_name(0), SEGMENT + frame)))
-    assert caught.value.position == len(SEGMENT)
+        rows_of(directory((segment_name(0), segment + frame)))
+    assert caught.value.position == len(segment)
+
+
+def test_a_sound_frame_whose_rows_stand_elsewhere_is_damage() -> None:
+    payload = START + b"\xdd\0\0\0\1" + msgspec.msgpack.encode(ROW)
+    frame = struct.pack("<II", len(payload), crc32c(payload)) + payload
+    assert len(rows_of(directory((segment_name(0), SEGMENT + frame)))) == len(IDS) + 1
+    with pytest.raises(DamageError, match="row 6 where 4 belongs"):
+        rows_of(directory((segment_name(0), SEGMENT[: ENDS[2]] + frame)))
 
 
 def test_a_frame_twice_or_missing_is_damage() -> None:
@@ -336,10 +374,42 @@ def test_time_goes_on_from_what_a_live_file_says() -> None:
 # Versions
 
 
+FACTS = [put("p"), ack("a")]
+
+
+@pytest.mark.promise("Journal", "an older segment version is read; a newer one is rejected by its version")
+def test_both_versions_hold_the_same_rows_and_an_older_segment_is_not_continued() -> None:
+    (old, new) = (rows_of(directory((segment_name(0), data))) for data in (OLD_SEGMENT, SEGMENT))
+    assert old == new
+    disk = directory((segment_name(0), OLD_SEGMENT))
+    log, _ = reopened(disk)
+    log.commit([FACTS], START_US + 9)
+    log.close()
+    assert disk.read(segment_name(0)) == OLD_SEGMENT, "a segment has frames of one version"
+    assert [segment.first for segment in segments(disk)] == [0, 2 * FRAMES]
+    rows = rows_of(disk)
+    assert (rows[:-2], [row.id for row in rows[-2:]]) == (old, ["p", "a"])
+
+
+def test_a_packed_segment_with_other_columns_reads_by_their_names() -> None:
+    """As a later version may write it: a column more, and one that this version does not know the type of."""
+    wide = SCHEMA.append(pa.field("mood", pa.string())).append(pa.field("share", pa.float64()))
+    rows = [["courier", "ack", *[None] * 11, -1, *[None] * 4, "calm", 0.5]] * 2
+    payload = MARKER + struct.pack("<qq", 0, START_US) + b"\xdd\0\0\0\2" + b"".join(map(msgspec.msgpack.encode, rows))
+    head = encode_header(Header(JOURNAL, 0, 0, 0, version=PACKED), wide)
+    data = head + struct.pack("<II", len(payload), crc32c(payload)) + payload
+    (_, second) = rows_of(directory((segment_name(0), data)))
+    assert (second.event, second.ref_offset, second.ref_at, second.body) == ("ack", 0, START_US, None)
+    (frame,) = Scan(data, "wide", is_last=False).frames()
+    assert frame.batch.column("mood").to_pylist() == ["calm", "calm"]
+    assert frame.batch.column("share").to_pylist() == [0.5, 0.5]
+    assert frame.select("offset", "event").to_pydict() == {"offset": [0, 1], "event": ["ack", "ack"]}
+
+
 @pytest.mark.promise("Journal", "an older segment version is read; a newer one is rejected by its version")
 def test_a_segment_with_fewer_columns_reads_with_nulls() -> None:
     old = pa.schema([SCHEMA.field(name) for name in ("offset", "recorded_at", "door", "event", "channel", "id")])
-    batch = encode_facts([put("p"), ack("a")], 0, START_US)
+    batch = encode_rows([replace(row_of(fact), offset=n, recorded_at=START_US) for n, fact in enumerate(FACTS)])
     narrow = pa.RecordBatch.from_arrays([batch.column(name) for name in old.names], schema=old)
     data = encode_header(Header(JOURNAL, 0, 0, 0), old) + encode_frame(narrow)
     first, second = rows_of(directory((segment_name(0), data)))
@@ -348,14 +418,14 @@ def test_a_segment_with_fewer_columns_reads_with_nulls() -> None:
 
 
 def test_a_segment_with_a_column_from_the_future_reads_without_it() -> None:
-    batch = encode_facts([put("p")], 0, START_US)
+    batch = encode_rows([replace(row_of(put("p")), offset=0, recorded_at=START_US)])
     wide = batch.append_column("mood", pa.array(["calm"]))
     (row,) = decode_rows(wide, JOURNAL, 0, 0)
     assert replace(row, journal="") == replace(next(decode_rows(batch, JOURNAL, 0, 0)), journal="")
 
 
 @pytest.mark.promise("Journal", "an older segment version is read; a newer one is rejected by its version")
-@pytest.mark.parametrize("version", [2, 65535])
+@pytest.mark.parametrize("version", [0, 3, 65535])
 def test_a_newer_version_is_refused_by_name(version: int) -> None:
     head = SEGMENT[:8] + struct.pack("<H", version) + SEGMENT[10 : ENDS[0] - 4]
     data = head + struct.pack("<I", crc32c(head)) + SEGMENT[ENDS[0] :]
@@ -373,8 +443,8 @@ def test_a_newer_directory_format_is_refused() -> None:
 
 
 def test_a_segment_is_entered_near_the_row_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.journal.segments.READ_BYTES", 4_000)
-    monkeypatch.setattr("penstock.journal.segments.STEP_BYTES", 4_000)
+    monkeypatch.setattr("penstock.journal.reader.READ_BYTES", 4_000)
+    monkeypatch.setattr("penstock.journal.reader.STEP_BYTES", 4_000)
     disk = RealDisk(tmp_path / "journal")
     log, _ = reopened(disk)
     for n in range(200):

@@ -265,7 +265,7 @@ def _segment(disk: RealDisk, data: bytes, segment: Segment, walk: _Walk, report:
         frame = next(frames, None)
         if frame is None:
             break
-        batch = frame.batch
+        batch = frame.select("offset", "recorded_at")
         place = f"{segment.name} at byte {frame.position}"
         sealed = min(max(report.sealed_end - offset, 0), batch.num_rows)
         own.step(place, batch.column("offset"), batch.column("recorded_at"))

@@ -1,7 +1,8 @@
-"""The disk journal: encodes and syncs on a thread of its own, many appends in one commit.
+"""The disk journal: writes and syncs on a thread of its own, many appends in one commit.
 
-Appends queue up; the thread takes all that wait, commits them in one frame, and returns the outcomes to the loop in order. When it is
-idle an append is committed at once. Under load a group forms by itself while the disk syncs; `linger_us` makes it larger.
+The caller packs its rows: their facts are in its cache, and the thread then needs little of the interpreter's lock. Appends queue up; the
+thread takes all that wait, commits them in one frame, and returns the outcomes to the loop in order. When it is idle an append is
+committed at once. Under load a group forms by itself while the disk syncs; `linger_us` makes it larger.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import TypeVar
 
 from penstock.core.health import JOURNAL_ENDED
 from penstock.core.records import Fact
+from penstock.journal.columns import Packed, pack_facts
 from penstock.journal.log import Log
 from penstock.journal.open_and_repair import Opened
 from penstock.journal.port import Outcome, Refused
 
 GROUP_FACTS_MAX = 4096
 """Facts in one frame, so that a commit does not take long; an append that has more is a frame of its own."""
+PACKED_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of packed rows that wait. Beyond it facts wait as they are, in memory that they have anyway, and the thread packs them."""
 INTERVAL_S = 1.0
 """How often `sync: interval` syncs."""
 
@@ -49,7 +53,9 @@ class DiskJournal:
         self._linger_s = linger_us / 1_000_000
         self._wall_us = wall_us
         self._syncs_by_time = opened.sync == "interval"
-        self._queue: deque[tuple[Sequence[Fact], Done]] = deque()
+        self._queue: deque[tuple[Sequence[Fact], Packed | None, Done]] = deque()
+        self._packed_in = self._packed_out = 0
+        """Bytes that were packed for the thread, and that it took; each is changed by one thread."""
         self._wake = threading.Condition()
         self._rotations: deque[Rotated] = deque()
         self._is_check_due = False
@@ -77,7 +83,12 @@ class DiskJournal:
         return self._log.size
 
     def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Done) -> None:
-        self._put(self._queue, (facts, done), done)
+        packed: Packed | None = None
+        if self._packed_in - self._packed_out < PACKED_BYTES_MAX:
+            with suppress(Exception):  # facts that cannot be packed are refused by the thread
+                packed = pack_facts(facts)
+                self._packed_in += _size(packed)
+        self._put(self._queue, (facts, packed, done), done)
 
     def rotate(self, done: Rotated) -> None:
         """End the newest segment, in turn with the appends; `done` gets its name, None when it is empty, or why the next did not begin."""
@@ -106,15 +117,18 @@ class DiskJournal:
                 if self._queue and self._linger_s and (rest := busy_until - time.monotonic()) > 0:
                     time.sleep(rest)
                 groups: list[Sequence[Fact]] = []
+                packed: list[Packed | None] = []
                 dones: list[Done] = []
                 count = 0
                 while self._queue and (not groups or count + len(self._queue[0][0]) <= GROUP_FACTS_MAX):
-                    facts, done = self._queue.popleft()
+                    facts, rows, done = self._queue.popleft()
                     groups.append(facts)
+                    packed.append(rows)
                     dones.append(done)
                     count += len(facts)
                 if groups:
-                    self._commit(groups, dones)
+                    self._packed_out += sum(map(_size, filter(None, packed)))
+                    self._commit(groups, packed, dones)
                     busy_until = time.monotonic() + self._linger_s
                 if self._rotations:  # between two commits, however many wait
                     self._rotate(self._rotations.popleft())
@@ -137,10 +151,10 @@ class DiskJournal:
                     return True  # time to sync
         return True
 
-    def _commit(self, groups: list[Sequence[Fact]], dones: list[Done]) -> None:
+    def _commit(self, groups: list[Sequence[Fact]], packed: list[Packed | None], dones: list[Done]) -> None:
         outcomes: list[Outcome]
         try:
-            outcomes = self._log.commit(groups, self._wall_us())
+            outcomes = self._log.commit(groups, self._wall_us(), packed)
         except Exception as error:
             # A bug must not leave producers waiting forever.
             outcomes = [Refused(f"the journal failed: {error!r}") for _ in groups]
@@ -175,3 +189,7 @@ class DiskJournal:
                 self._opened.end()
         except OSError:
             pass  # the run counts as not cleanly ended, which is always safe
+
+
+def _size(packed: Packed) -> int:
+    return sum(map(len, packed))

@@ -11,16 +11,17 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import Literal
 
 import msgspec
 
 from penstock.core.health import DISK_FULL
 from penstock.core.records import Fact, is_fresh
-from penstock.journal.columns import SCHEMA, encode_facts
+from penstock.journal.columns import SCHEMA, Packed, pack_facts
 from penstock.journal.disk import Disk, File
 from penstock.journal.port import Committed, Outcome, Refused
-from penstock.journal.segments import Header, encode_frame, encode_header
+from penstock.journal.segments import PACKED, Header, encode_header, encode_packed
 
 Sync = Literal["commit", "interval", "off"]
 
@@ -85,12 +86,14 @@ class Log:
         self.segment = name
         self.size = size
 
-    def commit(self, groups: Sequence[Sequence[Fact]], wall_us: int) -> list[Outcome]:
-        """Make the facts of several appends durable in one frame. One outcome each, in order."""
+    def commit(
+        self, groups: Sequence[Sequence[Fact]], wall_us: int, packed: Sequence[Packed | None] = ()
+    ) -> list[Outcome]:
+        """Make the facts of several appends durable in one frame, with their rows if they are packed. One outcome each, in order."""
         if self.trouble is not None:
             self._try_recovery()
         if self.trouble is None:
-            failure = self._write(groups, wall_us)
+            failure = self._write(groups, wall_us, packed)
             if failure is None:
                 return self._outcomes(groups, refused=None)
             self.trouble = failure
@@ -110,14 +113,21 @@ class Log:
             offset += len(group)
         return outcomes
 
-    def _write(self, groups: Sequence[Sequence[Fact]], wall_us: int) -> str | None:
+    def _write(
+        self, groups: Sequence[Sequence[Fact]], wall_us: int, packed: Sequence[Packed | None] = ()
+    ) -> str | None:
         """Append and sync one frame. Returns why it failed; then nothing has changed."""
-        facts = [fact for group in groups for fact in group]
-        if not facts:
+        count = sum(map(len, groups))
+        if not count:
             return None
         position = self.position
         recorded_us = max(wall_us, position.recorded_us)
-        frame = encode_frame(encode_facts(facts, position.offset, recorded_us))
+        pieces = [
+            piece
+            for group, ready in zip(groups, packed or repeat(None), strict=False)
+            for piece in (pack_facts(group) if ready is None else ready)
+        ]
+        frame = encode_packed(position.offset, recorded_us, count, pieces)
         try:
             file = self._open()
             file.append(frame)
@@ -133,7 +143,7 @@ class Log:
         else:
             self.unsynced = True
         self.size += len(frame)
-        position.offset += len(facts)
+        position.offset += count
         position.recorded_us = recorded_us
         return None
 
@@ -143,7 +153,7 @@ class Log:
             return self._file
         position = self.position
         name = segment_name(position.offset)
-        header = Header(position.journal, position.shard, position.epoch, position.offset)
+        header = Header(position.journal, position.shard, position.epoch, position.offset, version=PACKED)
         head = encode_header(header, SCHEMA)
         self._disk.remove(name)  # the remains of an earlier attempt
         file = self._disk.open(name)

@@ -30,6 +30,7 @@ from penstock.journal.disk import Disk
 from penstock.journal.log import RESERVE, Log, Position, Sync
 from penstock.journal.segments import (
     KIND_LIVE,
+    PACKED,
     SHARD,
     DamageError,
     Header,
@@ -310,10 +311,10 @@ class Opened:
         end = scan.start
         self._tail = (segment.name, end)
         for frame in scan.frames():
-            first = frame.batch.column(0)[0].as_py()
+            first = frame.first_offset
             if first != self.position.offset and first >= self.live_offset:
                 raise DamageError(segment.name, frame.position, f"row {first} where {self.position.offset} belongs")
-            for row in decode_rows(frame.batch, header.journal, header.shard, header.epoch):
+            for row in frame.rows():
                 self.position.offset = row.offset + 1
                 self.position.recorded_us = max(self.position.recorded_us, row.recorded_at)
                 yield row
@@ -367,10 +368,10 @@ class Opened:
             self.disk.remove(RESERVE)
             self._save()
         log = Log(self.disk, self.position, sync=self.sync)
-        # A segment of another epoch is not continued: its header holds the epoch of all its rows.
+        # A segment of another epoch or version is not continued: its header holds those of all its rows.
         if self._tail is not None:
             header, _, _ = decode_header(self.disk.read(self._tail[0]), self._tail[0])
-            if header.epoch == self.identity.epoch:
+            if (header.epoch, header.version) == (self.identity.epoch, PACKED):
                 log.resume(*self._tail)
         log.make_reserve()
         return log

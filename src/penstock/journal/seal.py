@@ -34,7 +34,17 @@ from penstock.journal.open_and_repair import (
 )
 from penstock.journal.parquet_table import FILE_SCHEMA, EventsTable
 from penstock.journal.retention import Retention, choose
-from penstock.journal.segments import KIND_LIVE, SHARD, DamageError, Header, Scan, encode_frame, encode_header
+from penstock.journal.segments import (
+    KIND_LIVE,
+    SHARD,
+    DamageError,
+    Header,
+    Scan,
+    SegmentFrame,
+    batches,
+    encode_frame,
+    encode_header,
+)
 
 LIVE_BATCH_ROWS = 4096
 
@@ -110,8 +120,7 @@ class Sealer:
             return 0
         scan = Scan(self._disk.read(segment.name), segment.name, is_last=False)
         identity = scan.header.identity | {"journal": journal}
-        batches = [fitted(batch, FILE_SCHEMA, identity) for batch in _until(scan, limit)]
-        rows = pa.Table.from_batches(batches)
+        rows = pa.Table.from_batches([fitted(part, FILE_SCHEMA, identity) for part in batches(_until(scan, limit))])
         rows = rows.filter(pa.compute.greater_equal(rows.column("offset"), sealed_end))
         self._bronze.publish(rows, journal, SHARD, limit)
         return int(rows.num_rows)
@@ -132,8 +141,8 @@ class Sealer:
         epoch = 0
         if live_offset:
             name = live_name(live_offset)
-            scan, batches = read_live(self._disk.read(name), name)
-            for batch in batches:
+            scan, parts = read_live(self._disk.read(name), name)
+            for batch in parts:
                 for row in decode_rows(batch, journal, SHARD, scan.header.epoch):
                     last_us = max(last_us, row.recorded_at)
                     machine.resume(Now(last_us, last_us), row)
@@ -142,8 +151,8 @@ class Sealer:
                 continue
             scan = Scan(self._disk.read(segment.name), segment.name, is_last=False)
             epoch = scan.header.epoch
-            for batch in _until(scan, segment.limit or 0):
-                for row in decode_rows(batch, journal, SHARD, epoch):
+            for frame in _until(scan, segment.limit or 0):
+                for row in frame.rows():
                     if row.offset >= live_offset:
                         last_us = max(last_us, row.recorded_at)
                         machine.restore(Now(last_us, last_us), row)
@@ -189,13 +198,13 @@ def write_live(disk: Disk, header: Header, rows: Iterator[Row], last_us: int) ->
     replace_file(disk, live_name(header.first_offset), parts())
 
 
-def _until(scan: Scan, limit: int) -> Iterator[pa.RecordBatch]:
-    """The batches of a segment up to the beginning of the next one; later rows were refused."""
+def _until(scan: Scan, limit: int) -> Iterator[SegmentFrame]:
+    """The frames of a segment up to the beginning of the next one; later rows were refused."""
     expected = scan.header.first_offset
     frames = scan.frames()
     while expected < limit:
         frame = next(frames, None)
         if frame is None:
             raise DamageError(scan.name, scan.end, f"rows {expected} to {limit - 1} are missing")
-        yield frame.batch
-        expected += frame.batch.num_rows
+        yield frame
+        expected += frame.count

@@ -1,32 +1,41 @@
-"""The segment format: a file of framed Arrow messages. The only code that knows its bytes.
+"""The segment format: a file of framed rows. The only code that knows its bytes.
 
     header   magic "PENSTOCK" · u16 version · u16 kind · u32 shard · u32 epoch · u64 first offset
              16 bytes journal id · u32 schema length · Arrow schema message · u32 crc32c of all before
-    frame    u32 length · u32 crc32c of the payload · payload: one Arrow record-batch message
+    frame    u32 length · u32 crc32c of the payload · payload
+             version 1: one Arrow record-batch message
+             version 2: ff ff ff ff · u64 first offset · u64 time · rows as a MessagePack array of arrays
 
-Integers are little-endian. Frames follow one another to the end of the file. A frame that is cut short, or has a wrong checksum and no
-valid frame after it, is a torn tail: it was never acknowledged, and `open_and_repair.py` cuts it off. A bad frame with valid frames after
-it is damage. `docs/reference/journal.md` describes the format for other implementations.
-
-A segment is read from any offset, with a cached index of positions so that a read does not scan the whole file. The index is only valid
-for its file: a file of the same name with another header is another segment and gets an empty index. Only the positions of committed rows
-are cached, because only these never change.
+Integers are little-endian. Log segments are written in version 2 and live files in version 1; both are read in both. Frames follow one
+another to the end of the file. A frame that is cut short, or has a wrong checksum and no valid frame after it, is a torn tail: it was never
+acknowledged, and `open_and_repair.py` cuts it off. A bad frame with valid frames after it is damage. `docs/reference/journal.md` describes
+the format for other implementations.
 """
 
 from __future__ import annotations
 
-import os
 import struct
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 
 import google_crc32c
 import msgspec
 import pyarrow as pa
 
+from penstock.core.rows import Row
+from penstock.journal.columns import (
+    MARKER,
+    Packed,
+    RowRun,
+    decode_rows,
+    run_head,
+    run_rows,
+    to_batch,
+    unpack_run,
+)
+
 MAGIC = b"PENSTOCK"
-VERSION = 1
+ARROW, PACKED = 1, 2
+"""Versions of a segment: frames are Arrow record batches, or rows as MessagePack."""
 SHARD = 0
 """The one shard of a journal on one machine."""
 KIND_LOG = 0
@@ -49,6 +58,7 @@ class Header(msgspec.Struct, frozen=True):
     epoch: int
     first_offset: int
     kind: int = KIND_LOG
+    version: int = ARROW
 
     @property
     def identity(self) -> dict[str, str | int]:
@@ -76,7 +86,7 @@ def encode_header(header: Header, schema: pa.Schema) -> bytes:
     message: bytes = schema.serialize().to_pybytes()
     fixed = _FIXED.pack(
         MAGIC,
-        VERSION,
+        header.version,
         header.kind,
         header.shard,
         header.epoch,
@@ -89,10 +99,23 @@ def encode_header(header: Header, schema: pa.Schema) -> bytes:
 
 
 def encode_frame(batch: pa.RecordBatch) -> bytes:
-    payload = batch.serialize()
-    if len(payload) > FRAME_MAX:
-        raise ValueError(f"a frame of {len(payload)} bytes is longer than {FRAME_MAX} and could not be read again")
-    return b"".join([_FRAME.pack(len(payload), crc32c(payload)), payload])
+    """A frame of version 1."""
+    return _framed([batch.serialize()])
+
+
+def encode_packed(first_offset: int, recorded_us: int, count: int, rows: Packed) -> bytes:
+    """A frame of version 2."""
+    return _framed([run_head(first_offset, recorded_us, count), *rows])
+
+
+def _framed(pieces: Sequence[bytes | memoryview | pa.Buffer]) -> bytes:
+    size = sum(map(len, pieces))
+    if size > FRAME_MAX:
+        raise ValueError(f"a frame of {size} bytes is longer than {FRAME_MAX} and could not be read again")
+    checksum = 0
+    for piece in pieces:
+        checksum = google_crc32c.extend(checksum, pa.py_buffer(piece))
+    return b"".join([_FRAME.pack(size, checksum), *pieces])
 
 
 def decode_header(data: bytes | memoryview, name: str) -> tuple[Header, pa.Schema, int]:
@@ -102,7 +125,7 @@ def decode_header(data: bytes | memoryview, name: str) -> tuple[Header, pa.Schem
     magic, version, kind, shard, epoch, first, journal, size = _FIXED.unpack_from(data)
     if magic != MAGIC:
         raise DamageError(name, 0, "this is not a Penstock segment")
-    if version != VERSION:
+    if version not in (ARROW, PACKED):
         raise DamageError(name, 8, f"version {version} is not known here; a newer Penstock wrote it")
     end = _FIXED.size + size
     if len(data) < end + _CRC.size:
@@ -112,7 +135,7 @@ def decode_header(data: bytes | memoryview, name: str) -> tuple[Header, pa.Schem
     if crc32c(data[:end]) != _CRC.unpack_from(data, end)[0]:
         raise DamageError(name, 0, "the header's checksum is wrong")
     schema = pa.ipc.read_schema(pa.py_buffer(bytes(data[_FIXED.size : end])))
-    return Header(journal.hex(), shard, epoch, first, kind), schema, end + _CRC.size
+    return Header(journal.hex(), shard, epoch, first, kind, version), schema, end + _CRC.size
 
 
 def _payload(data: memoryview, position: int) -> memoryview | None:
@@ -127,16 +150,45 @@ def _payload(data: memoryview, position: int) -> memoryview | None:
     return payload if crc32c(payload) == checksum else None
 
 
+UNREADABLE = (pa.ArrowException, EOFError, OSError, ValueError)
+"""What bytes raise that are not the rows of a frame. `msgspec.DecodeError` is a ValueError."""
+
+
 class SegmentFrame(msgspec.Struct, frozen=True):
     """One whole frame and where it stands."""
 
     position: int
     end: int
-    batch: pa.RecordBatch
+    scan: Scan
+    held: pa.RecordBatch | RowRun
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        return to_batch([self.held], self.scan.schema) if isinstance(self.held, RowRun) else self.held
+
+    @property
+    def first_offset(self) -> int:
+        held = self.held
+        return held.first_offset if isinstance(held, RowRun) else held.column("offset")[0].as_py()
+
+    @property
+    def count(self) -> int:
+        return len(self.held.rows) if isinstance(self.held, RowRun) else self.held.num_rows
+
+    def select(self, *names: str) -> pa.RecordBatch:
+        """Some of its columns."""
+        held = self.held
+        return to_batch([held], self.scan.schema, names) if isinstance(held, RowRun) else held.select(names)
+
+    def rows(self) -> Iterator[Row]:
+        held, header = self.held, self.scan.header
+        if isinstance(held, RowRun):
+            return run_rows(held, self.scan.schema, header.journal, header.shard, header.epoch)
+        return decode_rows(held, header.journal, header.shard, header.epoch)
 
 
 def payloads(data: bytes | memoryview, position: int) -> Iterator[tuple[memoryview, int]]:
-    """The Arrow messages of the whole and sound frames from a position on, and where each frame ends."""
+    """The payloads of the whole and sound frames from a position on, and where each frame ends."""
     view = memoryview(data)
     while (payload := _payload(view, position)) is not None:
         position += _FRAME.size + len(payload)
@@ -160,11 +212,15 @@ class Scan:
         self.end = self.start
         for payload, end in payloads(self._data, self.start):
             try:
-                batch = pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
-            except (pa.ArrowException, EOFError, OSError) as error:
-                raise DamageError(self.name, self.end, f"a frame holds no record batch: {error}") from error
+                held = (
+                    unpack_run(payload, self.schema)
+                    if self.header.version == PACKED
+                    else pa.ipc.read_record_batch(pa.py_buffer(payload), self.schema)
+                )
+            except UNREADABLE as error:
+                raise DamageError(self.name, self.end, f"a frame holds no rows: {error}") from error
             position, self.end = self.end, end
-            yield SegmentFrame(position, end, batch)
+            yield SegmentFrame(position, end, self, held)
         if self.end < len(self._data):
             self._judge_tail()
 
@@ -177,161 +233,32 @@ class Scan:
 
 
 def has_sound_frame(data: memoryview, position: int = 0) -> bool:
-    """Whether any whole frame starts there or later. Arrow messages begin with a marker to look for."""
+    """Whether any whole frame starts there or later. Payloads begin with a marker to look for."""
     raw = bytes(data[position:])
-    at = raw.find(b"\xff\xff\xff\xff")
+    at = raw.find(MARKER)
     while at >= 0:
         start = position + at - _FRAME.size
         if start >= position and _payload(data, start) is not None:
             return True
-        at = raw.find(b"\xff\xff\xff\xff", at + 1)
+        at = raw.find(MARKER, at + 1)
     return False
 
 
-READ_BYTES = 1024 * 1024
-"""Bytes of frames that are read and decoded together."""
-STEP_BYTES = 1024 * 1024
-"""About how far two remembered places are apart."""
-HEAD_BYTES = 64 * 1024
-"""More than any header has."""
+BATCH_ROWS = 4096
 
 
-class IndexEntry(msgspec.Struct, frozen=True):
-    """Where a row begins that is the first of its frame."""
-
-    offset: int
-    position: int
-
-
-class SegmentRows(msgspec.Struct, frozen=True):
-    """Committed rows of a segment, as they stand in it."""
-
-    header: Header
-    first: int
-    table: pa.Table
-
-
-class _Head(msgspec.Struct, frozen=True):
-    """The beginning of a segment, as bytes and as what they mean."""
-
-    data: bytes
-    header: Header
-    schema: pa.Schema
-    message: bytes
-    """The schema as the Arrow message that begins a stream."""
-
-
-class _Gulp(msgspec.Struct, frozen=True):
-    """A run of whole frames."""
-
-    stream: bytes
-    ends: list[int]
-    """Where each frame ends in the file."""
-
-
-class IndexedSegment:
-    """One segment file. For one thread."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._head: _Head | None = None
-        self._index: list[IndexEntry] = []
-        self._newest = IndexEntry(0, 0)
-        """Where the last read ended: who follows the journal goes on from here."""
-
-    def rows(self, first: int, stop: int, columns: Sequence[str]) -> Iterator[SegmentRows]:
-        """Rows `first` to `stop - 1`, which are committed, with these columns where the segment has them, and `offset`."""
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            head = self._recognise(fd)
-            names = ["offset", *(name for name in columns if name != "offset")]
-            place = self._nearest(first)
-            while place.offset < stop:
-                gulp = self._gulp(fd, head, place)
-                if not gulp.ends:
-                    what = f"rows {place.offset} to {stop - 1} are missing"
-                    raise DamageError(self._path.name, place.position, what)
-                is_before = place.offset < first
-                table = self._decode(gulp, head, ["offset"] if is_before else names, place, stop)
-                end = place.offset + table.num_rows
-                following = self._remember(head, gulp, table.column("offset"), place, stop)
-                if end > first:
-                    if is_before:
-                        table = self._decode(gulp, head, names, place, stop)
-                    begin = max(first, place.offset)
-                    yield SegmentRows(
-                        head.header, begin, table.combine_chunks().slice(begin - place.offset, min(stop, end) - begin)
-                    )
-                if end >= stop:
-                    return
-                place = following
-        finally:
-            os.close(fd)
-
-    def _recognise(self, fd: int) -> _Head:
-        """The head of the file; what was known of another file of this name is forgotten."""
-        known = self._head
-        if known is not None and os.pread(fd, len(known.data), 0) == known.data:
-            return known
-        data = os.pread(fd, HEAD_BYTES, 0)
-        header, schema, start = decode_header(data, self._path.name)
-        self._head = _Head(data[:start], header, schema, schema.serialize().to_pybytes())
-        self._newest = IndexEntry(header.first_offset, start)
-        self._index = [self._newest]
-        return self._head
-
-    def _nearest(self, offset: int) -> IndexEntry:
-        """The last known place at or before a row."""
-        if self._newest.offset <= offset:
-            return self._newest
-        return self._index[max(bisect_right(self._index, offset, key=lambda place: place.offset) - 1, 0)]
-
-    def _gulp(self, fd: int, head: _Head, place: IndexEntry) -> _Gulp:
-        """The whole frames from a place on: about as many as are read at a time, and one at least where there is one."""
-        size = READ_BYTES
-        while True:
-            data = os.pread(fd, size, place.position)
-            found = list(payloads(data, 0))
-            if found or len(data) < size:
-                break
-            size *= 4  # a frame that is longer than what was read
-        stream = b"".join([head.message, *(payload for payload, _ in found)])
-        return _Gulp(stream, [place.position + end for _, end in found])
-
-    def _decode(self, gulp: _Gulp, head: _Head, names: Sequence[str], place: IndexEntry, stop: int) -> pa.Table:
-        """The wanted columns of all frames at once; what is not committed yet is not judged."""
-        included = [head.schema.get_field_index(name) for name in names if name in head.schema.names]
-        options = pa.ipc.IpcReadOptions(included_fields=sorted(included))
-        try:
-            with pa.ipc.open_stream(pa.py_buffer(gulp.stream), options=options) as stream:
-                table = stream.read_all()
-        except (pa.ArrowException, EOFError, OSError) as error:
-            what = f"a frame holds no record batch: {error}"
-            raise DamageError(self._path.name, place.position, what) from error
-        offsets = table.column("offset")
-        count = min(table.num_rows, stop - place.offset)
-        first, last = offsets[0].as_py(), offsets[count - 1].as_py()
-        if (first, last) != (place.offset, place.offset + count - 1):
-            what = f"rows {first} to {last} stand where row {place.offset} belongs"
-            raise DamageError(self._path.name, place.position, what)
-        return table
-
-    def _remember(self, head: _Head, gulp: _Gulp, offsets: pa.ChunkedArray, place: IndexEntry, stop: int) -> IndexEntry:
-        """Where the frames end whose rows are all committed."""
-        end = place
-        if place.offset + len(offsets) <= stop:
-            end = IndexEntry(place.offset + len(offsets), gulp.ends[-1])
-        else:
-            offset = place.offset
-            for chunk, position in zip(offsets.chunks, gulp.ends, strict=True):
-                offset += len(chunk)
-                if offset > stop:
-                    break
-                end = IndexEntry(offset, position)
-        if head is not self._head:
-            return end  # another file has the name by now, and another read found out
-        if end.offset > self._newest.offset:
-            self._newest = end
-        if end.position - self._index[-1].position >= STEP_BYTES:
-            self._index.append(end)
-        return end
+def batches(frames: Iterable[SegmentFrame]) -> Iterator[pa.RecordBatch]:
+    """The rows of frames as columns: of many small packed frames at once, because columns of few rows are costly."""
+    held: list[RowRun] = []
+    schema: pa.Schema = None
+    for frame in frames:
+        if not isinstance(frame.held, RowRun):
+            yield frame.held
+            continue
+        held.append(frame.held)
+        schema = frame.scan.schema
+        if held[-1].first_offset - held[0].first_offset + frame.count >= BATCH_ROWS:
+            yield to_batch(held, schema)
+            held = []
+    if held:
+        yield to_batch(held, schema)

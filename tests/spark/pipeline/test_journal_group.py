@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from penstock.core.rows import Row
 from penstock.ipc.pipeline import AlertsSection, DeadLetterRule, RateRule, SilenceRule
-from penstock.journal.columns import decode_rows, encode_rows
+from penstock.journal.columns import SCHEMA, decode_rows, encode_rows
 from penstock.journal.disk import RealDisk
+from penstock.journal.log import segment_name
 from penstock.journal.open_and_repair import WATERMARK, Opened, encode_watermark
-from penstock.journal.segments import encode_frame
+from penstock.journal.segments import Header, encode_frame, encode_header
 from penstock.spark.lake_tables.conversations import ConversationEvent, conversation
 from penstock.spark.location import JournalLocation, open_one
 from penstock.spark.pipeline import steps
@@ -50,12 +51,13 @@ def rows_of(data: Path) -> list[Row]:
 
 
 def written(data: Path, journal: str, rows: list[Row]) -> JournalLocation:
-    """A journal with these rows, and their times."""
+    """A journal with these rows, and their times, in a segment of version 1."""
     disk = RealDisk(data / "journal")
     opened = Opened(disk, fresh_id=journal, sync="off")
     assert not [*opened.live_rows(), *opened.tail_rows()]
-    log = opened.log()
-    file = log._open()
+    opened.log()
+    file = disk.open(segment_name(0))
+    file.append(encode_header(Header(journal, 0, 0, 0), SCHEMA))
     numbered = [replace(row, offset=number) for number, row in enumerate(rows)]
     for _, part in groupby(numbered, key=lambda row: row.recorded_at):
         file.append(encode_frame(encode_rows(list(part))))

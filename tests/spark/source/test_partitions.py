@@ -6,13 +6,17 @@ import json
 import pickle
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from penstock.journal import columns
 from penstock.journal.parquet_table import FILE_SCHEMA
+from penstock.journal.segments import ARROW, PACKED, Scan, encode_frame, encode_header, encode_packed
 from penstock.journal.selection import Selection
 from penstock.spark.errors import SourceError
 from penstock.spark.location import open_journals
@@ -75,20 +79,25 @@ def test_large_batches_are_cut_where_files_begin() -> None:
     assert cut(5, 5, [], 30) == []
 
 
-def test_an_old_segment_and_an_old_file_give_nulls_for_columns_they_lack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from penstock.journal import columns, log
-
-    old = pa.schema([field for field in columns.SCHEMA if field.name != "meta"])
-    encode = columns.encode_facts
-    with monkeypatch.context() as patch:
-        patch.setattr(log, "SCHEMA", old)
-        patch.setattr(log, "encode_facts", lambda *args: encode(*args).select(old.names))
-        journal = Written(tmp_path / "data")
-        journal.add(5)
+@pytest.mark.parametrize("version", [ARROW, PACKED])
+def test_an_old_segment_and_an_old_file_give_nulls_for_columns_they_lack(tmp_path: Path, version: int) -> None:
+    """Of either version: one that has no `meta`, in the last place but one, and no `body`."""
+    old = pa.schema(list(columns.SCHEMA)[:-2])
+    journal = Written(tmp_path / "data")
+    journal.add(5)
+    [segment] = (journal.data / "journal").glob("log-*")
+    scan = Scan(segment.read_bytes(), segment.name, is_last=True)
+    frames = list(scan.frames())
+    encoded = [encode_header(replace(scan.header, version=version), old)]
+    for frame in frames:
+        [row] = frame.rows()
+        fields = [getattr(row, "size" if name == "bytes" else name) for name in old.names[columns.PACKED_FROM :]]
+        packed = encode_packed(row.offset, row.recorded_at, 1, [memoryview(msgspec.msgpack.encode(fields))])
+        encoded.append(encode_frame(frame.batch.select(old.names)) if version == ARROW else packed)
+    segment.write_bytes(b"".join(encoded))
     reader = batch(journal.data)
-    assert table(reader, reader.partitions()).column("meta").to_pylist() == [None] * 5
+    rows = table(reader, reader.partitions())
+    assert (rows.column("meta").to_pylist(), rows.column("offset").to_pylist()) == ([None] * 5, list(range(5)))
     journal.seal()
     assert table(reader, reader.partitions()).column("meta").to_pylist() == [None] * 5
 

@@ -123,7 +123,7 @@ def test_an_idle_query_looks_at_the_watermark_alone(written: Written, monkeypatc
     reader = stream(written.data)
     start = reader.latestOffset(at(written, 0), ALL)
     from penstock.journal.parquet_table import EventsTable
-    from penstock.journal.segments import IndexedSegment
+    from penstock.journal.reader import IndexedSegment
 
     def looked(*_: object) -> None:
         raise AssertionError("this is not cheap")

@@ -249,7 +249,7 @@ class _Backup:
             frame = next(frames, None)
             if frame is None:
                 raise DamageError(segment.name, position, f"rows {offset} to {end - 1} are missing")
-            offset, position = offset + frame.batch.num_rows, frame.end
+            offset, position = offset + frame.count, frame.end
         self._copy.data(f"journal/{segment.name}", memoryview(data)[:position])
         self._show()
 
