@@ -72,6 +72,22 @@ def test_a_count_holds_the_difference_and_an_idle_topic_is_not_counted_again() -
     assert {each.topic for each in counts} == {topic.hash}
 
 
+def test_a_busy_topic_is_counted_once_a_report_and_not_after_its_end() -> None:
+    relay, topic, stats, reports = make_stats()
+    for _ in range(600):
+        relay.publish(2, topic.name, b"one", 3)
+    stats.count_busy()
+    stats.count_busy()
+    for _ in range(600):
+        relay.publish(2, topic.name, b"two", 3)
+    for ended in relay.compact(Now(3, 100_000_000)):
+        stats.ended(ended.topic, ended.hash, ended.reason)
+    stats.count_busy()
+    stats.flush()
+    seen = [each.seq if isinstance(each, TopicCounts) else type(each) for each in reports[0]]
+    assert seen == [600, 1200, TopicExpired, RelayTotals]
+
+
 def test_an_ended_topic_is_counted_a_last_time() -> None:
     relay, topic, stats, reports = make_stats()
     relay.publish(2, topic.name, topic.name + b"one", 67)

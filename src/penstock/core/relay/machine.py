@@ -53,7 +53,7 @@ class Relay:
         self.bytes = 0
         """Cost of all held messages."""
         self.totals = RelayCounts()
-        self.counted: list[Topic] = []
+        self.counted: dict[Topic, None] = {}
         """Topics that passed another `COUNTED_EVERY` messages; the reader of the counts empties it."""
         self._mark_of = mark_of
         self._signers: dict[str, int] = {}
@@ -152,18 +152,56 @@ class Relay:
         if mine > self._topic_max or total > self._bytes_max:
             self._make_room(topic)
         if not no & _LOW_BITS:
-            self.counted.append(topic)
+            self.counted[topic] = None
         if topic.live:
             return topic
         topic.was_used = True
         topic.withheld += 1
         return None
 
-    def publish_run(self, now_us: int, name: bytes, messages: list[bytes]) -> Topic | None:
-        """Accept messages of one topic that arrived together: as `publish` for each, but cheaper while there are subscribers."""
+    def publish_all(self, now_us: int, names: list[bytes], messages: list[bytes]) -> list[bytes]:
+        """Accept messages that arrived together, each with the name of its topic; returns those to forward.
+
+        As `publish` for each, but cheaper: this loop is most of what a message of one among many topics costs.
+        """
+        if names.count(names[0]) == len(names):
+            return messages if self._publish_run(now_us, names[0], messages) is not None else []
+        get, count_max, cost_max = self.topics.get, self._count_max, self._cost_max
+        topic_max, bytes_max, total = self._topic_max, self._bytes_max, self.bytes
+        out = []
+        for name, message in zip(names, messages, strict=True):
+            topic = get(name)
+            cost = room = len(message) + HELD_COST
+            if topic is None or not topic.live or topic.has_blocks or cost > cost_max:
+                self.bytes = total
+                if self.publish(now_us, name, message, len(message)) is not None:
+                    out.append(message)
+                total = self.bytes
+                continue
+            held = topic.held
+            if len(held) == count_max:  # the deque drops the oldest
+                room -= len(held[0]) + HELD_COST
+            held.append(message)
+            topic.times.append(now_us)
+            topic.taken += cost
+            topic.bytes = mine = topic.bytes + room
+            total += room
+            topic.seq = no = topic.seq + 1
+            if mine > topic_max or total > bytes_max:
+                self.bytes = total
+                self._make_room(topic)
+                total = self.bytes
+            if not no & _LOW_BITS:
+                self.counted[topic] = None
+            out.append(message)
+        self.bytes = total
+        return out
+
+    def _publish_run(self, now_us: int, name: bytes, messages: list[bytes]) -> Topic | None:
+        """Accept messages of one topic that arrived together."""
         topic = self.topics.get(name)
         count = len(messages)
-        if topic is None or not topic.live or count == 1 or count > self._count_max:
+        if topic is None or not topic.live or count > self._count_max:
             for message in messages:
                 topic = self.publish(now_us, name, message, len(message))
             return topic
@@ -185,16 +223,23 @@ class Relay:
         if topic.bytes > self._topic_max or self.bytes > self._bytes_max:
             self._make_room(topic)
         if before // COUNTED_EVERY != topic.seq // COUNTED_EVERY:
-            self.counted.append(topic)
+            self.counted[topic] = None
         return topic
 
     def _make_room(self, topic: Topic) -> None:
         """Drop the oldest messages of a topic until the rest fits, in the end the newest too."""
-        held = topic.held
-        while held and (topic.bytes > self._topic_max or self.bytes > self._bytes_max):
-            if len(held) == 1 and topic.live:
+        held, is_live, topic_max, bytes_max = topic.held, topic.live, self._topic_max, self._bytes_max
+        mine, total = topic.bytes, self.bytes
+        while held and (mine > topic_max or total > bytes_max):
+            if not is_live and topic.first > topic.sent:
+                topic.lost += 1
+            elif is_live and len(held) == 1:
                 self.totals.unkept += 1
-            self._let_go(topic)
+            cost = cost_of(held.popleft())
+            topic.times.popleft()
+            mine -= cost
+            total -= cost
+        topic.bytes, self.bytes = mine, total
 
     def _let_go(self, topic: Topic) -> None:
         if not topic.live and topic.first > topic.sent:
@@ -358,6 +403,7 @@ class Relay:
             self._let_go(topic)
         self._stop(topic)
         del self.topics[topic.name]
+        self.counted.pop(topic, None)
         self.totals.add(topic)
         self._forget_signer(topic.signer)
         if topic.subscribers:  # a later registration finds them

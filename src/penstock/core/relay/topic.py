@@ -18,7 +18,7 @@ Mark: TypeAlias = bytes
 HELD_COST = 100
 """Overhead of a held message in bytes."""
 COUNTED_EVERY = 256
-"""A topic is counted at least once every so many messages: a power of two."""
+"""A topic that passes so many messages is counted with the next report: a power of two."""
 _LONG_AGO = -(10**12)
 
 

@@ -214,12 +214,13 @@ class TopicStats:
         )
 
     def count_busy(self) -> None:
-        """Count the topics that passed another round number of messages."""
-        busy, self._relay.counted = self._relay.counted, []
+        """Count the topics that passed another round number of messages, each once."""
+        busy, self._relay.counted = self._relay.counted, {}
         for topic in busy:
             self.count(topic)
 
     def count_all(self) -> None:
+        self._relay.counted = {}
         for topic in self._relay.topics.values():
             self.count(topic)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any, assert_never
 
 import zmq
@@ -188,8 +189,6 @@ class StreamService:
                 subscribers.take(now)
             if self._pull in ready:
                 self._take_bursts(now)
-            if relay.counted:
-                self.stats.count_busy()
             for _, messages in relay.due_replays(now):
                 subscribers.send_all(messages)
             if now.us >= compact_us:
@@ -200,6 +199,8 @@ class StreamService:
                 if now.us >= count_us:
                     count_us = now.us + COUNT_US
                     self.stats.count_all()
+                else:
+                    self.stats.count_busy()
                 self._answers = 0
                 self._check_memory(now)
                 cut = {**subscribers.peers.cut, "connections": self._connections.cut}
@@ -243,54 +244,42 @@ class StreamService:
     def _take_messages(self, now: Now) -> bool:
         """Relay a burst of the publishers' messages; False when there are no more.
 
-        The hot path. Consecutive chunks of one topic are published together, and the burst is sent at its end: libzmq's thread then
-        wakes once and writes all of it, instead of once for each message.
+        The hot path. Chunks are published together and sent at the end of the burst: libzmq's thread then wakes once and writes all of
+        them, instead of once for each message.
         """
-        receive, sizes, nowait = self._pull.recv, self._heads.sizes, zmq.NOBLOCK
-        out: list[bytes] = []
-        run: list[bytes] = []
-        of = b""
+        sizes = self._heads.sizes
+        names: list[bytes] = []
+        messages: list[bytes] = []
         is_more = False
         self._large_bytes = 0
         try:
-            for _ in range(BURST):
-                frame = receive(nowait)
+            for frame in map(self._pull.recv, repeat(zmq.NOBLOCK, BURST)):
                 if sizes.get(frame[:HEAD]) == len(frame) and not frame[TOPIC_END]:
                     name = frame[HEAD:TOPIC_END]
-                    if name != of:
-                        if run:
-                            self._take_run(now.us, of, run, out)
-                            run = []
-                        of = name
-                    run.append(name + frame)
+                    names.append(name)
+                    messages.append(name + frame)
                 else:
-                    self._take_run(now.us, of, run, out)
-                    self._send_chunks(out)  # first, so that what follows does not overtake it
-                    run, out = [], []
+                    self._send_chunks(now.us, names, messages)  # first, so that what follows does not overtake it
+                    names, messages = [], []
                     self._take_other(now, frame)
                     if self._large_bytes > BURST_BYTES:
                         break
             is_more = True
         except zmq.Again:
             pass
-        self._take_run(now.us, of, run, out)
-        self._send_chunks(out)
+        self._send_chunks(now.us, names, messages)
         return is_more
 
-    def _take_run(self, now_us: int, name: bytes, run: list[bytes], out: list[bytes]) -> None:
-        """Publish chunks of one topic, in order; adds those to forward to `out`."""
+    def _send_chunks(self, now_us: int, names: list[bytes], messages: list[bytes]) -> None:
+        """Publish chunks, each with the name of its topic, and send those to forward."""
         if self._is_close:
-            out += [each for each in run if self._publish(now_us, name, each, len(each)) is not None]
-        elif len(run) == 1:
-            if self._publish(now_us, name, run[0], len(run[0])) is not None:
-                out += run
-        elif run and self.relay.publish_run(now_us, name, run) is not None:
-            out += run
-
-    def _send_chunks(self, messages: list[bytes]) -> None:
-        send, nowait = super(zmq.Socket, self._xpub).send, zmq.NOBLOCK  # skips pyzmq's Python wrapper
-        for message in messages:
-            send(message, nowait)
+            pairs = zip(names, messages, strict=True)
+            messages = [each for name, each in pairs if self._publish(now_us, name, each, len(each)) is not None]
+        elif messages:
+            messages = self.relay.publish_all(now_us, names, messages)
+        send = super(zmq.Socket, self._xpub).send  # skips pyzmq's Python wrapper
+        for _ in map(send, messages, repeat(zmq.NOBLOCK)):
+            pass
 
     def _take_other(self, now: Now, frame: bytes) -> None:
         """Handle a message that is no chunk, or a chunk whose head is new."""

@@ -40,8 +40,8 @@ READY_S = 20.0
 BACKOFF = Backoff(first_s=0.1, max_s=10.0, stable_s=30.0)
 STOP_S = 5.0
 """How long the relay may take to drain when the server stops."""
-TURN = 256
-"""Reports after which the loop runs other work: about two milliseconds."""
+TURN = 32
+"""Reports after which the loop runs other work: about a quarter of a millisecond."""
 BATCH_MAX = 128 * MIB
 """Bytes of one report."""
 KEY_FILE = "publisher.key"
