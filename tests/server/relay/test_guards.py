@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import zmq
 
 from penstock.core.relay.bounds import RelayLimits
-from penstock.server.relay.process import RelayTask
+from penstock.server.relay.process import NICE, RelayTask
 from penstock.server.relay.reports import RelayReady, RelayReport, RelayTotals, decode
 from tests.server.relay.test_process import task
 from tests.server_process import environment
@@ -63,6 +64,7 @@ def test_connections_above_the_bound_are_closed_and_subscribers_are_served(
         told = reports(process)
         ready = next(told)
         assert isinstance(ready, RelayReady)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + NICE, 19)
         host, _, port = ready.pub.removeprefix("tcp://").rpartition(":")
         with ExitStack() as peers:
             for number in range(DIALLED):

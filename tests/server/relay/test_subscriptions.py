@@ -64,6 +64,27 @@ class Turns:
         os.close(self._writer)
 
 
+def test_a_topic_stays_subscribed_when_its_subscriber_leaves_one_with_the_same_beginning(start: Start) -> None:
+    run = start()
+    publisher = run.publisher()
+    twin = publisher.topic[:-1] + (b"0" if publisher.topic[-1:] == b"1" else b"1")
+    reader = raw(run)
+    for name in (publisher.topic, twin):
+        reader.send(b"\x01" + name)
+    run.subscribed(publisher.topic)
+    run.wait(lambda: run.relay.early)
+    reader.send(b"\x00" + twin)
+    run.wait(lambda: not run.relay.early)
+    frame = publisher.chunk(b"still heard")
+    assert reader.poll(PATIENCE_S * 1000)
+    assert reader.recv() == publisher.topic + frame
+    reader.send(b"\x00" + publisher.topic)
+    run.wait(lambda: not run.relay.topics[publisher.topic].subscribers)
+    publisher.chunk(b"held")
+    run.wait(lambda: run.relay.topics[publisher.topic].seq == 2)
+    assert not run.relay.topics[publisher.topic].live and not reader.poll(0)
+
+
 @pytest.mark.promise(
     "Relay",
     "no subscriber blocks the relay for others, and reconnecting readers do not disconnect each other",

@@ -31,13 +31,15 @@ _LOST = -1
 class SubscriberPeer:
     """One connection."""
 
-    __slots__ = ("count", "descriptor", "inode", "is_bounded", "is_cut")
+    __slots__ = ("count", "descriptor", "inode", "is_bounded", "is_cut", "matched")
 
     def __init__(self, inode: int, descriptor: int) -> None:
         self.inode = inode
         self.descriptor = descriptor
         self.count = 0
         """Subscriptions that it holds."""
+        self.matched: dict[bytes, int] = {}
+        """Granted subscriptions by what libzmq matches, which topics may share."""
         self.is_bounded = self.is_cut = False
         if descriptor != _LOST:
             with socket.socket(fileno=os.dup(descriptor)) as connection:
