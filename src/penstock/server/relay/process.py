@@ -40,7 +40,7 @@ FACTS_WAITING_MAX = 64 * MIB
 """Above this, facts are dropped too."""
 FREE = "tcp://127.0.0.1:0"
 PIPE_SIZE = 1 * MIB
-NICE = 5
+NICE = 2
 """How far the relay yields to the server on a busy machine: it handles bursts, and the server single requests."""
 GC_THRESHOLD = 100_000
 """Messages form no reference cycles, so the cycle collector runs rarely."""
