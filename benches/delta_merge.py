@@ -3,6 +3,9 @@
     python benches/delta_merge.py            # prints one line a case: median milliseconds, CPU, peak memory, files
     python benches/delta_merge.py conversations   # only the cases of this table
     python benches/delta_merge.py conversations ours 10000000 FOLDER   # one case, as JSON
+    python benches/delta_merge.py recent ours 10000000 FOLDER   # what a batch does: look 50 recent rows up, then merge them
+
+`recent` uses the table in FOLDER again if there is one, so that small and large tables can be measured in turn.
 
 Both write the same rows and carry the same progress in the commit; the run fails where the resulting rows differ.
 """
@@ -29,6 +32,7 @@ APP = "journal/0"
 START = datetime(2026, 3, 1, tzinfo=UTC)
 CHANNELS = 50
 MERGES = 10
+WARM = 5
 ROWS = 50
 FILES = 200
 FILE_ROWS = 50_000
@@ -128,6 +132,22 @@ def measure_merges(how: str, definition: TableDefinition, rows: int, lake: Path)
     return took, cpu
 
 
+def measure_recent(rows: int, lake: Path) -> tuple[list[float], list[float]]:
+    """Look up and merge conversations of the last seconds, half of them new, as each batch of the pipeline does."""
+    table = LakeTable(lake, CONVERSATIONS) if (lake / "conversations").exists() else build(lake, CONVERSATIONS, rows)
+    done = table.progress(APP) or 0
+    took, cpu = [], []
+    for number in range(WARM + 3 * MERGES):
+        first = rows + (done - rows + number) * ROWS // 2 - ROWS // 2
+        change = conversations(list(range(first, first + ROWS)), number)
+        start, start_cpu = time.perf_counter(), time.process_time()
+        table.rows_with({"corr": change.column("corr").combine_chunks()}, ["cluster", "started_at"])
+        table.merge(change, {APP: Progress(done + number, done + number + 1)})
+        took.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - start_cpu)
+    return took[WARM:], cpu[WARM:]
+
+
 def measure_compaction(how: str, lake: Path) -> tuple[list[float], list[float]]:
     table = LakeTable(lake, QUEUE_MINUTES)
     for number in range(FILES):
@@ -142,9 +162,13 @@ def measure_compaction(how: str, lake: Path) -> tuple[list[float], list[float]]:
 
 
 def child(case: str, how: str, rows: int, lake: Path) -> None:
-    definition = {"latest_per_agent": LATEST_PER_AGENT, "conversations": CONVERSATIONS}.get(case, QUEUE_MINUTES)
+    definition = {"latest_per_agent": LATEST_PER_AGENT, "conversations": CONVERSATIONS, "recent": CONVERSATIONS}.get(
+        case, QUEUE_MINUTES
+    )
     if case == "compaction":
         took, cpu = measure_compaction(how, lake)
+    elif case == "recent":
+        took, cpu = measure_recent(rows, lake)
     else:
         took, cpu = measure_merges(how, definition, rows, lake)
     table = LakeTable(lake, definition)

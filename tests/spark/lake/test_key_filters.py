@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -48,19 +49,20 @@ def test_hashes_are_xxh64():
 def test_every_stored_key_is_found_and_hardly_any_other(tmp_path, monkeypatch):
     """Arrow writes the filters, so this compares our lookup with the format, for keys of every length."""
     letters = random.Random(1)
-    keys = ["".join(letters.choices("abcäöü01", k=length % 90)) for length in range(5_000)]
+    keys = ["".join(letters.choices("abcäöü01", k=length % 90)) for length in range(6_000)]
     path = tmp_path / "keys.parquet"
     pq.write_table(
         pa.table({"key": keys}), path, row_group_size=2_000, bloom_filter_options={"key": {"ndv": 2_000, "fpp": 1e-5}}
     )
     filters = read_filters(path)["key"]
     assert len(filters) == 3
+    together = np.stack(filters, axis=1)
     for key in keys:
-        assert any(HashedKeys([key]).hits(filters)), key
-    assert sum(any(HashedKeys([f"other {number}"]).hits(filters)) for number in range(5_000)) < 5
-    together = HashedKeys(keys[:2]).hits(filters)
+        assert HashedKeys([key]).hits(together), key
+    assert sum(bool(HashedKeys([f"other {number}"]).hits(together)) for number in range(5_000)) < 5
+    some = [keys[50], keys[-1], "other"]
     monkeypatch.setattr(key_filters, "WORDS_MAX", 1)
-    assert HashedKeys(keys[:2]).hits(filters) == together and together[0], "one filter at a time gives the same"
+    assert HashedKeys(some).hits(together) == [0, 2], "one key at a time gives the same"
 
 
 @pytest.mark.promise("Spark: pipeline", "a batch reads only the files that hold its keys, however large the table is")
@@ -82,6 +84,32 @@ def test_a_merge_reads_only_the_files_with_its_keys(tmp_path):
     with pytest.raises(FileNotFoundError):
         table.merge(latest(["07-agent-4"], 3), {"app": Progress(1, 2)})
     assert len(untouched) == 2
+
+
+def test_a_large_file_is_hardly_ever_read_in_vain(tmp_path):
+    """Ten million rows are some 300 files, and a batch looks each of its keys up in all of them."""
+    table = LakeTable(tmp_path, LATEST)
+    rows = data_files.MERGE_FILE_ROWS_MAX
+    table.append(latest([f"agent-{number}" for number in range(rows)]), {APP: Progress(0, 1)})
+    [blocks] = read_filters(table.path / table.files()[0].path)["address"]
+    others = [HashedKeys([f"other-{number}" for number in range(first, first + 50)]) for first in range(0, 200_000, 50)]
+    assert sum(len(each.hits(blocks[:, None])) for each in others) <= 1
+    assert blocks.nbytes / rows < 8
+
+
+def test_filters_of_many_files_are_compared_in_few_calls(tmp_path, monkeypatch):
+    table = filled(tmp_path)
+    files = table.files()
+    assert table.filters.lacking(files, ["address"]) == []
+    calls = []
+    hits = HashedKeys.hits
+    monkeypatch.setattr(HashedKeys, "hits", lambda *given: calls.append(1) or hits(*given))
+    wanted = {"address": pa.array(["07-agent-2", "no"])}
+    [(found, groups)] = table.filters.holding_groups(files, wanted)
+    assert (found.least["address"], groups, len(calls)) == ("00-agent-2", [0], 1)
+    table.filters.keep([file for file in files if file is not found])
+    assert table.filters.holding([file for file in files if file is not found], wanted) == []
+    assert table.filters.holding(files, wanted) == [found], "a file whose filter was dropped is read again"
 
 
 def test_a_table_of_an_earlier_version_is_read_and_rewritten_by_compaction(tmp_path, monkeypatch):
@@ -107,13 +135,15 @@ def test_only_filters_of_live_files_are_held(tmp_path, monkeypatch):
     assert table.filters.lacking(table.files(), ["address"]) == []
     assert set(table.filters._held) == {file.path for file in table.files()}
     # Small filters count too: an entry is more than its blocks.
-    blocks = sum(one.nbytes for entry in table.filters._held.values() for one in entry["address"])
+    blocks = sum(32 * len(one.words) for entry in table.filters._held.values() for one, _ in entry["address"])
     monkeypatch.setattr(key_filters, "HELD_BYTES_MAX", 2 * blocks)
     again = LakeTable(tmp_path, LATEST)
     assert again.filters.lacking(again.files(), ["address"]) == []
     assert 1 <= len(again.filters._held) < len(again.files())
+    wanted = {"address": pa.array(["07-agent-2", "08-agent-3", "no"])}
+    assert len(again.filters.holding(again.files(), wanted)) == 2, "what is not held is read for each lookup"
     again.filters.keep([])
-    assert again.filters._bytes == 0
+    assert again.filters._bytes == 0 and not any(again.filters._stacks.values())
 
 
 def test_threads_share_the_filters_of_a_table(tmp_path):

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 from urllib.parse import unquote
 
@@ -35,7 +35,9 @@ ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 """Rows wait in memory until they fill a row group: of this many rows, or bytes."""
 FALSE_HITS = 1e-5
-"""Share of the keys that a filter takes for stored ones; a batch asks it for each of its keys."""
+MERGE_FALSE_HITS = 1e-7
+"""Share of the keys that a filter takes for stored ones; a batch asks it for each of its keys. Lower where there are more files: the
+cost of reading one in vain would grow with the table."""
 TEXT_STATISTIC_MAX = 128
 """Characters of a minimum or maximum text; longer ones are rounded outwards."""
 _LAST_CHARACTER = "\U0010ffff"
@@ -60,6 +62,7 @@ class Layout:
     filters: tuple[str, ...] = ()
     """Columns with a Bloom filter."""
     file_rows: int = FILE_ROWS_MAX
+    false_hits: float = FALSE_HITS
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class LiveFile:
     greatest: dict[str, Any]
     nulls: dict[str, int | None]
 
-    @property
+    @cached_property
     def path(self) -> str:
         """Relative to the table, as on disk."""
         return unquote(self.logged)
@@ -235,7 +238,7 @@ class _Writer:
         rows = pa.concat_tables(self._waiting) if self._waiting else self._inside.empty_table()
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         if self._parquet is None:  # the first row group is the largest: its rows are the keys of a filter
-            size = {"ndv": max(rows.num_rows, 1), "fpp": FALSE_HITS}
+            size = {"ndv": max(rows.num_rows, 1), "fpp": self._layout.false_hits}
             filters = dict.fromkeys(self._layout.filters, size) or None
             self._parquet = pq.ParquetWriter(
                 self._file.sink, self._inside, compression="zstd", bloom_filter_options=filters

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
@@ -103,8 +103,10 @@ def layout(schema: pa.Schema, definition: TableDefinition, table: DeltaTable | N
         for name in statistics
         if name in schema.names and name not in definition.partition_by and has_bounds(schema.field(name).type)
     )
-    file_rows = data_files.MERGE_FILE_ROWS_MAX if definition.write == "merge" else data_files.FILE_ROWS_MAX
-    return Layout(schema, definition.partition_by, usable, definition.filters, file_rows)
+    form = Layout(schema, definition.partition_by, usable, definition.filters)
+    if definition.write != "merge":
+        return form
+    return replace(form, file_rows=data_files.MERGE_FILE_ROWS_MAX, false_hits=data_files.MERGE_FALSE_HITS)
 
 
 def statistics_of(definition: TableDefinition) -> tuple[str, ...]:
