@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from penstock.journal.lake_location import LakePath
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.reader import JournalReader
 from penstock.spark import location
@@ -31,11 +32,15 @@ APP = f"{JOURNAL}/0"
 
 
 def ingest_of(
-    spark: SparkSession | None, data: Path, more: list[steps.Step] | None = None, only: set[str] | None = None
+    spark: SparkSession | None,
+    data: Path,
+    more: list[steps.Step] | None = None,
+    only: set[str] | None = None,
+    lake: LakePath | None = None,
 ) -> Ingest:
     """Ingest with the built-in tables, or only some of them, and `more`."""
     built_in = [step for step in steps.built_in() if only is None or step.table.name in only]
-    return Ingest(spark, location.open_one(data), data / "lake", built_in + (more or []))  # type: ignore[arg-type]
+    return Ingest(spark, location.open_one(data), lake or data / "lake", built_in + (more or []))  # type: ignore[arg-type]
 
 
 def erase(ingest: Ingest, data: Path, subject: dict[str, set[str]]) -> Erasure:

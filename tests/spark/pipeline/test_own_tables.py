@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from penstock.journal.lake_location import LakePath
 from penstock.spark import location
 from penstock.spark.lake.catalog import open_table
 from penstock.spark.lake.schemas import TableDefinition
@@ -20,6 +21,7 @@ from penstock.spark.pipeline.expectations import Expectation, ExpectationError
 from penstock.spark.pipeline.journal_rows import JournalRange
 from penstock.spark.pipeline.own_tables import _marks, load, parse_span
 from penstock.spark.pipeline.rebuild import rebuild_table
+from tests.object_store import ObjectStore
 from tests.spark.journaled import JOURNAL
 from tests.spark.pipeline.queried import APP, ingest_of, run
 
@@ -66,7 +68,7 @@ ENDS = {"ack": "acked", "dead": "dead", "drop": "dropped", "purge": "purged"}
 SOURCES = {"envelopes", "deliveries"}
 
 
-def rows(lake: Path, names: list[str] = OWN) -> dict[str, list[dict[str, Any]]]:
+def rows(lake: LakePath, names: list[str] = OWN) -> dict[str, list[dict[str, Any]]]:
     return {name: sorted(open_table(lake, name).rows().to_pylist(), key=str) for name in names}
 
 
@@ -159,12 +161,37 @@ def expected(worked: Path) -> dict[str, list[str]]:
 def test_every_kind_of_table_is_the_same_however_the_journal_is_cut(
     spark: SparkSession, data: Path, made: list[steps.Step], expected: dict[str, list[str]], case: tuple[int, list[str]]
 ) -> None:
-    """Cut at random, replayed, and at last one of them rebuilt in one go. Sessions and states in `make test`, all in `test-more`."""
-    seed, names = case
+    _check_cut(spark, data, data / "lake", made, expected, *case)
+
+
+@pytest.mark.promise("The lake", "tables of users are the same in S3 as on a disk")
+@pytest.mark.more
+def test_every_kind_of_table_is_the_same_in_an_object_store(
+    spark: SparkSession,
+    data: Path,
+    made: list[steps.Step],
+    expected: dict[str, list[str]],
+    object_store: ObjectStore,
+    tmp_path: Path,
+) -> None:
+    object_store.break_answers("PUT _delta_log/0", "PUT /part-")
+    _check_cut(spark, data, object_store.lake(tmp_path), made, expected, 1, OWN)
+
+
+def _check_cut(
+    spark: SparkSession,
+    data: Path,
+    lake: LakePath,
+    made: list[steps.Step],
+    expected: dict[str, list[str]],
+    seed: int,
+    names: list[str],
+) -> None:
+    """Cut at random, replayed, and at last one of them rebuilt in one go; with the first seed, each of them."""
     dice = random.Random(seed)
     is_whole = names == OWN
     some = [step for step in made if step.table.name in names]
-    ingest = ingest_of(spark, data, some, SOURCES if is_whole else set())
+    ingest = ingest_of(spark, data, some, SOURCES if is_whole else set(), lake)
     journal = location.open_one(data)
     end = journal.bounds().end
     first = 0
@@ -173,14 +200,14 @@ def test_every_kind_of_table_is_the_same_however_the_journal_is_cut(
         part = JournalRange(journal, begin, cut, journal.time_of(cut - 1))
         ingest.advance(JournalBatch(spark, ingest.table, ingest.group, {JOURNAL: part}))
         first = cut
-    assert ordered(rows(data / "lake", names)) == {name: expected[name] for name in names}
+    assert ordered(rows(lake, names)) == {name: expected[name] for name in names}
     if is_whole:
         failed = {(one.table, one.name): one.failed for one in ingest.expectations.report()}
         assert failed["jobs", "small"] == sum(row["envelopes"] for row in reference(data)["totals"])
         assert failed["windows", "few"] >= 1
         for name in OWN if seed == 1 else [dice.choice(OWN)]:
             rebuild_table(ingest, name)
-            assert ordered(rows(data / "lake", [name]))[name] == expected[name]
+            assert ordered(rows(lake, [name]))[name] == expected[name]
     ingest.close()
 
 

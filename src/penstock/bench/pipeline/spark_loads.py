@@ -120,7 +120,7 @@ class GrowingTables:
         with ThreadPoolExecutor(1) as pool:
             traffic = pool.submit(write)
             try:
-                left = before = 2 * rows
+                left, before = rows, 2 * rows
                 while left > HISTORY_RATE and left < SHORTER * before:
                     before = left
                     self._ingest.backfill()
