@@ -16,7 +16,8 @@ from penstock.spark.lake_tables import conversations
 from penstock.spark.lake_tables.deliveries import deliveries
 from penstock.spark.lake_tables.envelopes import agents, envelope_rows, envelopes, parse_mew
 from penstock.spark.lake_tables.frames import fanout_minutes, frames
-from penstock.spark.lake_tables.minutes import MINUTE_US, from_us, queue_minutes
+from penstock.spark.lake_tables.minutes import MINUTE_US, from_us
+from penstock.spark.lake_tables.queue_minutes import queue_minutes
 from tests.spark.journaled import JOURNAL, MINUTE_0, Journaled, events_of, holder
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from penstock.spark.lake import data_files
 from penstock.spark.lake.rewrite import candidates
 from penstock.spark.lake.table import Progress
 from penstock.spark.lake_tables.conversations import MEMBER_COLUMNS
-from penstock.spark.lake_tables.expressions import BEGUN, TOUCHED, without_own
+from penstock.spark.lake_tables.expressions import BEGUN, OWN_SENDER, TOUCHED, without_own
 from penstock.spark.lake_tables.minutes import MINUTE_US, from_us
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
 from penstock.spark.pipeline.journal_rows import MEASURED, journal_frame, ranges_between, read_few
@@ -200,6 +200,26 @@ class JournalBatch:
         """Every row, without bodies, of the minutes that this batch touches or may close."""
         return self._measured({one: part.reach for one, part in self.ranges.items()}, MINUTE_US, COUNTED)
 
+    @cached_property
+    def held_minutes(self) -> pa.Table | None:
+        """The same, if they are few enough to hold."""
+        return self._recent_rows({one: part.reach for one, part in self.ranges.items()}, MINUTE_US, COUNTED)
+
+    def _recent_rows(
+        self, reaches: Mapping[str, tuple[int, int]], size_us: int, columns: Sequence[str]
+    ) -> pa.Table | None:
+        """Rows from a row and from the window of a time on, without those that the pipeline itself caused; None if they are not cached."""
+        found = []
+        for one, part in self.ranges.items():
+            first, time_us = reaches[one]
+            rows = None if self.recent is None else self.recent[one].rows(first, part.end)
+            if rows is None:
+                return None
+            is_meant = pc.field("recorded_at") >= pa.scalar(time_us // size_us * size_us, TIME)
+            others = pc.field("sender").is_null() | (pc.field("sender") != OWN_SENDER)
+            found.append(rows.select(columns).filter(is_meant & others))
+        return pa.concat_tables(found)
+
     def windows(self, size_us: int) -> DataFrame:
         """Every row, without bodies, of the windows that this batch touches and whose beginning is kept."""
         return self._measured({one: part.window(size_us) for one, part in self.ranges.items()}, size_us)
@@ -208,15 +228,10 @@ class JournalBatch:
         self, reaches: Mapping[str, tuple[int, int]], size_us: int, columns: Sequence[str] = MEASURED
     ) -> DataFrame:
         """Every row, without bodies, from a row and from the window of a time on."""
+        held = self._recent_rows(reaches, size_us, columns)
+        if held is not None:
+            return self.spark.createDataFrame(held).coalesce(1)
         since = {one: time_us // size_us * size_us for one, (_, time_us) in reaches.items()}
-        found = []
-        for one, part in self.ranges.items():
-            rows = None if self.recent is None else self.recent[one].rows(reaches[one][0], part.end)
-            if rows is None:
-                break
-            found.append(rows.select(columns).filter(pc.field("recorded_at") >= pa.scalar(since[one], TIME)))
-        else:
-            return without_own(self.spark.createDataFrame(pa.concat_tables(found)).coalesce(1))
         firsts = {one: first for one, (first, _) in reaches.items()}
         rows = self.read(firsts, MEASURED) if self.given is None or firsts != self.firsts else self.given
         begun = [f"(journal = '{one}' and recorded_at >= timestamp_micros({us}))" for one, us in since.items()]

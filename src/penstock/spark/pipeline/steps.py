@@ -62,14 +62,15 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
     from penstock.spark.lake_tables.envelopes import INBOXES, SENT, latest, latest_per_agent, parse_rows, sent
     from penstock.spark.lake_tables.expressions import TOUCHED
     from penstock.spark.lake_tables.frames import FANNED, FRAMED, fanout_minutes, frames
-    from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger_minutes
+    from penstock.spark.lake_tables.minutes import TRIGGERED, trigger_minutes
+    from penstock.spark.lake_tables.queue_minutes import touched_queue_minutes
     from penstock.spark.lake_tables.token_streams import PASSED, RELAYED, token_chunks, token_streams
     from penstock.spark.lake_tables.verification_keys import KeyFile
 
     key_file = None if token_keys is None else KeyFile(Path(token_keys))
     return [
         # First, because the console shows it.
-        Step(schemas.QUEUE_MINUTES, lambda batch: queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since)),
+        Step(schemas.QUEUE_MINUTES, touched_queue_minutes),
         Step(schemas.ENVELOPES, lambda batch: batch.mapped(sent(batch.events), parse_rows, schemas.ENVELOPES.schema),
              when=SENT),
         Step(schemas.DELIVERIES, lambda batch: deliveries(batch.events), when=SETTLED),

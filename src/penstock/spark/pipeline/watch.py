@@ -21,7 +21,8 @@ from penstock.journal.lake_location import LakePath
 from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.lake_tables.envelopes import agents, turns
-from penstock.spark.lake_tables.minutes import TRIGGERED, queue_minutes, trigger_minutes
+from penstock.spark.lake_tables.minutes import TRIGGERED, trigger_minutes
+from penstock.spark.lake_tables.queue_minutes import touched_queue_minutes
 from penstock.spark.pipeline import alerts
 from penstock.spark.pipeline.alerts import Act, Alert, Breach
 from penstock.spark.pipeline.batch import JournalBatch, StepTimes, open_batch
@@ -168,7 +169,8 @@ class AlertWatch:
         """Minutes that break a rule, of those that the new rows may have changed."""
         found: list[Breach] = []
         if self._watches_minutes:
-            minutes = queue_minutes(batch.whole_minutes, batch.until, batch.minutes_since)
+            counted = touched_queue_minutes(batch)
+            minutes = batch.spark.createDataFrame(counted) if isinstance(counted, pa.Table) else counted
             found += [Breach(*row) for row in alerts.breaches(minutes, self._settings.rules).collect()]
         if self._watches_triggers and TRIGGERED not in batch.unmet:
             minutes = trigger_minutes(batch.whole_minutes, batch.until)
