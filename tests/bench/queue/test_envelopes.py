@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from penstock.bench.queue.envelopes import EnqueueLines, Posts, envelope
+from penstock.bench.queue.envelopes import EnqueueLines, InboxLines, Posts, envelope
 
 
 @pytest.mark.parametrize("size", [220, 300, 5000])
@@ -26,6 +26,14 @@ def test_lines_carry_every_number_once(batch):
     lines = [json.loads(line) for line in EnqueueLines("s", 300, "t", batch).make(6, 2, 1).splitlines()]
     found = [env["id"] for line in lines for env in ([line["env"]] if batch == 1 else line["env"])]
     assert found == [f"t-{number:010d}" for number in range(6, 6 + 2 * batch)]
+
+
+def test_inboxes_take_their_lines_in_turn():
+    lines = [json.loads(line) for line in InboxLines("s", 300, "t", 2).make(1, 3, 1).splitlines()]
+    assert [(line["to"], line["env"]["id"]) for line in lines] == [
+        (f"agents/s-{number % 2}/inbox", f"t-{number:010d}") for number in (1, 2, 3)
+    ]
+    assert all(line["env"]["to"] == line["to"] for line in lines)
 
 
 def test_posts_say_their_length():

@@ -92,7 +92,7 @@ def fanout(
     code = ProcessGroup(result, durable=True).run(run, output)
     if plot is not None and not result.failures:
         title = f"Aggregation: all at {rate} Hz to one, which sends its sums to all"
-        save_plot(plot, title, "participants", "deliveries a second", growth_lines(result))
+        save_plot(plot, title, "participants", {"deliveries a second": growth_lines(result)})
     return code
 
 

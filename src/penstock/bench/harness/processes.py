@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -250,11 +251,14 @@ class PenstockServer(ServerProcess):
     def token(self) -> str:
         return (self._run / "operator.token").read_text().strip()
 
-    def get(self, path: str) -> bytes:
+    def get(self, path: str, *, may_miss: bool = False) -> bytes:
+        """The answer to a GET; with `may_miss`, 404 is an empty answer."""
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self.http_port}{path}", timeout=ANSWER_S) as answer:
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
+            if may_miss and error.code == HTTPStatus.NOT_FOUND:
+                return b""
             raise BenchError(f"GET {path} was answered {error.code}") from None
 
     def metric(self, name: str) -> float:

@@ -36,6 +36,7 @@ REMARKS = {
     "ratio": "ours is {:.2f}x", "bytes_each": "{:,.0f} bytes each", "server_cpu_share": "{:.2%} of a core",
     "others_per_second": "{:,.0f} a second without the sender", "frame_cpu_us": "{:,.1f} us a frame",
     "million_s": "{:,.1f} s a million rows", "files": "{:,.0f} files",
+    "longest_turn_ms": "longest turn {:,.1f} ms", "longest_turn_cpu_ms": "{:,.1f} ms of CPU",
 }  # fmt: skip
 MIB = 1024 * 1024
 CpuSeconds = Mapping[str, float]
@@ -72,6 +73,8 @@ class BenchRound(msgspec.Struct, rename="camel", omit_defaults=True):
     by_program: dict[str, str] | None = None
     million_s: float | None = None  # seconds for a million rows
     files: int | None = None  # live files of all tables
+    longest_turn_ms: float | None = None  # the longest turn of the server's loop since its start, by its own metric
+    longest_turn_cpu_ms: float | None = None  # the same by CPU time of the loop's thread
 
     @classmethod
     def timed(cls, count: int, seconds: float, rss: int | None = None, cpu_s: CpuSeconds = NO_CPU, **more: Any) -> Self:
@@ -250,31 +253,36 @@ def check_plot(plot: Path | None) -> None:
         refuse("a plot needs matplotlib, which is not installed", "run `pip install 'penstock[bench]'`")
 
 
-def draw(title: str, x_name: str, y_name: str, lines: Lines) -> Figure:
-    """A figure over logarithmic axes; a dashed line continues the first one in proportion."""
+def draw(title: str, x_name: str, panels: Mapping[str, Lines]) -> Figure:
+    """A figure over logarithmic axes, with a panel for each name of the vertical one.
+
+    In a figure of one panel, a dashed line continues the first line in proportion.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import StrMethodFormatter
 
-    figure = Figure((7.2, 4.4), layout="constrained")
-    axes = figure.add_subplot()
-    for name, points in lines.items():
-        axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=name)
-    first = next(iter(lines.values()))
-    if len(first) > 1:
-        (x_first, y_first), (x_last, _) = first[0], first[-1]
-        proportional = [y_first, y_first * x_last / x_first]
-        axes.plot([x_first, x_last], proportional, color="0.6", linestyle="--", label="linear")
-    axes.set(title=title, xlabel=x_name, ylabel=y_name, xscale="log", yscale="log")
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    axes.grid(color="0.9")
-    axes.legend()
+    figure = Figure((7.2, 0.6 + 3.8 * len(panels)), layout="constrained")
+    figure.suptitle(title)
+    for number, (y_name, lines) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(len(panels), 1, number)
+        for name, points in lines.items():
+            axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=name)
+        first = next(iter(lines.values()))
+        if len(first) > 1 and len(panels) == 1:
+            (x_first, y_first), (x_last, _) = first[0], first[-1]
+            proportional = [y_first, y_first * x_last / x_first]
+            axes.plot([x_first, x_last], proportional, color="0.6", linestyle="--", label="linear")
+        axes.set(xlabel=x_name, ylabel=y_name, xscale="log", yscale="log")
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.grid(color="0.9")
+        axes.legend()
     return figure
 
 
-def save_plot(file: Path, title: str, x_name: str, y_name: str, lines: Lines) -> None:
+def save_plot(file: Path, title: str, x_name: str, panels: Mapping[str, Lines]) -> None:
     """Write the figure as SVG with its text as text, whatever the file is called."""
     import matplotlib
 
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        draw(title, x_name, y_name, lines).savefig(file, format="svg")
+        draw(title, x_name, panels).savefig(file, format="svg")

@@ -94,7 +94,7 @@ def pipeline(
             job.rows = counts
             found = _run_spark(group, "pipeline.spark_loads:growth", job)
             if plot is not None:
-                save_plot(plot, "Growth of the tables", "journal rows", "seconds", growth_lines(found))
+                save_plot(plot, "Growth of the tables", "journal rows", {"seconds": growth_lines(found)})
 
     return ProcessGroup(result, durable=True).run(run, output)
 

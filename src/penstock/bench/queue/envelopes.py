@@ -47,6 +47,23 @@ class EnqueueLines:
         return b"".join([self._line % (start, *pairs(start, self._batch, stamp_ns)) for start in starts])
 
 
+def inbox(stream: str, number: int) -> str:
+    return f"agents/{stream}-{number}/inbox"
+
+
+class InboxLines:
+    """Control v1 lines that enqueue one envelope each, to `count` inboxes in turn."""
+
+    def __init__(self, stream: str, size: int, tag: str, count: int) -> None:
+        self._lines = [EnqueueLines(inbox(stream, number), size, tag, 1) for number in range(count)]
+
+    def make(self, first: int, lines: int, stamp_ns: int) -> bytes:
+        """So many lines, with envelopes numbered from `first`."""
+        inboxes = self._lines
+        numbers = range(first, first + lines)
+        return b"".join([inboxes[number % len(inboxes)].make(number, 1, stamp_ns) for number in numbers])
+
+
 class Posts:
     """HTTP requests that enqueue `batch` envelopes each."""
 

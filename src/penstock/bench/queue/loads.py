@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.bench.harness import drive
 from penstock.bench.harness.load import Board, LoadJob, LoadReport, announce, percentiles_ms
-from penstock.bench.queue.envelopes import EnqueueLines, Posts
+from penstock.bench.queue.envelopes import EnqueueLines, InboxLines, Posts
 
 TURN = 256  # envelopes of one write
 CREDIT = 8192
@@ -49,10 +49,16 @@ class ControlSender(drive.LoadSocket):
         drive.read_until(self.read, lambda: self.confirmed >= count, f"the answer to one of {count} requests")
 
 
+def to_lines(job: QueueJob) -> EnqueueLines | InboxLines:
+    """The lines of a producer: for its stream, or for its inboxes."""
+    if job.inboxes:
+        return InboxLines(job.stream, job.size, job.tag, job.inboxes)
+    return EnqueueLines(job.stream, job.size, job.tag, job.batch)
+
+
 def produce(job: QueueJob) -> LoadReport:
     """Closed loop: a window of envelopes between the send and the consumer's ack, or the confirmation."""
-    sender, board = ControlSender(job.port), Board(job.board)
-    lines = EnqueueLines(job.stream, job.size, job.tag, job.batch)
+    sender, board, lines = ControlSender(job.port), Board(job.board), to_lines(job)
     turn = max(1, TURN // job.batch)
 
     def send(first: int, now_ns: int) -> int:
@@ -71,12 +77,10 @@ def produce(job: QueueJob) -> LoadReport:
 
 def pace(job: QueueJob) -> LoadReport:
     """Open loop: one envelope a line at fixed times."""
-    sender = ControlSender(job.port)
-    names = [f"agents/{job.stream}-{number}/inbox" for number in range(job.inboxes)] or [job.stream]
-    lines = [EnqueueLines(name, job.size, job.tag, 1) for name in names]
+    sender, lines = ControlSender(job.port), to_lines(job)
 
     def send(number: int, now_ns: int) -> None:
-        sender.send(lines[number % len(lines)].make(number, 1, now_ns))
+        sender.send(lines.make(number, 1, now_ns))
 
     count = min(int(job.seconds * job.rate), job.count)
     report = drive.send_paced(job, job.rate, count, send, sender.read)
