@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import uvloop
 
-from penstock.transports.byte_streams import listen_tcp, listen_unix
+from penstock.transports.byte_streams import READ_MAX, listen_tcp, listen_unix
 from penstock.transports.transport import ByteStreamTransport
 
 
@@ -91,6 +92,64 @@ def test_chunks_reach_the_endpoint_and_its_end_is_reported() -> None:
             await made[0].is_lost.wait()
 
     run(work)
+
+
+class TurnsOfReads(Endpoint):
+    """Notes in which turn of the loop each chunk arrives, and stops reading after the first if it is asked to."""
+
+    def __init__(self, wire: ByteStreamTransport, peer: str) -> None:
+        super().__init__(wire, peer)
+        self.turn, self.chunks, self.holds = 0, list[tuple[int, int]](), False
+        self.has_read = asyncio.Event()
+        self._count_turns()
+
+    def _count_turns(self) -> None:
+        self.turn += 1
+        if not self.is_lost.is_set():
+            asyncio.get_running_loop().call_soon(self._count_turns)
+
+    def received(self, data: bytes) -> None:
+        self.chunks.append((self.turn, len(data)))
+        self.has_read.set()
+        if self.holds:
+            self.wire.hold(True)
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_fast_peer_is_read_once_a_turn(holds: bool) -> None:
+    async def work() -> None:
+        accepted: asyncio.Future[TurnsOfReads] = asyncio.get_running_loop().create_future()
+
+        def accept(wire: ByteStreamTransport, peer: str) -> TurnsOfReads:
+            accepted.set_result(TurnsOfReads(wire, peer))
+            accepted.result().holds = holds
+            return accepted.result()
+
+        async with await listen_tcp("127.0.0.1", 0, accept) as server:
+            with socket.create_connection(server.sockets[0].getsockname()) as peer:
+                peer.setblocking(False)
+                sent = peer.send(b"{" * 4 * READ_MAX)
+                assert sent > 2 * READ_MAX, "the kernel took too little to show anything"
+                endpoint = await accepted
+                if holds:
+                    await endpoint.has_read.wait()
+                    for _ in range(100):
+                        await asyncio.sleep(0)
+                    assert len(endpoint.chunks) == 1
+                    endpoint.holds = False
+                    endpoint.wire.hold(False)
+            await endpoint.is_lost.wait()
+            assert sum(size for _, size in endpoint.chunks) == sent
+            turns = [turn for turn, _ in endpoint.chunks]
+            assert len(set(turns)) == len(turns) > 2
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+
+        async def limited() -> None:
+            async with asyncio.timeout(10):
+                await work()
+
+        runner.run(limited())
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b"hello"])

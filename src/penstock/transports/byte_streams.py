@@ -22,16 +22,20 @@ FIRST_BYTES = b"{ \t\r\n"
 CHUNK_LARGE = 64 * 1024
 """Bytes of a chunk after which other connections are read first."""
 
+READ_MAX = 128 * 1024
+"""Bytes read from a connection in one turn: a few hundred envelopes, which take a few milliseconds."""
+
 Accept = Callable[[ByteStreamTransport, str], ConnectionPort | None]
 """Makes the endpoint of a new connection from its wire and its peer's address; None refuses it."""
 
 
-class LineProtocol(asyncio.Protocol):
-    """One connection: passes chunks on, and back-pressure both ways."""
+class LineProtocol(asyncio.BufferedProtocol):
+    """One connection: passes chunks on, and back-pressure both ways. Connections of one loop share the buffer of their reads."""
 
-    def __init__(self, accept: Accept, *, guarded: bool = True) -> None:
+    def __init__(self, accept: Accept, buffer: memoryview | None = None, *, guarded: bool = True) -> None:
         self._accept = accept
         self._guarded = guarded
+        self._buffer = buffer
         self._endpoint: ConnectionPort | None = None
         self._transport: asyncio.BaseTransport | None = None
         self.wire: ByteStreamTransport
@@ -45,6 +49,14 @@ class LineProtocol(asyncio.Protocol):
         self._endpoint = self._accept(self.wire, peer[0] if isinstance(peer, tuple) else "local")
         if self._endpoint is None:
             transport.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        assert self._buffer is not None
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        assert self._buffer is not None
+        self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         if self._endpoint is None or self._transport is None:
@@ -77,18 +89,18 @@ class LineProtocol(asyncio.Protocol):
 
 
 async def listen_tcp(host: str, port: int, accept: Accept) -> asyncio.Server:
-    loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: LineProtocol(accept), host, port, backlog=1024)
+    loop, buffer = asyncio.get_running_loop(), memoryview(bytearray(READ_MAX))
+    return await loop.create_server(lambda: LineProtocol(accept, buffer), host, port, backlog=1024)
 
 
 async def listen_unix(path: Path, accept: Accept) -> asyncio.Server:
     """A Unix socket that only its owner may open, from the first moment."""
-    loop = asyncio.get_running_loop()
+    loop, buffer = asyncio.get_running_loop(), memoryview(bytearray(READ_MAX))
     if path.is_socket():  # noqa: ASYNC240  # once, at the start
         _remove_stale(path)
     mask = os.umask(0o177)
     try:
-        return await loop.create_unix_server(lambda: LineProtocol(accept), str(path), backlog=1024)
+        return await loop.create_unix_server(lambda: LineProtocol(accept, buffer), str(path), backlog=1024)
     finally:
         os.umask(mask)
 

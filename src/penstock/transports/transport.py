@@ -131,9 +131,14 @@ class ByteStreamTransport:
         """Read on in the next turn: libuv takes up to 32 buffers of a peer in a row, some milliseconds in which others wait."""
         if not self._is_held:
             self._read(False)
-            asyncio.get_running_loop().call_soon(self._read_on)
+            asyncio.get_running_loop().call_soon(self.resume)
 
-    def _read_on(self) -> None:
+    def pause(self) -> None:
+        """Read no more until `resume`."""
+        self._read(False)
+
+    def resume(self) -> None:
+        """Read on, unless the peer is held."""
         if not self._is_held:
             self._read(True)
 
