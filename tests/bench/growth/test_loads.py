@@ -22,7 +22,7 @@ def peer():
 
 
 def deliver(inbox: int, seq: int) -> bytes:
-    line = {"type": "deliver", "stream": f"agents/bench-{inbox}/inbox", "seq": seq}
+    line = {"type": "deliver", "subId": str(inbox), "seq": seq}
     return json.dumps(line | {"env": {"id": f"e{inbox}-{seq}", "payload": {"t": "1"}}}).encode() + b"\n"
 
 
@@ -36,13 +36,15 @@ def test_a_receiver_is_ready_when_each_subscription_is_answered(peer):
     assert receiver.is_ready
 
 
-def test_a_receiver_acks_all_of_one_read_and_times_each(peer):
+def test_a_receiver_acks_what_one_read_brought_of_each_subscription(peer):
     receiver, server = peer
     receiver.received(deliver(0, 7) + deliver(1, 1)[:20])
     receiver.received(deliver(1, 1)[20:] + deliver(0, 8))
-    acks = [json.loads(server.readline()) for _ in range(4)][2:]
-    assert [line["id"] for line in acks] == [["e0-7"], ["e1-1", "e0-8"]]
-    assert receiver.acked == len(receiver.latencies) == 3
+    receiver.received(deliver(1, 2) + deliver(1, 3))
+    acks = [json.loads(server.readline()) for _ in range(6)][2:]
+    acked = [(line["subId"], line["id"]) for line in acks]
+    assert acked == [("0", ["e0-7"]), ("1", ["e1-1"]), ("0", ["e0-8"]), ("1", ["e1-2", "e1-3"])]
+    assert receiver.acked == len(receiver.latencies) == 5
 
 
 def test_a_receiver_fails_on_a_gap_and_on_a_refusal(peer):

@@ -17,53 +17,60 @@ CREDIT = 1_024
 TOGETHER = 100  # connections that are opened before their answers are read
 
 
-class InboxLine(DeliveryLine):
-    """A line from the server that names its stream."""
+class InboxLine(DeliveryLine, rename="camel"):
+    """A line from the server that names its subscription."""
 
-    stream: str = ""
+    sub_id: str = ""
 
 
 class InboxReceiver(LoadSocket):
-    """A connection that subscribes to some inboxes, acks all of one read together and checks the order of each inbox."""
+    """A connection that subscribes to some inboxes, acks all of one read together and checks the order of each."""
 
     def __init__(self, job: QueueJob, numbers: range) -> None:
         super().__init__(job.port)
         self.acked = 0
         self.latencies: list[int] = []
         self._is_timed = job.rate > 0
-        self._waiting = len(numbers)
+        self._waiting = len(numbers)  # answers
         self._newest: dict[str, int] = {}
         self._decode = msgspec.json.Decoder(InboxLine).decode_lines
         self._tail = b""
-        line = b'{"type":"subscribe","reqId":%d,"stream":"%b","auto":%d}\n'
-        self.send(b"".join([line % (number, inbox(job.stream, number).encode(), CREDIT) for number in numbers]))
+        line = b'{"type":"subscribe","reqId":%d,"subId":"%d","stream":"%b","auto":%d}\n'
+        names = [(number, number, inbox(job.stream, number).encode(), CREDIT) for number in numbers]
+        self.send(b"".join([line % name for name in names]))
 
     @property
     def is_ready(self) -> bool:
         return not self._waiting
+
+    def ping(self) -> None:
+        """Ask for an answer that follows the handling of all acks: those of a connection that ends may be dropped."""
+        self._waiting += 1
+        self.send(b'{"type":"ping","reqId":"end"}\n')
 
     def received(self, data: bytes) -> None:
         now_ns = time.monotonic_ns()
         data = self._tail + data
         cut = data.rfind(b"\n") + 1
         self._tail = data[cut:]
-        ids: list[str] = []
+        ids: dict[str, list[str]] = {}
         for line in self._decode(data[:cut]):
             if isinstance(line.env, list) or line.env is None or isinstance(line.seq, list):
-                if line.type != "ok":
+                if line.type not in ("ok", "pong"):
                     raise ValueError(f"the server sent `{line.type}`: {line.detail}")
                 self._waiting -= 1
                 continue
-            newest = self._newest.get(line.stream, line.seq - 1)
+            newest = self._newest.get(line.sub_id, line.seq - 1)
             if line.seq != newest + 1:
-                raise ValueError(f"deliveries of `{line.stream}` out of order: {line.seq} after {newest}")
-            self._newest[line.stream] = line.seq
-            ids.append(line.env.id)
+                raise ValueError(f"deliveries of `{line.sub_id}` out of order: {line.seq} after {newest}")
+            self._newest[line.sub_id] = line.seq
+            ids.setdefault(line.sub_id, []).append(line.env.id)
             if self._is_timed:
                 self.latencies.append(now_ns - int(line.env.payload.t))
-        if ids:
-            self.send(b'{"type":"ack","id":%b}\n' % msgspec.json.encode(ids))
-            self.acked += len(ids)
+        encode = msgspec.json.encode
+        acks = [b'{"type":"ack","subId":%b,"id":%b}\n' % (encode(label), encode(some)) for label, some in ids.items()]
+        self.send(b"".join(acks))
+        self.acked += sum(map(len, ids.values()))
 
 
 def consume(job: QueueJob) -> LoadReport:
@@ -85,6 +92,9 @@ def consume(job: QueueJob) -> LoadReport:
         return has_read
 
     first_ns, last_ns = count_until_end(job, read, lambda: count)
+    for member in group.members:
+        member.ping()
+    group.wait(lambda member: member.is_ready, "an answer to each ping")
     times = percentiles_ms([took for member in group.members for took in member.latencies])
     return LoadReport(count, first_ns, last_ns, latencies=times or None)
 
