@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +12,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from penstock.transports.byte_streams import READ_MAX, listen_tcp, listen_unix
+from penstock.transports.byte_streams import READ_MAX, TURN_S, listen_tcp, listen_unix
 from penstock.transports.transport import ByteStreamTransport
 
 
@@ -33,12 +34,13 @@ class Endpoint:
         return None
 
 
-def run(work: Callable[[], Awaitable[None]]) -> None:
+def run(work: Callable[[], Awaitable[None]], make: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
     async def limited() -> None:
         async with asyncio.timeout(10):
             await work()
 
-    asyncio.run(limited())
+    with asyncio.Runner(loop_factory=make) as runner:
+        runner.run(limited())
 
 
 async def dial(server: asyncio.Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -94,22 +96,29 @@ def test_chunks_reach_the_endpoint_and_its_end_is_reported() -> None:
     run(work)
 
 
+class TurnCounter:
+    """Counts the turns of the loop until it is closed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._loop = asyncio.get_running_loop()
+        self._next()
+
+    def _next(self) -> None:
+        self.count += 1
+        self._loop.call_soon(self._next)
+
+
 class TurnsOfReads(Endpoint):
     """Notes in which turn of the loop each chunk arrives, and stops reading after the first if it is asked to."""
 
-    def __init__(self, wire: ByteStreamTransport, peer: str) -> None:
+    def __init__(self, wire: ByteStreamTransport, peer: str, turns: TurnCounter) -> None:
         super().__init__(wire, peer)
-        self.turn, self.chunks, self.holds = 0, list[tuple[int, int]](), False
+        self.turns, self.chunks, self.holds = turns, list[tuple[int, int]](), False
         self.has_read = asyncio.Event()
-        self._count_turns()
-
-    def _count_turns(self) -> None:
-        self.turn += 1
-        if not self.is_lost.is_set():
-            asyncio.get_running_loop().call_soon(self._count_turns)
 
     def received(self, data: bytes) -> None:
-        self.chunks.append((self.turn, len(data)))
+        self.chunks.append((self.turns.count, len(data)))
         self.has_read.set()
         if self.holds:
             self.wire.hold(True)
@@ -119,9 +128,10 @@ class TurnsOfReads(Endpoint):
 def test_a_fast_peer_is_read_once_a_turn(holds: bool) -> None:
     async def work() -> None:
         accepted: asyncio.Future[TurnsOfReads] = asyncio.get_running_loop().create_future()
+        turns = TurnCounter()
 
         def accept(wire: ByteStreamTransport, peer: str) -> TurnsOfReads:
-            accepted.set_result(TurnsOfReads(wire, peer))
+            accepted.set_result(TurnsOfReads(wire, peer, turns))
             accepted.result().holds = holds
             return accepted.result()
 
@@ -140,16 +150,49 @@ def test_a_fast_peer_is_read_once_a_turn(holds: bool) -> None:
                     endpoint.wire.hold(False)
             await endpoint.is_lost.wait()
             assert sum(size for _, size in endpoint.chunks) == sent
-            turns = [turn for turn, _ in endpoint.chunks]
-            assert len(set(turns)) == len(turns) > 2
+            found = [turn for turn, _ in endpoint.chunks]
+            assert len(set(found)) == len(found) > 2
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    run(work, uvloop.new_event_loop)
 
-        async def limited() -> None:
-            async with asyncio.timeout(10):
-                await work()
 
-        runner.run(limited())
+class SlowEndpoint(TurnsOfReads):
+    """Takes as long for a chunk as a turn allows for all of them."""
+
+    def received(self, data: bytes) -> None:
+        super().received(data)
+        until_s = time.monotonic() + TURN_S
+        while time.monotonic() <= until_s:
+            pass
+
+    def lost(self) -> None:
+        assert self.chunks, "the end came before what was sent"
+        super().lost()
+
+
+def test_what_many_peers_send_at_once_takes_several_turns_and_others_have_theirs() -> None:
+    async def work() -> None:
+        made: list[SlowEndpoint] = []
+        turns, are_made = TurnCounter(), asyncio.Event()
+
+        def accept(wire: ByteStreamTransport, peer: str) -> SlowEndpoint:
+            made.append(SlowEndpoint(wire, peer, turns))
+            if len(made) == 5:
+                are_made.set()
+            return made[-1]
+
+        async with await listen_tcp("127.0.0.1", 0, accept) as server:
+            peers = [socket.create_connection(server.sockets[0].getsockname()) for _ in range(5)]
+            await are_made.wait()
+            await asyncio.sleep(0)  # the fifth is read too from now on
+            for peer in peers:
+                peer.sendall(b"{}\n")
+                peer.close()
+            for endpoint in made:
+                await endpoint.is_lost.wait()
+            assert len({turn for endpoint in made for turn, _ in endpoint.chunks}) == 5
+
+    run(work, uvloop.new_event_loop)
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b"hello"])

@@ -11,6 +11,8 @@ import socket
 import stat
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -25,17 +27,51 @@ CHUNK_LARGE = 64 * 1024
 READ_MAX = 128 * 1024
 """Bytes read from a connection in one turn: a few hundred envelopes, which take a few milliseconds."""
 
+TURN_S = 0.005
+"""Time of a turn for what connections send. What ten thousand send at once takes many turns, in which others have theirs."""
+
 Accept = Callable[[ByteStreamTransport, str], ConnectionPort | None]
 """Makes the endpoint of a new connection from its wire and its peer's address; None refuses it."""
 
 
-class LineProtocol(asyncio.BufferedProtocol):
-    """One connection: passes chunks on, and back-pressure both ways. Connections of one loop share the buffer of their reads."""
+class TurnBudget:
+    """The time of one turn for the reads and ends of all connections of a listener; the rest waits for the next turn, in order."""
 
-    def __init__(self, accept: Accept, buffer: memoryview | None = None, *, guarded: bool = True) -> None:
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(READ_MAX))
+        """Of the reads of all these connections: what is read is copied before the next read."""
+        self._loop = asyncio.get_running_loop()
+        self._until_s = 0.0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether what arrives now must wait. The first call of a turn begins its time."""
+        if self._until_s:
+            return bool(self._waiting) or time.monotonic() > self._until_s
+        self._until_s = time.monotonic() + TURN_S
+        self._loop.call_soon(self._next_turn)
+        return bool(self._waiting)
+
+    def wait(self, call: Callable[[], None]) -> None:
+        self._waiting.append(call)
+
+    def _next_turn(self) -> None:
+        self._until_s = 0.0
+        if self._waiting:
+            until_s = self._until_s = time.monotonic() + TURN_S
+            while self._waiting and time.monotonic() < until_s:
+                self._waiting.popleft()()
+            self._loop.call_soon(self._next_turn)
+
+
+class LineProtocol(asyncio.BufferedProtocol):
+    """One connection: passes chunks on, and back-pressure both ways."""
+
+    def __init__(self, accept: Accept, budget: TurnBudget | None = None, *, guarded: bool = True) -> None:
         self._accept = accept
         self._guarded = guarded
-        self._buffer = buffer
+        self._budget = budget
         self._endpoint: ConnectionPort | None = None
         self._transport: asyncio.BaseTransport | None = None
         self.wire: ByteStreamTransport
@@ -51,12 +87,21 @@ class LineProtocol(asyncio.BufferedProtocol):
             transport.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        assert self._buffer is not None
-        return self._buffer
+        assert self._budget is not None
+        return self._budget.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        assert self._buffer is not None
-        self.data_received(bytes(self._buffer[:nbytes]))
+        assert self._budget is not None
+        data = bytes(self._budget.buffer[:nbytes])
+        if self._budget.is_spent:
+            self.wire.pause()
+            self._budget.wait(lambda: self._take(data))
+            return
+        self.data_received(data)
+
+    def _take(self, data: bytes) -> None:
+        self.data_received(data)
+        self.wire.resume()
 
     def data_received(self, data: bytes) -> None:
         if self._endpoint is None or self._transport is None:
@@ -73,6 +118,12 @@ class LineProtocol(asyncio.BufferedProtocol):
             self.wire.give_way()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._budget is not None and self._budget.is_spent:
+            self._budget.wait(self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
         if self._endpoint is not None:
             self._endpoint.lost()
             self._endpoint = None
@@ -89,18 +140,18 @@ class LineProtocol(asyncio.BufferedProtocol):
 
 
 async def listen_tcp(host: str, port: int, accept: Accept) -> asyncio.Server:
-    loop, buffer = asyncio.get_running_loop(), memoryview(bytearray(READ_MAX))
-    return await loop.create_server(lambda: LineProtocol(accept, buffer), host, port, backlog=1024)
+    loop, budget = asyncio.get_running_loop(), TurnBudget()
+    return await loop.create_server(lambda: LineProtocol(accept, budget), host, port, backlog=1024)
 
 
 async def listen_unix(path: Path, accept: Accept) -> asyncio.Server:
     """A Unix socket that only its owner may open, from the first moment."""
-    loop, buffer = asyncio.get_running_loop(), memoryview(bytearray(READ_MAX))
+    loop, budget = asyncio.get_running_loop(), TurnBudget()
     if path.is_socket():  # noqa: ASYNC240  # once, at the start
         _remove_stale(path)
     mask = os.umask(0o177)
     try:
-        return await loop.create_unix_server(lambda: LineProtocol(accept, buffer), str(path), backlog=1024)
+        return await loop.create_unix_server(lambda: LineProtocol(accept, budget), str(path), backlog=1024)
     finally:
         os.umask(mask)
 
