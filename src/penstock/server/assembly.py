@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import shutil
 import tempfile
@@ -32,6 +31,7 @@ from penstock.server.courier.schema_registry import reload_registry
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.courier.stage_store import Staging
 from penstock.server.engine.admission import AdmissionControl
+from penstock.server.engine.garbage import GarbageCollector
 from penstock.server.engine.machines import install_rules
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
@@ -56,9 +56,6 @@ from penstock.server.relay.supervisor import RelayError, RelaySupervisor
 from penstock.server.spaces.files import HostedSpaces
 from penstock.server.spaces.listener import SpaceEndpoint
 from penstock.transports.http import HttpListener
-
-GC_THRESHOLDS = (20_000, 20, 20)
-"""Messages create short-lived objects; with the default threshold of 700, the search for cycles takes 5% of the time."""
 
 
 class Service:
@@ -122,6 +119,7 @@ class Service:
         self.endpoints: ServerEndpoints | None = None
         self._advertising: Advertisement | None = None
         self._looking: asyncio.Future[Any] | None = None
+        self.garbage = GarbageCollector(lambda: self.runtime.peers.ended)
 
     async def start(self) -> ServerEndpoints:
         """Open every listener, then write `run/endpoints.json`."""
@@ -152,12 +150,11 @@ class Service:
         text = msgspec.json.format(msgspec.json.encode(self.endpoints)) + b"\n"
         write_private(self.run_dir / "endpoints.json", text)
         self.runtime.note("start", version=version(), boot=self.runtime.boot_id)
-        # Objects that are alive now stay alive, so full collections skip them.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        self.garbage.start()
         self.scheduler.turns.start()
-        self._looking = asyncio.gather(self._http.health.run(self._http), self._http.history.run(self._http.exporter))
+        self._looking = asyncio.gather(
+            self._http.health.run(self._http), self._http.history.run(self._http.exporter), self.garbage.run()
+        )
         return self.endpoints
 
     def _http_services(self, config: Config) -> HttpServices:
@@ -332,6 +329,7 @@ class Service:
             self._looking.cancel()
             with suppress(asyncio.CancelledError):
                 await self._looking
+        self.garbage.stop()
         if self.archive is not None:
             self.runtime.note("stop", abandoned=abandoned)
             flushed = asyncio.Event()

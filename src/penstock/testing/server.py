@@ -7,7 +7,6 @@ setting of the process is left.
 
 from __future__ import annotations
 
-import gc
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +37,6 @@ class MemoryServer:
         self._thread: LoopThread | None = None
         self._service: Service | None = None
         self._endpoints: ServerEndpoints | None = None
-        self._gc_threshold = gc.get_threshold()
 
     # -- addresses
 
@@ -99,7 +97,6 @@ class MemoryServer:
     def start(self) -> Self:
         """Start the server; `with` does this by itself."""
         if self._thread is None:
-            self._gc_threshold = gc.get_threshold()
             self._thread = LoopThread()
             try:
                 self._endpoints = self._thread.wait(self._open())
@@ -142,9 +139,8 @@ class MemoryServer:
     def _end(self) -> None:
         if self._thread is not None:
             self._thread.close()
-            # The server tunes the garbage collector for a process of its own; undo that.
-            gc.unfreeze()
-            gc.set_threshold(*self._gc_threshold)
+            if self._service is not None:
+                self._service.garbage.stop()  # a crash has left it tuned
         self._thread = self._service = self._endpoints = None
 
     def _up(self) -> ServerEndpoints:
