@@ -44,6 +44,7 @@ SECTIONS = (
     "Token streams: bytes, keys and signatures",
     "Token streams: publisher and reader",
     "Relay",
+    "Cluster",
     "Administration",
     "Console",
     "Operations",

@@ -1,0 +1,45 @@
+"""The bytes of a shard's stream: when new records are refused, and how far it may be purged.
+
+Settles must fit while records do not, so the last tenth of a stream is reserved for them. A stream is purged only behind a live file that
+is stored where every node finds it, and never past what a named reader has not read.
+"""
+# size: two rules and their reasons
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.core.cluster.reader import LogEnd
+
+RESERVED = 10
+"""A tenth of a stream is kept free for settles and markers."""
+MESSAGE_OVERHEAD = 256
+"""Bytes a message needs in a stream besides its payload: header, subject, record."""
+STREAM_FULL = "the stream of the shard is full"
+
+
+class StreamSpace:
+    """How full a stream is, as its owner knows it."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+
+    def measured(self, used: int) -> None:
+        """The servers reported the size of the stream."""
+        self.used = used
+
+    def kept(self, payload: int, messages: int) -> None:
+        """A frame was appended; the next report corrects the estimate."""
+        self.used += payload + messages * MESSAGE_OVERHEAD
+
+    @property
+    def is_short(self) -> bool:
+        """Whether new records are refused. Settles are accepted until the stream itself refuses them."""
+        return self.used >= self.bytes_max - self.bytes_max // RESERVED
+
+
+def purge_point(live_files: Iterable[LogEnd], readers: Iterable[int]) -> int:
+    """The last message that may go: behind the newest stored live file that no reader needs an earlier one than. 0 if there is none."""
+    floor = min(readers, default=None)
+    return max((end.seq for end in live_files if floor is None or end.offset <= floor), default=0)
