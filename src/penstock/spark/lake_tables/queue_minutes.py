@@ -155,8 +155,8 @@ def _made(row: Mapping[str, Any], gauges: Sequence[tuple[int, _Gauge]], until: T
     seen |= {column: _grown(said, counter) for counter, column in GROWN.items()}
     depths = {state: None if last.get(state) is None else last[state] - own.get(state, 0) for state in DEPTHS}
     are_own = any(gauge.get("own") is not None for gauge in said)
-    told = [value for column, value in seen.items() if column != "redelivered"]
-    if are_own and (None in depths.values() or sum(told) + sum(value or 0 for value in depths.values()) <= 0):
+    counts = [value for column, value in seen.items() if column != "redelivered"]
+    if are_own and (None in depths.values() or sum(counts) + sum(value or 0 for value in depths.values()) <= 0):
         return None
     waits = sorted(value for value in row["waits_list"] if value is not None)
     totals = sorted(value for value in row["totals_list"] if value is not None)
