@@ -76,7 +76,7 @@ def count(batches: Iterable[pa.RecordBatch], until: Times, since: Times) -> Iter
     rows = pa.Table.from_batches(every)
     event, at = rows.column("event").cast(pa.string()), rows.column("recorded_at").cast(pa.int64())
     notes = _notes(rows, event)
-    minutes = pc.multiply(pc.divide(at, MINUTE_US), MINUTE_US).to_pylist()
+    minutes = [floor_minute(us) for us in at.to_pylist()]
     gauges: dict[tuple[Any, ...], list[tuple[int, _Gauge]]] = {}
     for place, (row, note) in notes.items():
         if row["event"] == "gauge":
