@@ -10,7 +10,7 @@ then brings the name back.
 Keeps: each message is forwarded once, when it arrives or when the first subscriber does; a topic's messages go out in order
 of arrival; held messages stay within every bound; only the signer changes a registration. Cost of `publish`: O(1).
 """
-# size: the loop over a burst repeats `publish` without its calls, which are a third of the relay's time with many topics
+# size: the loop over a burst repeats `publish` without its calls, which are most of what a message of one among many topics costs
 
 from __future__ import annotations
 
