@@ -7,6 +7,7 @@ import sys
 import traceback
 from typing import Any
 
+from tests.simulation.cluster.storm import Cluster
 from tests.simulation.queue.checks import Broken
 from tests.simulation.queue.storm import STEPS, storm
 from tests.simulation.spaces.storm import calm, space_storm
@@ -18,13 +19,31 @@ def show(entry: tuple[Any, ...]) -> None:
     sys.stdout.write(f"{us / 1000:>12.3f} ms  {what:<8} {' '.join(words)}\n")
 
 
+def cluster(seed: int, *, quiet: bool) -> int:
+    world = Cluster(seed)
+    if not quiet:
+        world.on_trace = show
+    try:
+        world.run()
+    except Broken as broken:
+        sys.stdout.write(f"seed {seed} broke {broken}\n")
+        traceback.print_exc()
+        return 1
+    kept = sum(len(model.acknowledged) for model in world.models)
+    sys.stdout.write(f"seed {seed}: {len(world.trace)} events, {kept} acknowledged; every invariant held\n")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--steps", type=int, default=STEPS, help="how many events to run (default %(default)s)")
     parser.add_argument("--spaces", action="store_true", help="a storm of participants in spaces, to its end")
+    parser.add_argument("--cluster", action="store_true", help="a storm over three nodes and two shards, to its end")
     parser.add_argument("--quiet", action="store_true", help="say only how it ended")
     options = parser.parse_args()
+    if options.cluster:
+        return cluster(options.seed, quiet=options.quiet)
     world = space_storm(options.seed) if options.spaces else storm(options.seed)
     if not options.quiet:
         world.on_trace = show

@@ -116,7 +116,6 @@ class Log:
     def _write(
         self, groups: Sequence[Sequence[Fact]], wall_us: int, packed: Sequence[Packed | None] = ()
     ) -> str | None:
-        """Append and sync one frame. Returns why it failed; then nothing has changed."""
         count = sum(map(len, groups))
         if not count:
             return None
@@ -127,7 +126,10 @@ class Log:
             for group, ready in zip(groups, packed or repeat(None), strict=False)
             for piece in (pack_facts(group) if ready is None else ready)
         ]
-        frame = encode_packed(position.offset, recorded_us, count, pieces)
+        return self.append(encode_packed(position.offset, recorded_us, count, pieces), count, recorded_us)
+
+    def append(self, frame: bytes, rows: int, recorded_us: int) -> str | None:
+        """Append and sync one frame. Returns why it failed; then nothing has changed."""
         try:
             file = self._open()
             file.append(frame)
@@ -143,8 +145,8 @@ class Log:
         else:
             self.unsynced = True
         self.size += len(frame)
-        position.offset += count
-        position.recorded_us = recorded_us
+        self.position.offset += rows
+        self.position.recorded_us = recorded_us
         return None
 
     def _open(self) -> File:

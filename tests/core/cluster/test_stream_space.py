@@ -8,8 +8,10 @@ def test_the_last_tenth_of_a_stream_is_for_settles() -> None:
     space = StreamSpace(1_000_000)
     space.measured(899_000)
     assert not space.is_short
-    space.kept(744, 1)
+    space.kept(744)
     assert space.is_short
+    assert space.takes(80_000)
+    assert not space.takes(90_000), "the markers of an owner need room"
     space.measured(10_000)
     assert not space.is_short
 

@@ -17,7 +17,18 @@ from typing import Literal, TypeAlias
 
 from penstock.core.cluster.lease import IDLE_EVERY_US, READ_EVERY_US, Silence, is_held
 from penstock.core.cluster.reader import LogDamage, LogFrame, ShardReader
-from penstock.core.cluster.writer import Found, Kept, Publish, Published, Resolved, Seek, ShardWriter, Step, Unknown
+from penstock.core.cluster.writer import (
+    REWOUND_AFTER_US,
+    Found,
+    Kept,
+    Publish,
+    Published,
+    Resolved,
+    Seek,
+    ShardWriter,
+    Step,
+    Unknown,
+)
 
 RETRY_US = 100_000
 """Between an operation without a clear success and the next one."""
@@ -28,9 +39,15 @@ OwnershipState: TypeAlias = Literal["following", "taking", "owning", "behind", "
 class ShardOwnership:
     """What one node knows and does about the log of one shard."""
 
-    def __init__(self, node: str, reader: ShardReader, entropy: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, node: str, reader: ShardReader, entropy: Callable[[int], bytes], *, kept_offset: int = 0
+    ) -> None:
+        """`kept_offset` is the end of the rows that this node knows as kept: a log that ends before it has lost some."""
         self.node = node
         self._entropy = entropy
+        self._kept_offset = kept_offset
+        self._short_us: int | None = None
+        """Since when the log has ended before that."""
         self.reader = reader
         self.writer = ShardWriter(reader)
         self.state: OwnershipState = "following"
@@ -51,6 +68,15 @@ class ShardOwnership:
         self._has_appended = False
         self._is_releasing = False
 
+    def due_us(self, *, has_facts: bool) -> int:
+        """When to ask `next` again, or `may_append` if there are facts to append."""
+        if has_facts and self.state == "owning":
+            return self._due_us
+        is_ending = self.state == "owning" and (self._is_releasing or self.writer.has_remains)
+        if self._step is not None or is_ending or (self.state == "following" and not self._is_at_end):
+            return self._due_us
+        return max(self._due_us, self._asked_us + min(READ_EVERY_US, IDLE_EVERY_US))
+
     @property
     def silent_owner(self) -> str | None:
         """The owner that ended without a release, if the log is to be taken from it."""
@@ -63,7 +89,7 @@ class ShardOwnership:
 
     def is_vacant(self, now_us: int) -> bool:
         """Whether the log has been read to its end and has no owner any more."""
-        if self.state != "following" or not self._is_at_end:
+        if self.state != "following" or not self._is_at_end or self._short_us is not None:
             return False
         return self.silent_owner is None or self._silence.is_over(now_us)
 
@@ -110,7 +136,7 @@ class ShardOwnership:
 
     def release(self) -> None:
         """End the epoch behind the frame under way: the next owner need not wait."""
-        self._is_releasing = True
+        self._is_releasing = self.state == "owning"
 
     def published(self, now_us: int, outcome: Published) -> None:
         """The outcome of a `Publish`."""
@@ -119,8 +145,8 @@ class ShardOwnership:
 
     def sought(self, now_us: int, found: Found | Unknown) -> None:
         """The outcome of a `Seek`."""
-        is_progress = isinstance(found, Found) and bool(found.messages)
-        self._due_us = now_us if is_progress else now_us + RETRY_US
+        is_clear = isinstance(found, Found) and (bool(found.messages) or found.last == self.reader.end.seq)
+        self._due_us = now_us if is_clear and self.state == "following" else now_us + RETRY_US
         if self.state != "following":
             self._advance(self.writer.sought(now_us, found))
         elif isinstance(found, Unknown):
@@ -141,6 +167,18 @@ class ShardOwnership:
                 self.frames.append(frame)
         self._silence.read(self._asked_us, now_us, has_news=bool(found.messages))
         self._is_at_end = found.last <= self.reader.end.seq
+        self._check_kept(now_us)
+
+    def _check_kept(self, now_us: int) -> None:
+        """A leader without a majority may show an old end for a while; the log itself never ends before what was kept."""
+        end = self.reader.whole
+        if not self._is_at_end or end.offset >= self._kept_offset:
+            self._short_us = None
+        elif self._short_us is None:
+            self._short_us = now_us
+        elif now_us - self._short_us >= REWOUND_AFTER_US:
+            what = f"the log ends before row {end.offset}, and rows up to {self._kept_offset - 1} were kept"
+            self.state, self.damage = "halted", LogDamage(self.reader.stream, end.seq + 1, what)
 
     def _advance(self, step: Step) -> None:
         if not isinstance(step, Resolved):

@@ -1,6 +1,7 @@
 """The bytes of a shard's stream: when new records are refused, and how far it may be purged.
 
-Settles must fit while records do not, so the last tenth of a stream is reserved for them. A stream is purged only behind a live file that
+Settles must fit while records do not, so the last tenth of a stream is reserved for them, and the last hundredth for markers: without an
+owner no stream is purged, and an owner needs its markers. A stream is purged only behind a live file that
 is stored where every node finds it, and never past what a named reader has not read.
 """
 # size: two rules and their reasons
@@ -9,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.core.cluster.messages import MESSAGE_MAX
 from penstock.core.cluster.reader import LogEnd
 
-RESERVED = 10
-"""A tenth of a stream is kept free for settles and markers."""
+SETTLES_PERCENT = 90
+"""New records are refused from here on."""
+MARKERS_PERCENT = 99
+"""Settles too: with 1 GiB, the rest has room for the idle frames of half a day."""
 MESSAGE_OVERHEAD = 256
 """Bytes a message needs in a stream besides its payload: header, subject, record."""
 STREAM_FULL = "the stream of the shard is full"
@@ -29,14 +33,22 @@ class StreamSpace:
         """The servers reported the size of the stream."""
         self.used = used
 
-    def kept(self, payload: int, messages: int) -> None:
-        """A frame was appended; the next report corrects the estimate."""
-        self.used += payload + messages * MESSAGE_OVERHEAD
+    def kept(self, frame: int) -> None:
+        """A frame of this size was appended; the next report corrects the estimate."""
+        self.used += _stored(frame)
 
     @property
     def is_short(self) -> bool:
-        """Whether new records are refused. Settles are accepted until the stream itself refuses them."""
-        return self.used >= self.bytes_max - self.bytes_max // RESERVED
+        """Whether new records are refused."""
+        return self.used * 100 >= self.bytes_max * SETTLES_PERCENT
+
+    def takes(self, frame: int) -> bool:
+        """Whether a frame of this size leaves the room that markers need."""
+        return (self.used + _stored(frame)) * 100 <= self.bytes_max * MARKERS_PERCENT
+
+
+def _stored(frame: int) -> int:
+    return frame + (frame // MESSAGE_MAX + 1) * MESSAGE_OVERHEAD
 
 
 def purge_point(live_files: Iterable[LogEnd], readers: Iterable[int]) -> int:

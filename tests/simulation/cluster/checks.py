@@ -1,0 +1,109 @@
+"""What must hold of a cluster's logs, judged from what the servers committed and from what clients were answered.
+
+The rule that makes rows of messages is written down here a second time, so that a fault in the reader cannot hide itself.
+"""
+
+from __future__ import annotations
+
+from penstock.core.cluster.messages import LogMessage
+from penstock.journal.columns import SCHEMA, unpack_run
+from penstock.journal.segments import payloads
+from tests.simulation.queue.checks import Broken
+
+EPOCHS = "epochs never fall, numbers are dense, and every message continues the one before"
+DURABLE = "nothing acknowledged is lost, and no confirmed settle returns"
+REFUSED = "what was refused never counts"
+SPOOL = "a spool is a prefix of its log"
+PURGE = "a log is purged only behind a stored live file"
+LEASE = "no two nodes serve a shard at the same time"
+HALT = "a sound log halts no shard"
+CALM = "when calm, each shard has one owner and every node agrees on it"
+
+Key = tuple[str, str, str]
+"""Event and id of a row, and which request it came with."""
+
+
+class LogModel:
+    """The rows of one shard's log, as its committed messages define them."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self.rows: list[Key] = []
+        self.live: set[str] = set()
+        self._last: LogMessage | None = None
+        self._parts: list[LogMessage] = []
+        self.refused: set[Key] = set()
+        self.acknowledged: set[str] = set()
+        self.confirmed: set[str] = set()
+        self.settled: set[str] = set()
+        self.seen: set[Key] = set()
+        self.commits = 0
+        self.unfinished = 0
+
+    def committed(self, seq: int, message: LogMessage) -> None:
+        """The servers committed a message."""
+        last = self._last
+        if last is not None and message.previous != last.check:
+            raise Broken(EPOCHS, f"{self.stream}: message {seq} ({message.header}) does not continue {last.header}")
+        if last is None or message.epoch > last.epoch:
+            if message.kind != "epoch":
+                raise Broken(EPOCHS, f"{self.stream}: message {seq} ({message.header}) begins no epoch")
+            self.unfinished += bool(self._parts)
+            self._parts = []
+        else:
+            part = last.part % last.parts + 1
+            expected = (last.epoch, last.number + (part == 1), part)
+            if (message.epoch, message.number, message.part) != expected:
+                raise Broken(EPOCHS, f"{self.stream}: message {seq} ({message.header}) follows {last.header}")
+        self._last = message
+        self._parts.append(message)
+        if message.part == message.parts:
+            self._apply(b"".join(part.payload for part in self._parts) if message.kind == "rows" else b"")
+            self._parts = []
+
+    def _apply(self, frame: bytes) -> None:
+        self.commits += bool(frame)
+        for payload, _ in payloads(frame, 0):
+            for row in unpack_run(payload, SCHEMA).rows:
+                self._row((row[1], row[4], row[8]))
+
+    def _row(self, key: Key) -> None:
+        if key in self.refused:
+            raise Broken(REFUSED, f"{self.stream}: {key} was refused, and is row {len(self.rows)}")
+        self.rows.append(key)
+        self.seen.add(key)
+        if key[0] == "enqueue":
+            self.live.add(key[1])
+        else:
+            self.live.discard(key[1])
+            self.settled.add(key[1])
+
+    def answered(self, keys: list[Key], *, is_kept: bool) -> None:
+        """Clients were answered."""
+        for key in keys:
+            if not is_kept:
+                if key in self.seen:
+                    raise Broken(REFUSED, f"{self.stream}: {key} was refused, and is in the log")
+                self.refused.add(key)
+            elif key not in self.seen:
+                raise Broken(DURABLE, f"{self.stream}: {key} was acknowledged, and is not in the log")
+            elif key[0] == "enqueue":
+                self.acknowledged.add(key[1])
+            else:
+                self.confirmed.add(key[1])
+
+    def check_recovered(self, node: str, live: set[str]) -> None:
+        """A new owner has rebuilt its state."""
+        lost = self.acknowledged - self.settled - live
+        if lost:
+            raise Broken(DURABLE, f"{self.stream}: {sorted(lost)[:3]} were acknowledged, and {node} does not have them")
+        back = self.confirmed & live
+        if back:
+            raise Broken(DURABLE, f"{self.stream}: {sorted(back)[:3]} were settled, and {node} has them again")
+
+    def check_spool(self, node: str, first: int, rows: list[Key]) -> None:
+        """A spool has these rows from an offset on."""
+        if self.rows[first : first + len(rows)] != rows:
+            raise Broken(
+                SPOOL, f"{self.stream}: {node} has {len(rows)} rows from {first} that are not those of the log"
+            )

@@ -1,0 +1,195 @@
+"""Each fault that the design of a shard's log rules out is planted once, and a checker must name it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.core.cluster import ownership, writer
+from penstock.core.cluster.messages import LogMessage
+from penstock.core.cluster.ownership import ShardOwnership
+from penstock.core.cluster.reader import LogFrame, ShardReader
+from penstock.core.cluster.writer import Kept, Publish, Published, Seek, ShardWriter, Step, Unknown
+from penstock.journal.replicated.live_files import LiveFiles
+from penstock.journal.replicated.replicated_journal import ReplicatedJournal
+from tests.core.cluster.logs import Log
+from tests.simulation.cluster import checks, storm
+from tests.simulation.cluster.servers import SimStream
+from tests.simulation.cluster.storm import Cluster
+from tests.simulation.queue.checks import Broken
+
+SEEDS = 40
+"""A fault that needs more storms than this to show is not caught."""
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+MUTANTS: list[tuple[tuple[str, ...], Plant]] = []
+
+
+def breaks(*invariants: str) -> Callable[[Plant], Plant]:
+    """One of these is named, whichever the storm comes to first."""
+
+    def add(plant: Plant) -> Plant:
+        MUTANTS.append((invariants, plant))
+        return plant
+
+    return add
+
+
+@breaks(checks.HALT, checks.EPOCHS)
+def two_frames_are_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """The next commit is published before the outcome of the last one is known. Each is answered by its own outcome."""
+    perform = ReplicatedJournal._perform
+    patch.setattr(storm, "MESSAGE_BYTES", 1 << 20)
+
+    def eager(journal: Any, step: Publish | Seek) -> None:
+        commit = journal._commit
+        if not isinstance(step, Publish) or commit is None or getattr(journal, "in_flight", False):
+            perform(journal, step)
+            return
+        journal.in_flight = True
+        journal._commit = None
+        journal.ownership.published(journal._now().us, Kept(step.after + 1))
+        journal.ownership.verdict = None
+
+        def outcome(result: Published) -> None:
+            journal.in_flight = False
+            if isinstance(result, Kept):
+                journal._keep(commit.first, commit.rows, commit.frame, commit.recorded_us, commit.answer)
+            journal.pump()
+
+        journal._log.publish(step, outcome)
+        journal._is_asking = False
+        journal.pump()
+
+    patch.setattr(ReplicatedJournal, "_perform", eager)
+
+
+@breaks(checks.CALM, checks.EPOCHS, checks.HALT)
+def an_owner_begins_without_a_marker(patch: pytest.MonkeyPatch) -> None:
+    take_over = ShardOwnership._take_over
+
+    def quiet(shard: Any, now_us: int) -> Publish:
+        end = shard.reader.end
+        if not end.epoch or end.is_released:
+            return take_over(shard, now_us)
+        shard.state = "owning"
+        shard.writer.epoch = end.epoch
+        step: Publish = shard.writer.append(now_us, "idle")
+        return step
+
+    patch.setattr(ShardOwnership, "_take_over", quiet)
+
+
+@breaks(checks.REFUSED)
+def no_answer_counts_as_a_refusal(patch: pytest.MonkeyPatch) -> None:
+    published = ShardWriter.published
+
+    def give_up(self: ShardWriter, now_us: int, outcome: Published) -> Step:
+        return self._resolve("deposed") if isinstance(outcome, Unknown) else published(self, now_us, outcome)
+
+    patch.setattr(ShardWriter, "published", give_up)
+
+
+@breaks(checks.DURABLE)
+def no_answer_counts_as_a_success(patch: pytest.MonkeyPatch) -> None:
+    published = ShardWriter.published
+
+    def assume(self: ShardWriter, now_us: int, outcome: Published) -> Step:
+        return self._kept(now_us) if isinstance(outcome, Unknown) else published(self, now_us, outcome)
+
+    patch.setattr(ShardWriter, "published", assume)
+
+
+@breaks(checks.REFUSED)
+def a_refused_copy_counts_as_a_deposition(patch: pytest.MonkeyPatch) -> None:
+    """The copy in its place may be an earlier one of the same message."""
+    published = ShardWriter.published
+
+    def believe(self: ShardWriter, now_us: int, outcome: Published) -> Step:
+        return self._resolve("deposed") if isinstance(outcome, writer.Passed) else published(self, now_us, outcome)
+
+    patch.setattr(ShardWriter, "published", believe)
+
+
+@breaks(checks.LEASE)
+def a_lease_is_renewed_without_a_publish(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ownership, "is_held", lambda now_us, proven_us: proven_us is not None)
+
+
+@breaks(checks.LEASE)
+def a_candidate_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("penstock.core.cluster.lease.SILENCE_US", 0)
+
+
+@breaks(checks.PURGE)
+def the_log_is_purged_before_the_live_file_is_stored(patch: pytest.MonkeyPatch) -> None:
+    offer = LiveFiles.offer
+
+    def purge_first(files: LiveFiles, name: str, end: Any, data: Any) -> None:
+        files._log.forget(end.seq, lambda is_done: None)
+        offer(files, name, end, data)
+
+    patch.setattr(LiveFiles, "offer", purge_first)
+
+
+@breaks(checks.DURABLE)
+def a_follower_is_read(patch: pytest.MonkeyPatch) -> None:
+    def read(stream: SimStream, home: int, step: Seek, answer: Any) -> None:
+        replica = stream.replicas[home]
+        stream.answer_read(replica, len(replica.log), step, answer)
+
+    patch.setattr(SimStream, "read", read)
+
+
+@breaks(checks.SPOOL)
+def an_unfinished_commit_is_applied(patch: pytest.MonkeyPatch) -> None:
+    accept = ShardReader.accept
+
+    def apply(reader: ShardReader, seq: int, message: LogMessage | None) -> Any:
+        parts = list(reader._parts)
+        frame = accept(reader, seq, message)
+        if parts and isinstance(frame, LogFrame) and frame.kind == "epoch":
+            return LogFrame("rows", 1, parts[0].first, parts[0].rows, b"".join(part.payload for part in parts))
+        return frame
+
+    patch.setattr(ShardReader, "accept", apply)
+
+
+@pytest.mark.promise("Invariants", "every checker of a cluster's logs detects a planted fault")
+@pytest.mark.parametrize(("invariants", "plant"), [pytest.param(*mutant, id=mutant[1].__name__) for mutant in MUTANTS])
+def test_a_planted_fault_is_named(invariants: tuple[str, ...], plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Broken) as caught:
+        weather_storms()
+    assert caught.value.invariant in invariants
+
+
+def test_of_two_frames_in_flight_the_second_lands_behind_a_new_owner() -> None:
+    """Why one message is in flight: its condition is about a sequence, and the marker of another owner takes the first one's."""
+    cluster = Cluster(0)
+    stream, model = cluster.streams[0], cluster.models[0]
+    log = Log()
+    kept: list[Published] = []
+
+    def publish(message: LogMessage, after: int) -> Published:
+        stream.publish(0, Publish(message, after), kept.append)
+        return kept.pop()
+
+    [marker] = log.make("epoch", b"a 00", epoch=1)
+    log.add(marker)
+    assert isinstance(publish(marker, 0), Kept)
+    rivals = log.make("epoch", b"b 00", epoch=2)
+    first = log.make("rows", b"", 0)
+    log.add(first[0])
+    second = log.make("rows", b"", 0)
+    assert isinstance(publish(rivals[0], 1), Kept)
+    assert isinstance(publish(first[0], 1), writer.Passed)
+    with pytest.raises(Broken) as caught:
+        publish(second[0], 2)
+    assert caught.value.invariant == checks.EPOCHS
+    assert model.stream == stream.name
+
+
+def weather_storms() -> None:
+    for seed in range(SEEDS):
+        Cluster(seed).run()
