@@ -101,7 +101,7 @@ lock: ## resolve the dependencies again and rewrite requirements.lock
 	@test -x .lock-venv/bin/uv || { $(PYTHON) -m venv .lock-venv && \
 	  .lock-venv/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); }
 	@echo '# Written by `make lock`: what Penstock runs on and is developed with, for every platform.' > requirements.lock.new
-	@.lock-venv/bin/uv pip compile pyproject.toml --extra spark --extra connect --extra streams --extra bench --group dev --universal --python-version 3.11 --upgrade \
+	@.lock-venv/bin/uv pip compile pyproject.toml --extra spark --extra connect --extra streams --extra cluster --extra bench --group dev --universal --python-version 3.11 --upgrade \
 	  --generate-hashes --no-header --no-annotate --quiet >> requirements.lock.new || { \
 	  rm -f requirements.lock.new; \
 	  echo "error: could not resolve the dependencies; requirements.lock is unchanged" >&2; exit 1; }

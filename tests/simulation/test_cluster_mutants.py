@@ -190,6 +190,27 @@ def test_of_two_frames_in_flight_the_second_lands_behind_a_new_owner() -> None:
     assert model.stream == stream.name
 
 
+@pytest.mark.parametrize("is_reused", [True, False], ids=["same name", "new name"])
+def test_a_stream_that_is_written_anew_needs_a_new_name(is_reused: bool) -> None:
+    """A writer of the lost stream knows sequence numbers only: under the same name, its next message would fit."""
+    cluster = Cluster(0)
+    lost, new = cluster.streams[0], SimStream(cluster.servers, "shard-0-g2", 1 << 40)
+    new.on_commit = checks.LogModel(new.name).committed
+    log, kept = Log(), list[Published]()
+    first = log.make("epoch", b"a 00", epoch=1)[0]
+    log.add(first)
+    late = log.make("idle")[0]
+    lost.publish(0, Publish(first, 0), kept.append)
+    new.publish(0, Publish(Log().make("epoch", b"repair 01", epoch=2)[0], 0), kept.append)
+    if is_reused:
+        with pytest.raises(Broken) as caught:
+            new.publish(0, Publish(late, 1), kept.append)
+        assert caught.value.invariant == checks.EPOCHS
+    else:
+        lost.publish(0, Publish(late, 1), kept.append)
+        assert len(new.truth) == 1
+
+
 def weather_storms() -> None:
     for seed in range(SEEDS):
         Cluster(seed).run()

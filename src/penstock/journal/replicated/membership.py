@@ -1,0 +1,117 @@
+"""The nodes and the settings of a cluster in two buckets of NATS: who lives, and what was decided.
+
+`<cluster>-live` has a key `node.<name>` for each node, which it writes each second and which ends after `KEY_TTL_S`.
+`<cluster>-config` has what stays: `shard.<n>` with the generation of its stream. A change there is by revision, so of two one is refused.
+While the servers do not answer, the nodes that were last seen stay: see `LiveNodes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext, api
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+
+from penstock.core.cluster.assignment import LiveNodes
+from penstock.journal.replicated.jetstream import ANSWER_S, FAILURES, REPLICAS
+
+KEY_TTL_S = 15
+REFRESH_S = 1.0
+NODE = "node."
+
+
+class ShardSettings(msgspec.Struct, frozen=True):
+    """The key `shard.<n>`."""
+
+    journal: str
+    """The id of its journal, 32 hex digits."""
+    generation: int = 1
+
+
+class ClusterBuckets:
+    """The two buckets of a cluster."""
+
+    def __init__(self, live: KeyValue, config: KeyValue) -> None:
+        self.live = live
+        self.config = config
+
+    @classmethod
+    async def open(cls, client: Client, cluster: str) -> ClusterBuckets:
+        """The buckets, made where they are missing."""
+        js: JetStreamContext = client.jetstream(timeout=ANSWER_S)
+
+        async def bucket(name: str, ttl: float | None) -> KeyValue:
+            config = api.KeyValueConfig(name, ttl=ttl, replicas=REPLICAS, storage=api.StorageType.FILE, direct=False)
+            return await js.create_key_value(config)
+
+        return cls(await bucket(f"{cluster}-live", KEY_TTL_S), await bucket(f"{cluster}-config", None))
+
+    async def shard(self, shard: int) -> tuple[ShardSettings, int] | None:
+        """The settings of a shard and their revision."""
+        try:
+            entry = await self.config.get(f"shard.{shard}")
+        except KeyNotFoundError:
+            return None
+        return msgspec.json.decode(entry.value or b"", type=ShardSettings), entry.revision or 0
+
+    async def set_shard(self, shard: int, settings: ShardSettings, revision: int = 0) -> bool:
+        """Set them if they have not changed since that revision; 0 means that there are none yet."""
+        try:
+            await self.config.update(f"shard.{shard}", msgspec.json.encode(settings), last=revision)
+        except KeyWrongLastSequenceError:
+            return False
+        return True
+
+
+class Membership:
+    """Refreshes the key of this node, and notes those of all."""
+
+    def __init__(self, buckets: ClusterBuckets, node: str, nodes: LiveNodes, now_us: Callable[[], int]) -> None:
+        self._live = buckets.live
+        self._node = node
+        self._nodes = nodes
+        self._now_us = now_us
+        self.failures = 0
+        """Refreshes and reads without an answer."""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._refresh())
+            group.create_task(self._follow())
+
+    async def _refresh(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    await self._live.put(NODE + self._node, b"{}")
+            except FAILURES:
+                self.failures += 1
+            await asyncio.sleep(REFRESH_S)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                watcher = await self._live.watchall()
+                try:
+                    async for entry in watcher:
+                        self._note(entry)
+                finally:
+                    await watcher.stop()  # type: ignore[no-untyped-call]  # nats-py has none here
+            except (NatsError, OSError, TimeoutError):
+                self.failures += 1
+            await asyncio.sleep(REFRESH_S)
+
+    def _note(self, entry: KeyValue.Entry | None) -> None:
+        if entry is None or not entry.key.startswith(NODE):
+            return
+        name = entry.key.removeprefix(NODE)
+        if entry.operation is None:
+            self._nodes.refreshed(self._now_us(), name)
+        else:
+            self._nodes.left(self._now_us(), name)
