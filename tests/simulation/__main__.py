@@ -7,6 +7,7 @@ import sys
 import traceback
 from typing import Any
 
+from tests.simulation.cells.storm import cells_storm
 from tests.simulation.cluster.storm import Cluster
 from tests.simulation.queue.checks import Broken
 from tests.simulation.queue.storm import STEPS, storm
@@ -40,11 +41,13 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help="how many events to run (default %(default)s)")
     parser.add_argument("--spaces", action="store_true", help="a storm of participants in spaces, to its end")
     parser.add_argument("--cluster", action="store_true", help="a storm over three nodes and two shards, to its end")
+    parser.add_argument("--cells", action="store_true", help="a storm over several cells behind a front")
     parser.add_argument("--quiet", action="store_true", help="say only how it ended")
     options = parser.parse_args()
     if options.cluster:
         return cluster(options.seed, quiet=options.quiet)
-    world = space_storm(options.seed) if options.spaces else storm(options.seed)
+    make = cells_storm if options.cells else space_storm if options.spaces else storm
+    world = make(options.seed)
     if not options.quiet:
         world.on_trace = show
     try:

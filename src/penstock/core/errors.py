@@ -70,6 +70,8 @@ _ROWS = (
      "give each envelope its own id; resend the very same bytes, `ts` included, to retry"),
     ("TriggerInConfig", 409, None, False, "the trigger comes from the config file",
      "change the file and reload, or PUT a rule with its id"),
+    ("CrossShard", 409, None, False, "streams that must be together are on different shards",
+     "give them the same `{tag}` in their names, such as `{orders}/new` and `{orders}/audit`, or run the server without `--cells`"),
     ("TokenInConfig", 409, None, False, "the token comes from the config file",
      "take it out of `auth.tokens` in the file and reload"),
     ("KeyConflict", 409, None, False, "the `Idempotency-Key` was used before with another request",

@@ -5,6 +5,7 @@ They run after every step. `witness` checks what is visible only from outside, i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +239,7 @@ def failures_are_counted(machine: QueueMachine, history: History, brought_back: 
                 raise Broken(FAILURES, f"`{hot.id}` in `{channel.name}` is called hot")
 
 
-def promises_survived(world: CheckedWorld) -> None:
+def promises_survived(world: CheckedWorld, machines: Sequence[QueueMachine] = ()) -> None:
     """After a restart: nothing promised is lost, nothing confirmed is back, and the state is that of the rows."""
     durable = History(world.journal.rows)
     witness = world.witness
@@ -250,7 +251,8 @@ def promises_survived(world: CheckedWorld) -> None:
             raise Broken(DURABLE, f"{how} of number {seq} in `{name}` was confirmed and is lost")
     there = {
         (channel.name, record.seq): record.id
-        for channel in world.machine.channels.values()
+        for machine in machines or [world.machine]
+        for channel in machine.channels.values()
         for record in channel.live.values()
     }
     if there != durable.live:

@@ -244,9 +244,9 @@ class Witness:
         if place not in self._holders or _is_later(lease_id, self._holders[place][1]):
             self._holders[place] = (pipe.no, lease_id)
         if attempt == 1 and place not in self.history.delayed and place not in self._unordered:
-            self._in_sequence(stream, env, _number_of(lease_id), seq)
+            self._in_sequence(stream, env, lease_id, seq)
 
-    def _in_sequence(self, stream: str, env: Frame, lease: int, seq: int) -> None:
+    def _in_sequence(self, stream: str, env: Frame, lease_id: str, seq: int) -> None:
         """Leases are numbered as they are given; connections are written to in any order within a turn."""
         policy = self._policy_for(stream)
         headers = env.get("headers") or {}
@@ -255,7 +255,9 @@ class Witness:
             lane = env.get("partitionKey", headers.get("partitionKey", seq))  # without a key there is no order
         elif policy.priority:
             lane = envelopes.priority(msgspec.json.encode(env))
-        firsts = self._firsts.setdefault((stream, lane), [])
+        lease = _number_of(lease_id)
+        # Another run begins again from the oldest record; what an earlier one gave may still be on its way.
+        firsts = self._firsts.setdefault((stream, lane, lease_id.rpartition(".")[2]), [])
         at = bisect(firsts, (lease, seq))
         if (at > 0 and firsts[at - 1][1] > seq) or (at < len(firsts) and firsts[at][1] < seq):
             raise Broken(checks.ORDER, f"`{stream}` delivers {seq} out of turn: {firsts[max(at - 3, 0) : at + 3]}")

@@ -118,6 +118,8 @@ class QueueState:
         self.wrapping = wrapping
         self.entropy = entropy
         self.auto_create = auto_create
+        self.is_here: Callable[[str], bool] | None = None
+        """Whether a channel belongs to this machine; None where there is only one."""
         self.schemas: Schemas | None = None
         """Set where payloads are checked against schemas."""
         self.boot = entropy(3).hex()
@@ -195,6 +197,8 @@ class QueueState:
         """A channel for an enqueue or a subscribe, which make it when it is new, or for what we move ourselves."""
         if (channel := self.channels.get(name)) is not None:
             return channel
+        if self.is_here is not None and not self.is_here(name):
+            return Refusal("CrossShard", f"`{name}` belongs to another shard", ref=name)
         if name not in self.dormant and not self.auto_create and not moving:
             return Refusal(
                 "UnknownStream",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
@@ -94,6 +94,8 @@ class Connection:
     unread_bytes: int = 0
     sent: int = 0
     """Messages handed to the wire."""
+    shares: ClassVar[int] = 1
+    """Among how many connections of one reader its room is divided."""
 
     @property
     def reader_name(self) -> str:
@@ -311,7 +313,7 @@ class ConnectionTable:
                     self._held.pop(connection, None)
             if not connection.stuck:
                 link = connection.link
-                link.room = limits.outbox_max
+                link.room = limits.outbox_max // connection.shares
                 if link.stalled:
                     now = self._scheduler.now()
                     self._machine.writable(now, link)

@@ -42,6 +42,8 @@ class HelloFrame(_OwnFrame, tag="hello"):
     features: list[str] = []
     token: str | None = None
     agent: str | None = None
+    unordered: bool = False
+    """Whether answers may come in another order than the requests, where several cells give them."""
 
 
 class EnqueueFrame(_OwnFrame, tag="enqueue"):

@@ -23,7 +23,7 @@ from penstock.dialects.courier.wire.delivery_frames import delivery_prefix
 class Subscriptions:
     """The consumers of one connection."""
 
-    __slots__ = ("_by_label", "_count", "_machine", "_newest", "_runtime", "_unlabelled", "only")
+    __slots__ = ("_by_label", "_count", "_machine", "_newest", "_runtime", "_unlabelled", "only", "suffix")
 
     def __init__(self, runtime: RuntimePort) -> None:
         self._runtime = runtime
@@ -33,6 +33,8 @@ class Subscriptions:
         self._by_label: dict[str, Consumer] = {}
         self._newest: Consumer | None = None
         self._count = 0
+        self.suffix = ""
+        """What the labels end with that are made up here."""
         self.only: Consumer | None = None
         """The subscription of a connection that has exactly one: its acks need no search."""
 
@@ -70,7 +72,7 @@ class Subscriptions:
             self._unlabelled[name] = consumer
         while label is None or (older is None and label in self._by_label):
             self._count += 1
-            label = f"s{self._count}"
+            label = f"s{self._count}{self.suffix}"
         consumer.label = label
         consumer.batch = frame.batch
         consumer.expiry_wanted = frame.expired
