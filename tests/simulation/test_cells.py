@@ -9,6 +9,7 @@ from tests.tiers import first_of
 SEEDS, IN_EVERY_RUN = 60, 4
 
 
+@pytest.mark.promise("Cells", "every invariant of the queue holds at every cell, while cells crash alone")
 @pytest.mark.parametrize("seed", first_of(range(SEEDS), IN_EVERY_RUN))
 def test_every_invariant_holds_behind_a_front(seed: int) -> None:
     world = cells_storm(seed)

@@ -48,6 +48,7 @@ SECTIONS = (
     "Administration",
     "Console",
     "Operations",
+    "Cells",
     "Documentation",
     "Tail and SQL for administrators",
 )

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.client.address import ServerEndpoints
 from penstock.core.errors import Refusal
+from penstock.dialects.courier.sessions.front.session import FrontSession
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.admin.journal import JournalReads
 from penstock.server.admin.lake import Lake, LakeHistory, SqlEndpoint
@@ -23,16 +24,16 @@ from penstock.server.admin.tail import Tail
 from penstock.server.admin.tokens import TokenAdmin, learn
 from penstock.server.auth.minted_tokens import FILE, MintedTokens
 from penstock.server.auth.tokens import Guard, TokenStore, start_check, write_operator_token
-from penstock.server.config.load import Config, ConfigError, quotas, rates
+from penstock.server.cells.cell_group import CellGroup
+from penstock.server.config.load import Config, ConfigError
 from penstock.server.config.spaces.space_yaml import load_spaces
 from penstock.server.courier.control_listener import ControlListener
 from penstock.server.courier.frame_recorder import Recorder
-from penstock.server.courier.schema_registry import reload_registry
+from penstock.server.courier.front import SocketFrontSession
 from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.courier.stage_store import Staging
 from penstock.server.engine.admission import AdmissionControl
 from penstock.server.engine.garbage import GarbageCollector
-from penstock.server.engine.machines import install_rules
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
 from penstock.server.files.secret_files import make_private_folder, write_private
@@ -49,7 +50,7 @@ from penstock.server.logging import logs
 from penstock.server.logging.event_log import make_event_log
 from penstock.server.metrics.history import MetricsHistory
 from penstock.server.metrics.prometheus_families import Exporter
-from penstock.server.open_cell import open_cell, policies, version
+from penstock.server.open_cell import adopt_config, open_cell, version
 from penstock.server.ops.kernel.endpoints import Advertisement
 from penstock.server.ops.pipeline_supervisor import PipelineSupervisor
 from penstock.server.relay.supervisor import RelayError, RelaySupervisor
@@ -67,6 +68,7 @@ class Service:
         data: Path | None,
         log_dropped: Callable[[], int],
         reread: Callable[[], Config] | None = None,
+        cells: int = 0,
     ) -> None:
         self._config = config
         self._reread = reread
@@ -116,6 +118,11 @@ class Service:
         self._listeners: list[HttpListener] = []
         self.skills: list[SkillWorker] = []
         self.control = ControlListener(self.runtime, self.tokens, self.guard, self.admission)
+        self.cells: CellGroup | None = None
+        """The processes that hold the streams, if there are several cells."""
+        if cells:
+            self.cells = self.control.cells = CellGroup(config, data, self.run_dir, cells)
+            self.runtime.machine.is_here = lambda name: False
         self.endpoints: ServerEndpoints | None = None
         self._advertising: Advertisement | None = None
         self._looking: asyncio.Future[Any] | None = None
@@ -133,6 +140,8 @@ class Service:
                 config.logs.record, redact=config.logs.redact, waiting_max=lambda: machine.limits.record_max
             )
         self.skills = start_skills(config.skills, self.runtime)
+        if self.cells is not None:
+            await self.cells.start()
         self._http = self._http_services(config)
         self._http.token_admin.watch()
         url = await self._start_http(self._http, address)
@@ -199,6 +208,7 @@ class Service:
             lake_history=LakeHistory(history, sql, data, "" if archive is None else archive.journal.id),
             pipeline=self.pipeline_status,
             reload=self.reload,
+            cells=self.cells,
         )
 
     def _facts(self) -> dict[str, Any]:
@@ -254,28 +264,14 @@ class Service:
         """Apply a checked config; returns the number of connections that were closed."""
         before, self._config = self._config, config
         runtime = self.runtime
-        now = runtime.scheduler.now()
         logs.set_level(config.logs.level)
-        runtime.log_records = config.logs.level == "debug"
         self.tokens.adopt(config.auth)
         self.guard.adopt(config)
         if self._http is not None:
             self._http.adopt(config)
-        if self.archive is not None:
-            self.archive.adopt(config)
-        runtime.machine.reconfigure(
-            now,
-            limits=config.limits,
-            policy_for=policies(config),
-            auto_create=config.streams.auto_create,
-            rates=rates(config),
-            quota_for=quotas(config),
-        )
-        install_rules(runtime.machine, config.triggers)
-        runtime.machine.schemas = reload_registry(
-            runtime.machine.schemas, config.schemas.dir, runtime.machine.policy_for
-        )
-        runtime.apply(now)
+        adopt_config(runtime, self.archive, config)
+        if self.cells is not None:
+            self.cells.adopt(config)
         return self._readmit(was_open=before.auth.allow_anonymous)
 
     def _readmit(self, *, was_open: bool = False) -> int:
@@ -287,6 +283,8 @@ class Service:
             if refusal is not None:
                 runtime.peers.dismiss(connection, refusal)
                 closed += 1
+            elif isinstance(connection.session, FrontSession | SocketFrontSession):
+                connection.session.identified_as()
         return closed + sum(listener.cut_downloads(self.tokens.renewed) for listener in self._listeners)
 
     def start_pipeline(self) -> None:
@@ -314,9 +312,13 @@ class Service:
         if self._advertising is not None:
             await self._advertising.stop()
         self.control.close()
+        given_up = 0
+        if self.cells is not None:
+            given_up = await self.cells.drain(self.runtime.machine.limits.drain_ms / 1_000)
+            await self.cells.stop()
         drained: asyncio.Future[int] = loop.create_future()
         self.runtime.drain(drained.set_result)
-        abandoned = await drained
+        abandoned = await drained + given_up
         for listener in self._listeners:
             await listener.stop(1.0)
         if self._recorder is not None:

@@ -15,8 +15,9 @@ from penstock.journal.open_and_repair import ERASURE, UNFINISHED
 from penstock.journal.port import Journal, MemoryJournal
 from penstock.server.cell import Cell
 from penstock.server.config.load import Config, policy_for, quotas, rates
-from penstock.server.courier.schema_registry import load_registry
-from penstock.server.engine.machines import Machines, make_machine
+from penstock.server.courier.schema_registry import load_registry, reload_registry
+from penstock.server.engine.machines import Machines, install_rules, make_machine
+from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.journal.lifecycle import JournalLifecycle, progress_bar
 from penstock.server.logging import logs
@@ -53,6 +54,25 @@ def configured_machine(config: Config) -> QueueMachine:
     machine = make_machine(config.limits, find, secrets.token_bytes, auto_create=config.streams.auto_create)
     machine.schemas = load_registry(config.schemas.dir, find)
     return machine
+
+
+def adopt_config(runtime: Runtime, archive: JournalLifecycle | None, config: Config) -> None:
+    """Have a running cell use a reloaded config."""
+    now, machine = runtime.scheduler.now(), runtime.machine
+    runtime.log_records = config.logs.level == "debug"
+    if archive is not None:
+        archive.adopt(config)
+    machine.reconfigure(
+        now,
+        limits=config.limits,
+        policy_for=policies(config),
+        auto_create=config.streams.auto_create,
+        rates=rates(config),
+        quota_for=quotas(config),
+    )
+    install_rules(machine, config.triggers)
+    machine.schemas = reload_registry(machine.schemas, config.schemas.dir, machine.policy_for)
+    runtime.apply(now)
 
 
 def open_cell(

@@ -14,15 +14,20 @@ import msgspec
 
 from penstock.client.address import ServerEndpoints
 from penstock.core.errors import PenstockError
+from penstock.core.placement import SHARDS
+from penstock.dialects.courier.triggers.shard_checks import cross_shard_refusal
 from penstock.journal.lake_location import lake_of
 from penstock.journal.segments import DamageError
 from penstock.server.assembly import Service
 from penstock.server.config.cross_checks import relay_errors
 from penstock.server.config.load import Config, ConfigError, load
+from penstock.server.config.sections import SkillsSection
 from penstock.server.engine.admission import raise_descriptor_limit
 from penstock.server.engine.child_supervisor import ChildSupervisor
 from penstock.server.engine.process_memory import MemoryTrimmer
 from penstock.server.journal.lifecycle import LockedError
+from penstock.server.journal.seal_process import SHARDS_DIR
+from penstock.server.journal.shard_migration import is_interrupted
 from penstock.server.logging import logs
 from penstock.server.open_cell import version
 from penstock.server.ops.pipeline_supervisor import is_installed
@@ -51,6 +56,7 @@ class Options(msgspec.Struct):
     pull: str | None = None
     no_relay: bool = False
     demo: bool = False
+    cells: int | None = None
     as_json: bool = False
 
 
@@ -79,7 +85,45 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
         from penstock.server.ops.demo_supervisor import with_demo
 
         config = with_demo(config, has_data=options.data != "none")
-    return config
+    return with_cells(config) if cells_of(options) else config
+
+
+def data_of(options: Options) -> Path | None:
+    """The data directory; None keeps everything in memory."""
+    return None if options.data == "none" else Path(options.data or "penstock-data").absolute()
+
+
+def cells_of(options: Options) -> int:
+    """How many processes hold the streams; 0 when the server itself does, in one journal."""
+    data, cells = data_of(options), options.cells
+    if cells is not None and not 1 <= cells <= SHARDS:
+        raise ConfigError([f"--cells: got {cells}, expected 1 to {SHARDS}"])
+    if data is not None and (command := is_interrupted(data)):
+        raise ConfigError([f"--data: `penstock cluster {command} {data}` was interrupted; run it again"])
+    if data is not None and (data / SHARDS_DIR).is_dir():
+        return cells or 1
+    if cells is None or cells == 1:
+        return 0
+    if data is not None and (data / "journal").is_dir():
+        hint = f"`penstock cluster import {data}` divides it, and `penstock cluster export` joins it again"
+        raise ConfigError([f"--cells: `{data}` has one journal and no shards; {hint}"])
+    return cells
+
+
+def with_cells(config: Config) -> Config:
+    """The config for several cells; raises ConfigError for what only one journal can do."""
+    problems = [
+        f"triggers: {refusal.message}; {refusal.hint}"
+        for refusal in map(cross_shard_refusal, config.triggers)
+        if refusal
+    ]
+    if config.logs.record is not None:
+        problems.append("logs.record: frames are not recorded with `--cells`; take it out")
+    if config.skills != SkillsSection():
+        problems.append("skills: skills do not run with `--cells`; take the section out")
+    if problems:
+        raise ConfigError(problems)
+    return msgspec.structs.replace(config, pipeline=_given(config.pipeline, enabled=False))
 
 
 def _given(section: Section, **flags: Any) -> Section:
@@ -96,7 +140,7 @@ def main(options: Options) -> int:
             print(f"error: {problem}", file=sys.stderr)
         print("hint: `penstock config doc` prints every setting", file=sys.stderr)
         return EXIT_USAGE
-    data = None if options.data == "none" else Path(options.data or "penstock-data").absolute()
+    data = data_of(options)
     writer = logs.setup(config.logs)
     return run(lambda: _run(config, data, writer, options), writer)
 
@@ -170,7 +214,9 @@ def _console_line(service: Service, url: str) -> str:
     return f"{url}#token={service.operator_token}"
 
 
-def _pipeline_line(config: Config, data: Path | None) -> str:
+def _pipeline_line(service: Service, config: Config, data: Path | None) -> str:
+    if service.cells is not None:
+        return "off with --cells; history goes to the table `events`"
     if data is None or not config.pipeline.enabled:
         return "off"
     if not is_installed():
@@ -193,7 +239,9 @@ def _banner(service: Service, config: Config, data: Path | None, endpoints: Serv
         "relay": endpoints.pub and f"{endpoints.pub}, publishers at {endpoints.pull}",
         "spaces": ", ".join(space.settings.id for space in service.spaces),
         "journal": memory if data is None else f"{data / 'journal'} (sync: {config.journal.sync})",
-        "pipeline": _pipeline_line(config, data),
+        "cells": service.cells
+        and f"{SHARDS} shards in {len(service.cells.processes)} processes, {data and data / SHARDS_DIR}",
+        "pipeline": _pipeline_line(service, config, data),
         "demo": demo,
         "run": str(service.run_dir),
         "console": endpoints.console and _console_line(service, endpoints.console),
@@ -236,7 +284,10 @@ async def drain(service: Service) -> int:
 
 
 async def _run(config: Config, data: Path | None, writer: LogWriter, options: Options) -> int:
-    service = Service(config, data, lambda: writer.dropped, lambda: configure(options, os.environ))
+    cells = cells_of(options)
+    if cells and data is not None:  # before the journal of the server itself, which alone would look undivided
+        (data / SHARDS_DIR).mkdir(mode=0o700, parents=True, exist_ok=True)
+    service = Service(config, data, lambda: writer.dropped, lambda: configure(options, os.environ), cells)
     can_reload = config.source is not None or not sys.stdout.isatty()
     stopping = stop_signals(writer, service.reload if can_reload else None)
     endpoints = await service.start()

@@ -21,7 +21,8 @@ from penstock.dialects.courier.sessions.front.lines import lease_mark, shard_of_
 from penstock.dialects.courier.sessions.front.session import FrontSession
 from penstock.journal.port import MemoryJournal
 from penstock.server.cell import Cell
-from penstock.server.cells.leg_host import HostedLeg, open_front
+from penstock.server.cells.leg_host import HostedLeg
+from penstock.server.courier.front import open_front
 from penstock.server.engine.machines import Machines, make_machine
 from penstock.testing.clients import Frame, LineClient
 from penstock.testing.clock import Life

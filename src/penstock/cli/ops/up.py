@@ -30,6 +30,9 @@ def up(
     no_pipeline: Annotated[bool, flag("Do not run the Spark pipeline.")] = False,
     no_relay: Annotated[bool, flag("Do not run the relay of token streams.")] = False,
     demo: Annotated[bool, flag("Also start sample traffic.")] = False,
+    cells: Annotated[
+        int | None, Parameter(help="Hold the streams in so many processes, 1 to 16, to use more than one core.")
+    ] = None,
     output: Output = PLAIN,
 ) -> int:
     """Run the server until Ctrl-C or SIGTERM.
@@ -40,6 +43,7 @@ def up(
       penstock up --data none --http 127.0.0.1:0 --control 127.0.0.1:0
       penstock up --config penstock.yaml --log-level debug
       penstock up --lake s3://my-bucket/lake
+      penstock up --cells 4
     """
     gc.disable()  # imported code is never garbage, and collecting during the imports slows the start
     from penstock.server.up import Options, main
@@ -59,6 +63,7 @@ def up(
         pull=pull,
         no_relay=no_relay,
         demo=demo,
+        cells=cells,
         as_json=output.as_json,
     )
     return main(options)

@@ -13,8 +13,8 @@ from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.front.legs import LegHello, LegOwner, LegPort
-from penstock.dialects.courier.sessions.front.session import FrontSession
-from penstock.server.engine.connections import Connection, Wire
+from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession
+from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
 
 HIGH_WATER = 64 * 1024
@@ -72,20 +72,24 @@ class LegConnection(Connection):
 
 
 class HostedLeg:
-    """One leg at a cell of this process."""
+    """One leg at a cell of this process: a Control v1 connection, or with a query a subscribe socket."""
 
-    def __init__(self, runtime: Runtime, hello: LegHello, owner: LegOwner) -> None:
+    def __init__(self, runtime: Runtime, hello: LegHello, owner: LegOwner, query: SubscribeQuery | None = None) -> None:
         self._runtime = runtime
         self._wire = LegWire(owner)
-        session = LegSession(runtime, hello.suffix)
+        session: LegSession | SubscribeSession
+        session = LegSession(runtime, hello.suffix) if query is None else SubscribeSession(runtime, query)
         opened = runtime.peers.open(
             session, self._wire, hello.principal, hello.peer, is_brief=True, make=LegConnection, agent=hello.agent
         )
         if isinstance(opened, Refusal):
             refusal = opened
             runtime.scheduler.soon(lambda: owner.ended(refusal.kind.close or 1013, refusal.code, refusal))
-        else:
-            self._wire.connection = opened
+            return
+        self._wire.connection = opened
+        if isinstance(session, SubscribeSession):
+            session.open(runtime.scheduler.now())
+            runtime.peers.touch(opened)
 
     def send(self, lines: bytes) -> None:
         if self._wire.connection is not None:
@@ -117,27 +121,3 @@ class HostedCells:
 
     def open(self, shard: int, hello: LegHello, owner: LegOwner) -> LegPort:
         return HostedLeg(self._runtimes[shard], hello, owner)
-
-
-class FrontConnection(Connection):
-    """A client of a front."""
-
-    def congested(self, on: bool) -> None:
-        super().congested(on)
-        assert isinstance(self.session, FrontSession)
-        self.session.congested(on)
-
-    def gone(self, now: object) -> None:
-        assert isinstance(self.session, FrontSession)
-        self.session.gone()
-
-
-def open_front(
-    runtime: Runtime, session: FrontSession, wire: Wire, principal: Principal, peer: str
-) -> Connection | Refusal:
-    """Accept a client in front of the cells; `runtime` holds its connection and none of its streams."""
-    connection = runtime.peers.open(session, wire, principal, peer, make=FrontConnection)
-    if isinstance(connection, Connection):
-        opened = connection
-        session.wake = lambda: runtime.peers.touch(opened)
-    return connection

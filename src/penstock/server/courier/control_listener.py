@@ -8,6 +8,7 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.control.runs import error_line
 from penstock.dialects.courier.sessions.control.session import ControlSession
+from penstock.dialects.courier.sessions.front.legs import LegOpener
 from penstock.server.auth.tokens import UNIX_PEER, Guard, TokenStore
 from penstock.server.courier.frame_recorder import Recorder, open_control
 from penstock.server.engine.admission import AdmissionControl
@@ -28,6 +29,8 @@ class ControlListener:
         self._guard = guard
         self._admission = admission
         self.recorder: Recorder | None = None
+        self.cells: LegOpener | None = None
+        """Set where several cells hold the streams."""
         self._server: asyncio.Server | None = None
 
     async def start(self, address: Control) -> str | None:
@@ -63,7 +66,7 @@ class ControlListener:
     def _open(self, wire: ByteStreamTransport, principal: Principal | None, peer: str) -> Connection | None:
         """The connection of an accepted transport; without a principal it must say hello in time."""
         runtime = self._runtime
-        connection = open_control(runtime, self.recorder, wire, principal, peer)
+        connection = open_control(runtime, self.recorder, wire, principal, peer, self.cells)
         if isinstance(connection, Refusal):
             logs.warning("conn.refused", peer=peer, reason=connection.message)
             wire.send([error_line(None, connection)])

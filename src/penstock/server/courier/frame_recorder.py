@@ -21,6 +21,9 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import UNAUTHENTICATED, Principal
 from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control.session import ControlSession
+from penstock.dialects.courier.sessions.front.legs import LegOpener
+from penstock.dialects.courier.sessions.front.session import FrontSession
+from penstock.server.courier.front import open_front
 from penstock.server.engine.connections import Connection, Wire
 from penstock.server.engine.runtime import Runtime
 from penstock.server.files.line_writer import LineWriter, RotatingFile
@@ -120,10 +123,18 @@ class RecordedWire(msgspec.Struct, eq=False):
 
 
 def open_control(
-    runtime: Runtime, recorder: Recorder | None, wire: Wire, principal: Principal | None, peer: str
+    runtime: Runtime,
+    recorder: Recorder | None,
+    wire: Wire,
+    principal: Principal | None,
+    peer: str,
+    cells: LegOpener | None = None,
 ) -> Connection | Refusal:
     """A Control v1 connection, recorded if configured; without a principal it must send `hello` first."""
     session: ControlSession
+    if cells is not None:
+        front = FrontSession(runtime, cells, token_needed=principal is None)
+        return open_front(runtime, front, wire, principal or UNAUTHENTICATED, peer)
     if recorder is None:
         session = ControlSession(runtime, token_needed=principal is None)
     else:

@@ -69,6 +69,11 @@ class HealthMonitor:
             findings["lake"] = health.lake_finding(archive.lake_trouble)
         if relay is not None:
             findings["relay"] = health.relay_finding(relay.is_up, relay.restarts, len(relay.topics), relay.last_failure)
+        if services.cells is not None:
+            down = [one for one in services.cells.report() if not one["up"]]
+            lost = sorted(shard for one in down for shard in one["shards"])
+            note = f"shards {lost} are down; their processes are being restarted" if down else "every process is up"
+            findings["cells"] = health.PartHealth("degraded" if down else "ok", note)
         for name in self.health.update(now.wall_us, findings):
             found = findings[name]
             log = _LEVELS.get(found.state, logs.event)
@@ -111,6 +116,8 @@ def overall(services: HttpServices, request: Request) -> Reply:
         body["pipeline"] = pipeline.state
     if services.relay is not None:
         body["relay"] = services.relay.health()
+    if services.cells is not None:
+        body["cells"] = services.cells.report()
     is_full = request.principal is not UNAUTHENTICATED
     if not is_full:  # the texts of a part are for those who may read its reason
         for part, text in (("journal", "trouble"), ("journal", "notice"), ("lake", "trouble")):

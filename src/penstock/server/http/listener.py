@@ -293,8 +293,7 @@ class HttpEndpoint:
         refusal = refusal or request.parse()
         if refusal is not None:
             return self._counted(refusal)
-        assert route.handler is not None
-        outcome = route.handler(self._services, request)
+        outcome = self._services.handler_of(route)(self._services, request)
         if isinstance(outcome, (Result, Denied, Refusal)):
             self._runtime.apply(request.now)
         return outcome

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from penstock.core.errors import Refusal
 from penstock.core.queue.machine import QueueMachine
+from penstock.dialects.courier.sessions.front.legs import LegHello, LegOwner, LegPort
+from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.admin.journal import JournalReads
 from penstock.server.admin.lake import Lake, LakeHistory, SqlEndpoint
@@ -27,6 +30,22 @@ from penstock.server.metrics.history import MetricsHistory
 from penstock.server.metrics.prometheus_families import Exporter
 from penstock.server.relay.supervisor import RelaySupervisor
 from penstock.server.spaces.host import Spaces
+
+if TYPE_CHECKING:
+    from penstock.server.http.request import Request, Route
+
+
+class CellsPort(Protocol):
+    """Several cells that hold the streams in place of this server's own."""
+
+    def open(self, shard: int, hello: LegHello, owner: LegOwner, query: SubscribeQuery | None = None) -> LegPort:
+        """Open a leg at a shard."""
+
+    def handler(self, route: Route) -> Callable[[HttpServices, Request], Any] | None:
+        """Who answers this route; None where the server itself does."""
+
+    def report(self) -> list[dict[str, Any]]:
+        """The processes and their shards, for `/health`."""
 
 
 class HttpServices(msgspec.Struct, kw_only=True, eq=False):
@@ -57,6 +76,13 @@ class HttpServices(msgspec.Struct, kw_only=True, eq=False):
     lake_history: LakeHistory
     pipeline: Callable[[], PipelineStatus | None]
     reload: Callable[[], ReloadedReply | Refusal]
+    cells: CellsPort | None = None
+
+    def handler_of(self, route: Route) -> Callable[[HttpServices, Request], Any]:
+        """Who answers a route."""
+        handler = None if self.cells is None else self.cells.handler(route)
+        assert route.handler is not None
+        return handler or route.handler
 
     @property
     def machine(self) -> QueueMachine:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from penstock.core.errors import Refusal
 from penstock.dialects.courier.sessions import subscribe, view_feed
+from penstock.dialects.courier.sessions.front.lines import shard_of_stream
 from penstock.dialects.courier.sessions.subscribe import SubscribeSession
 from penstock.server.courier.event_streams import EventStream, LiveUpgrade, open_events, refuse
 from penstock.server.courier.frame_recorder import open_control
+from penstock.server.courier.front import SocketFrontSession, open_front
 from penstock.server.engine.connections import Connection
 from penstock.server.http.request import Request
-from penstock.server.http.services import HttpServices
+from penstock.server.http.services import CellsPort, HttpServices
 from penstock.transports.http_replies import Reply, Upgrade
 from penstock.transports.transport import ServerWebSocketTransport
 
@@ -25,6 +27,7 @@ class SubscribeUpgrade(Upgrade):
         limits = services.machine.limits
         self.message_max = limits.message_max if refusal is None else min(limits.message_max, limits.join_bytes_max)
         self._runtime = services.runtime
+        self._cells = services.cells
         self._request = request
         self._refusal = refusal
 
@@ -33,6 +36,8 @@ class SubscribeUpgrade(Upgrade):
             refuse(wire, self._refusal)
             return None
         runtime, request = self._runtime, self._request
+        if self._cells is not None:
+            return self._open_front(self._cells, wire)
         session = SubscribeSession(runtime, request.query)
         connection = runtime.peers.open(session, wire, request.principal, request.peer, agent=request.query.agent)
         if isinstance(connection, Refusal):
@@ -40,6 +45,16 @@ class SubscribeUpgrade(Upgrade):
             return None
         session.open(runtime.scheduler.now())
         runtime.peers.touch(connection)
+        return connection
+
+    def _open_front(self, cells: CellsPort, wire: ServerWebSocketTransport) -> Connection | None:
+        request, query = self._request, self._request.query
+        shard = shard_of_stream(request.principal.to_channel(query.stream))
+        front = SocketFrontSession(cells, shard, query)
+        connection = open_front(self._runtime, front, wire, request.principal, request.peer, query.agent)
+        if isinstance(connection, Refusal):
+            refuse(wire, connection)
+            return None
         return connection
 
 
@@ -55,11 +70,18 @@ class ControlUpgrade(Upgrade):
 
     def open(self, wire: ServerWebSocketTransport) -> Connection | None:
         services, request = self._services, self._request
-        connection = open_control(services.runtime, services.recorder, wire, request.principal, request.peer)
+        connection = open_control(
+            services.runtime, services.recorder, wire, request.principal, request.peer, services.cells
+        )
         if isinstance(connection, Refusal):
             refuse(wire, connection)
             return None
         return connection
+
+
+NOT_LIVE = Refusal(
+    "Unsupported", "views are not followed with `--cells`", ref="live", hint="read them with `GET /v1/snapshot`"
+)
 
 
 def is_soft(request: Request, refusal: Refusal) -> bool:
@@ -81,6 +103,8 @@ def open_subscription(services: HttpServices, request: Request) -> Upgrade | Ref
 
 
 def open_live(services: HttpServices, request: Request) -> Upgrade | Refusal:
+    if services.cells is not None:
+        return NOT_LIVE
     checked = view_feed.check(services.machine, request.principal, request.query)
     if isinstance(checked, Refusal) and not is_soft(request, checked):
         return checked

@@ -24,6 +24,9 @@ from penstock.server.config.load import Config, policy_for
 from penstock.server.config.sections import StreamsSection
 from penstock.server.engine.machines import Machines, make_machine
 
+SHARDS_DIR = "shards"
+"""The folder of the data directory with a journal for each shard."""
+
 
 class SealTask(msgspec.Struct):
     """Settings of one sealing."""
@@ -46,12 +49,19 @@ def run(task: SealTask) -> bytes:
     disk = RealDisk(data / "journal")
     # The sealer of a killed server may still run; two sealers would overwrite each other's drafts.
     disk.lock("sealing", waits=True)
+    # Shards share their tables; one sealer at a time changes them.
+    shards = data.parent if data.parent.name == SHARDS_DIR else data / SHARDS_DIR
+    shared = RealDisk(shards) if shards.is_dir() else None
+    if shared is not None:
+        shared.lock("sealing", waits=True)
     try:
         lake = lake_of(data)
         sealer = Sealer(disk, lake, machine, retention=task.retention)
         with store_errors(lake):
             return msgspec.json.encode(sealer.seal(time.time_ns() // 1000, wants_live=task.wants_live))
     finally:
+        if shared is not None:
+            shared.unlock()
         disk.unlock()
 
 

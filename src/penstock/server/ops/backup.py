@@ -52,6 +52,7 @@ from penstock.journal.open_and_repair import (
 )
 from penstock.journal.parquet_table import TABLE as EVENTS
 from penstock.journal.segments import DamageError, Scan
+from penstock.server.journal.seal_process import SHARDS_DIR
 from penstock.server.ops.backup_format import (
     BackupFile,
     BackupManifest,
@@ -75,6 +76,8 @@ def backup(data: Path, target: Path, version: str, progress: Progress | None = N
     """Copy a data directory and return the manifest of the copy."""
     if not (data / "journal" / IDENTITY).is_file():
         raise refused(f"there is no journal in `{data}`", "name the data directory of a server with --data")
+    if (data / SHARDS_DIR).is_dir():
+        raise refused(f"`{data}` is divided into shards", "stop the server and copy the whole directory")
     if target.resolve().is_relative_to(data.resolve()):
         raise refused(f"`{target}` is inside the directory to copy", "choose a target elsewhere, on another disk")
     place = open_target(target)

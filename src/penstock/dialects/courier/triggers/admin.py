@@ -19,6 +19,7 @@ from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result,
 from penstock.dialects.courier.triggers import config
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.triggers.script import TriggerEnvelope, mismatches, rule_of
+from penstock.dialects.courier.triggers.shard_checks import cross_shard_refusal
 from penstock.dialects.courier.wire import envelopes
 
 COOLING_SHOWN = 20
@@ -154,6 +155,8 @@ def put(machine: QueueMachine, now: Now, principal: Principal, rule_id: str, tri
         message = f"the path says `{rule_id}` and the rule `{trigger.id}`"
         return Refusal("InvalidRequest", message, ref="id")
     if (refusal := config.refusal_of(trigger, machine.limits)) is not None:
+        return refusal
+    if machine.is_here is not None and (refusal := cross_shard_refusal(trigger)) is not None:
         return refusal
     triggers = machine.triggers
     if rule_id not in triggers.rules and len(triggers.rules) >= machine.limits.rules_max:

@@ -24,6 +24,7 @@ def test_the_streams_of_these_tests_are_on_different_shards() -> None:
     assert len({shard_of_stream(name) for name in (A, B, C)}) == 3
 
 
+@pytest.mark.promise("Cells", "a connection that uses several cells gets its answers in the order of its requests")
 def test_answers_come_in_request_order_although_one_cell_is_slow() -> None:
     world = CellsWorld(leg_latency_us=500)
     client = world.connect()
@@ -177,6 +178,9 @@ def test_what_cannot_be_read_is_refused_as_without_a_front() -> None:
     assert client.closed is not None and client.closed[0] == 1007
 
 
+@pytest.mark.promise(
+    "Cells", "a lost cell ends the connections that use it, and no answer is matched with a wrong request"
+)
 def test_after_a_lost_cell_no_later_answer_is_given() -> None:
     world = CellsWorld(leg_latency_us=500)
     client = world.connect()
@@ -207,6 +211,7 @@ def test_leases_return_when_the_client_leaves() -> None:
     assert all(not machine.links for machine in world.machines())
 
 
+@pytest.mark.promise("Cells", "a client that does not read pauses its deliveries at every cell")
 @pytest.mark.parametrize("latency_us", [0, 500])
 def test_a_client_that_does_not_read_is_given_no_more(latency_us: int) -> None:
     world = CellsWorld(limits=Limits(outbox_max=100_000), leg_latency_us=latency_us)

@@ -25,7 +25,7 @@ Finish: TypeAlias = Callable[[Parts], "bytes | None"]
 """Makes the answer of what was collected; None when another cell has to be asked first."""
 
 
-class Chunk(msgspec.Struct, eq=False):
+class AnswerChunk(msgspec.Struct, eq=False):
     """Requests that are answered together, at one place in the order."""
 
     finish: Finish | None = None
@@ -45,7 +45,7 @@ class FrontAnswers(Answers):
     is_unordered: bool = False
     held_legs: int = 0
     """Cells that do not want to read more of this client."""
-    _chunks: deque[Chunk] = field(default_factory=deque)
+    _chunks: deque[AnswerChunk] = field(default_factory=deque)
 
     def __len__(self) -> int:
         return len(self._chunks) + (self.is_full or self.held_legs > 0) * (self._runtime.machine.limits.answers_max + 1)
@@ -57,25 +57,25 @@ class FrontAnswers(Answers):
         if self.is_unordered or not self._chunks:
             self.session.out.append(data)
         else:
-            self._chunks.append(Chunk(parts=[(-1, data)], is_done=True))
+            self._chunks.append(AnswerChunk(parts=[(-1, data)], is_done=True))
             self._filled += len(data)
 
     def after(self, gate: int, render: Render, *, fresh: bool = False) -> None:
         """The front waits for no commit: its cells do."""
         self.add(render(None))
 
-    def begin(self, finish: Finish | None = None) -> Chunk:
+    def begin(self, finish: Finish | None = None) -> AnswerChunk:
         """A chunk at the end of the order."""
-        chunk = Chunk(finish)
+        chunk = AnswerChunk(finish)
         if finish is not None or not self.is_unordered:
             self._chunks.append(chunk)
         return chunk
 
-    def expect(self, chunk: Chunk) -> None:
+    def expect(self, chunk: AnswerChunk) -> None:
         """Close the connection only after this chunk, which an unordered client does not wait for."""
         self._chunks.append(chunk)
 
-    def arrived(self, chunk: Chunk, shard: int, data: bytes) -> None:
+    def arrived(self, chunk: AnswerChunk, shard: int, data: bytes) -> None:
         """A cell has answered requests of a chunk."""
         if chunk.finish is None and (self.is_unordered or self._chunks[0] is chunk):
             self.session.out.append(data)
@@ -86,7 +86,7 @@ class FrontAnswers(Answers):
             message = "answers of more than `limits.outbox_hard_max` bytes wait for an answer before them"
             self.session.drain(Refusal("SlowConsumer", message, hint="read the answer to a pull before you send more"))
 
-    def marked(self, chunk: Chunk) -> None:
+    def marked(self, chunk: AnswerChunk) -> None:
         """A cell has answered all that it was asked in a chunk."""
         chunk.waiting -= 1
         if chunk.waiting:
@@ -117,13 +117,13 @@ class FrontAnswers(Answers):
                 return
             self._chunks.popleft()
 
-    def _give(self, chunk: Chunk) -> None:
+    def _give(self, chunk: AnswerChunk) -> None:
         for _, data in chunk.parts:
             self.session.out.append(data)
             self._filled -= len(data)
         chunk.parts = []
 
-    def cut(self, chunk: Chunk) -> None:
+    def cut(self, chunk: AnswerChunk) -> None:
         """A cell answers no more: drop what comes after its chunk, or a client would match answers with wrong requests."""
         if chunk not in self._chunks:
             return

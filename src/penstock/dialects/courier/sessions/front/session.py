@@ -31,14 +31,14 @@ from penstock.dialects.courier.sessions.front.lines import (
     shard_of_lease,
     shard_of_stream,
 )
-from penstock.dialects.courier.sessions.front.order import Chunk, Finish, FrontAnswers, Parts
+from penstock.dialects.courier.sessions.front.order import AnswerChunk, Finish, FrontAnswers, Parts
 from penstock.dialects.courier.wire.envelopes import inbox
 
 ANSWERS = (b'{"type":"ok"', b'{"type":"error"')
 """How answers begin; all else that a cell writes is a delivery or a change of a view."""
 NOT_HELD = ("UnknownEnvelope", "NotLeaseHolder", "AlreadyAcked", "LeaseExpired")
 """Codes with which a cell refuses to settle what another cell may hold."""
-LIVE_HINT = "follow the view over `GET /v1/live`, or read it with `snapshot`"
+LIVE_HINT = "read the view with `snapshot`"
 
 
 class _Answer(msgspec.Struct):
@@ -72,9 +72,9 @@ class FrontLeg:
         self.port: LegPort
         self.lines: list[bytes] = []
         """Lines that go to the cell when the input is handled."""
-        self.chunks: deque[Chunk] = deque()
+        self.chunks: deque[AnswerChunk] = deque()
         """Chunks whose answers or marks are expected, in their order."""
-        self.open: Chunk | None = None
+        self.open: AnswerChunk | None = None
         """The last of them while no mark follows it."""
         self.is_subscribed = False
         self.is_held = False
@@ -163,7 +163,7 @@ class FrontSession(ControlSession):
         elif kind in MERGED:
             self._merge(line, place)
         elif kind == "live":
-            refusal = Refusal("Unsupported", "a view is not followed on this connection", ref="live", hint=LIVE_HINT)
+            refusal = Refusal("Unsupported", "views are not followed with `--cells`", ref="live", hint=LIVE_HINT)
             self._fail(place.req_id, refusal)
         else:
             self._forward(self._any_leg(), line)
@@ -386,7 +386,7 @@ class FrontSession(ControlSession):
         leg.lines.append(self._mark_line)
         self._due[leg] = None
 
-    def _ask(self, legs: list[FrontLeg], lines: list[bytes], finish: Finish) -> Chunk:
+    def _ask(self, legs: list[FrontLeg], lines: list[bytes], finish: Finish) -> AnswerChunk:
         """Send lines to cells, and make one answer of theirs."""
         if not self.answers.is_unordered:
             self._end_chunk()
@@ -395,7 +395,7 @@ class FrontSession(ControlSession):
             self._post(leg, lines, chunk)
         return chunk
 
-    def _post(self, leg: FrontLeg, lines: list[bytes], chunk: Chunk) -> None:
+    def _post(self, leg: FrontLeg, lines: list[bytes], chunk: AnswerChunk) -> None:
         """Send lines whose answers are collected in this chunk."""
         if leg.open is not None:
             self._end(leg)

@@ -1,0 +1,239 @@
+"""A process of cells: `python -m penstock.server.cell_process` reads a task from stdin and serves its shards to the front.
+
+It exits when stdin closes, so it never outlives the server. Each shard is a cell with a journal of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from penstock.core.errors import PenstockError, Refusal
+from penstock.dialects.courier.sessions.front.lines import lease_mark, shard_of_stream
+from penstock.hide_pandas import hide_pandas
+from penstock.journal.lake_location import LAKE
+from penstock.journal.segments import DamageError
+from penstock.server.cell import Cell
+from penstock.server.cells.cell_requests import CellServices, answer
+from penstock.server.cells.leg_host import HostedLeg
+from penstock.server.cells.link import CellLink
+from penstock.server.cells.messages import (
+    CellConfig,
+    CellDrain,
+    CellDrained,
+    CellHello,
+    CellRequest,
+    CellTask,
+    LegClosed,
+    LegEnded,
+    LegHeld,
+    LegIdentified,
+    LegInput,
+    LegOpened,
+    LegOutput,
+    LegRead,
+    RequestCancelled,
+    ToCell,
+)
+from penstock.server.config.load import Config
+from penstock.server.engine.schedulers import LoopScheduler
+from penstock.server.http.idempotency import Replays
+from penstock.server.journal.lifecycle import JournalLifecycle, LockedError
+from penstock.server.journal.seal_process import SHARDS_DIR
+from penstock.server.logging import logs
+from penstock.server.metrics.prometheus_families import Exporter
+from penstock.server.open_cell import adopt_config, open_cell
+
+LOOK_S = 1.0
+"""How often the disk of the journals is looked at."""
+EXIT_UNABLE = 3
+"""Exit code when a shard cannot be opened; a retry does not help."""
+GC_THRESHOLDS = (20_000, 20, 20)
+
+
+def shard_dir(data: Path, shard: int) -> Path:
+    """The data directory of one shard."""
+    return data / SHARDS_DIR / str(shard)
+
+
+def shard_config(config: Config, data: Path) -> Config:
+    """The config of a shard: all shards share the lake."""
+    return config if config.lake is not None else msgspec.structs.replace(config, lake=str(data / LAKE))
+
+
+class LinkOwner:
+    """Where a leg of this process leads to: the link to its front."""
+
+    def __init__(self, host: ShardHost, no: int) -> None:
+        self._host = host
+        self._no = no
+
+    def arrived(self, messages: list[bytes]) -> None:
+        self._host.link.post(LegOutput(self._no, messages), sum(map(len, messages)))
+
+    def held(self, on: bool) -> None:
+        self._host.link.post(LegHeld(self._no, on))
+
+    def ended(self, code: int, reason: str, refusal: Refusal | None = None) -> None:
+        if self._host.legs.pop(self._no, None) is not None:
+            self._host.link.post(LegEnded(self._no, code, reason, refusal))
+
+
+class ShardHost:
+    """The shards of this process, and what the front asks of them."""
+
+    def __init__(self, task: CellTask, scheduler: LoopScheduler) -> None:
+        self._task = task
+        self._config = task.config
+        self._scheduler = scheduler
+        self.link: CellLink[ToCell] = CellLink(ToCell)
+        self.cells: dict[int, Cell] = {}
+        self.archives: dict[int, JournalLifecycle] = {}
+        self.legs: dict[int, HostedLeg] = {}
+        self._services: dict[int, CellServices] = {}
+        self._requests: dict[int, asyncio.Task[None]] = {}
+
+    def open(self) -> None:
+        """Recover every shard."""
+        for shard in self._task.shards:
+            archive, config = None, self._config
+            if self._task.data is not None:
+                data = Path(self._task.data)
+                config = shard_config(config, data)
+                shard_dir(data, shard).mkdir(mode=0o700, parents=True, exist_ok=True)
+                archive = self.archives[shard] = JournalLifecycle(shard_dir(data, shard), config)
+            cell = open_cell(config, archive, self._scheduler, authenticate=lambda token: None)
+            cell.machine.boot += lease_mark(shard)
+            cell.machine.is_here = lambda name, shard=shard: shard_of_stream(name) == shard
+            self.cells[shard] = cell
+            exporter = Exporter(
+                cell.runtime, lambda: 0, Replays(), per_stream=config.metrics.per_stream, archive=archive
+            )
+            self._services[shard] = CellServices(config, cell.runtime, exporter)
+
+    def received(self, message: ToCell) -> None:
+        if isinstance(message, LegInput):
+            if (leg := self.legs.get(message.no)) is not None:
+                leg.send(message.data)
+        elif isinstance(message, LegRead):
+            if (leg := self.legs.get(message.no)) is not None:
+                leg.read(message.size)
+        elif isinstance(message, LegOpened):
+            runtime = self.cells[message.shard].runtime
+            leg = HostedLeg(runtime, message.hello, LinkOwner(self, message.no), message.query)
+            self.legs[message.no] = leg
+        elif isinstance(message, LegClosed):
+            if (leg := self.legs.pop(message.no, None)) is not None:
+                leg.close()
+        elif isinstance(message, LegIdentified):
+            if (leg := self.legs.get(message.no)) is not None:
+                leg.identify(message.principal, message.agent)
+        elif isinstance(message, CellRequest):
+            task = asyncio.get_running_loop().create_task(self._answer(message))
+            self._requests[message.no] = task
+        elif isinstance(message, RequestCancelled):
+            if (request := self._requests.pop(message.no, None)) is not None:
+                request.cancel()
+        elif isinstance(message, CellConfig):
+            self._adopt(message.config)
+        else:
+            assert isinstance(message, CellDrain)
+            self._drain()
+
+    async def _answer(self, asked: CellRequest) -> None:
+        said = await answer(self._services[asked.shard], asked)
+        self._requests.pop(asked.no, None)
+        self.link.post(said, len(said.body))
+
+    def _adopt(self, config: Config) -> None:
+        logs.set_level(config.logs.level)
+        for shard, cell in self.cells.items():
+            mine = config if self._task.data is None else shard_config(config, Path(self._task.data))
+            self._services[shard].config = mine
+            adopt_config(cell.runtime, self.archives.get(shard), mine)
+
+    def _drain(self) -> None:
+        left = len(self.cells)
+        given_up = 0
+
+        def drained(abandoned: int) -> None:
+            nonlocal left, given_up
+            left, given_up = left - 1, given_up + abandoned
+            if left == 0:
+                self.link.post(CellDrained(given_up))
+
+        for cell in self.cells.values():
+            cell.runtime.drain(drained)
+
+    async def watch_disks(self) -> None:
+        """Notice a full disk, and that it has room again."""
+        while True:
+            for shard, archive in self.archives.items():
+                self.cells[shard].runtime.note_trouble(archive.journal.trouble)
+                archive.journal.check()
+            await asyncio.sleep(LOOK_S)
+
+    async def close(self) -> None:
+        """Write what is pending."""
+        for shard, archive in self.archives.items():
+            flushed = asyncio.Event()
+            self.cells[shard].runtime.flushed(flushed.set)
+            await flushed.wait()
+            await archive.close()
+
+
+async def _run(task: CellTask) -> int:
+    loop = asyncio.get_running_loop()
+    scheduler = LoopScheduler(loop)
+    host = ShardHost(task, scheduler)
+    host.open()
+    ended = asyncio.Event()
+    # The front stops its processes in order; a signal for the whole group must not.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, lambda: None)
+    loop.add_reader(0, lambda: ended.set() if not os.read(0, 4_096) else None)
+    host.link.received, host.link.lost = host.received, ended.set
+    await loop.create_unix_connection(lambda: host.link, task.socket)
+    host.link.post(CellHello(task.index, task.secret, os.getpid()))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    scheduler.turns.start()
+    watching = loop.create_task(host.watch_disks())
+    await ended.wait()
+    loop.remove_reader(0)
+    watching.cancel()
+    await host.close()
+    return 0
+
+
+def main() -> int:
+    line = bytearray()
+    while not line.endswith(b"\n"):  # unbuffered: what follows the task is nothing but the end
+        if not (piece := os.read(0, 65_536)):
+            return EXIT_UNABLE
+        line += piece
+    task = msgspec.json.decode(line, type=CellTask)
+    hide_pandas()
+    writer = logs.setup(task.config.logs)
+    try:
+        import uvloop
+
+        return int(uvloop.run(_run(task)))
+    except ImportError:
+        return asyncio.run(_run(task))
+    except (LockedError, DamageError, PenstockError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_UNABLE
+    finally:
+        writer.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Which process owns which shard, and where the front sends an HTTP request."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.core.placement import SHARDS
+from penstock.server.cells.cell_group import CellGroup, shards_of
+from penstock.server.config.load import Config
+from penstock.server.http.routes import ROUTES
+
+ROUTE = {route.name: route for route in ROUTES}
+
+
+@pytest.mark.parametrize("count", range(1, SHARDS + 1))
+def test_every_shard_has_one_owner(count: int) -> None:
+    owned = [shards_of(index, count) for index in range(count)]
+    assert sorted(shard for shards in owned for shard in shards) == list(range(SHARDS))
+    sizes = {len(shards) for shards in owned}
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_routes_of_streams_go_to_cells_and_others_stay(tmp_path: Path) -> None:
+    group = CellGroup(Config(), None, tmp_path, 2)
+    here = {name for name, route in ROUTE.items() if group.handler(route) is None}
+    assert {"health", "tokens", "spaces", "sql", "subscribe", "schemas", "config", "connections"} <= here
+    forwarded = {"enqueue", "send", "pull", "settle", "stats", "peek", "explain", "metrics", "where", "snapshot"}
+    assert not forwarded & here
+    assert [one["up"] for one in group.report()] == [False, False]
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_replaced(tmp_path: Path) -> None:
+    group = CellGroup(Config(), None, tmp_path / ("x" * 120), 1)
+    assert len(str(group._path)) < 100
+    asyncio.run(group.stop())
+    assert not group._path.parent.exists()
