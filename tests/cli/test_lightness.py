@@ -42,6 +42,7 @@ def test_client_commands_never_load_the_server(words):
 def test_every_command_has_json_help_and_an_example(capsys):
     families = {
         "bench",
+        "cluster",
         "config",
         "gateway",
         "lake",
@@ -58,6 +59,7 @@ def test_every_command_has_json_help_and_an_example(capsys):
         [[name] for name in names]
         + [["config", name] for name in ("check", "show", "doc")]
         + [["gateway", "start"]]
+        + [["cluster", name] for name in ("import", "export")]
         + LOG
         + LAKE
         + PIPELINE

@@ -34,7 +34,6 @@ def test_a_client_does_not_see_the_processes(start_server):
     assert (first.json, second.headers["Idempotency-Replayed"]) == (second.json, "true")
     assert http.get("/v1/stats", stream="nowhere").code == "UnknownStream"
     assert http.get("/v1/snapshot", view="latestPerAgent").json["rows"] == []
-    assert http.get("/v1/live", view="latestPerAgent").code == "Unsupported"
     text = http.get("/metrics", streams=1).body.decode()
     assert 'penstock_q_in_total{shard="0",stream="{red}/a"} 3' in text
     cells = http.get("/health").json["cells"]
@@ -52,6 +51,10 @@ def test_a_client_does_not_see_the_processes(start_server):
             assert ids(got) == ["two", "c1"]
             await peer.say({"ack": "two"})
             assert (await peer.read())["settled"] == "two"
+            live = await doors.open("/v1/live?view=latestPerAgent")
+            assert (await live.read())["snapshot"]["rows"] == []
+            http.post("/v1/send", {"to": "sam", "type": "note", "payload": 1})
+            assert (await live.read())["delta"]["addr"] == "agents/sam/inbox"
             control = await doors.open("/v1/control")
             await control.say({"type": "stats", "stream": A, "reqId": 1})
             assert (await control.read())["result"]["depth"] == 13

@@ -11,7 +11,7 @@ import msgspec
 from penstock.core.scopes import ANONYMOUS
 from penstock.dialects.courier.sessions.front.legs import LegHello
 from penstock.dialects.courier.sessions.front.lines import shard_of_stream
-from penstock.server.cell_process import ShardHost, shard_config, shard_dir
+from penstock.server.cell_process import ShardHost, shard_config, shard_dir, suffixed
 from penstock.server.cells.messages import (
     CellAnswer,
     CellConfig,
@@ -74,6 +74,13 @@ def test_a_front_asks_and_the_shards_answer() -> None:
         await host.close()
 
     asyncio.run(talk())
+
+
+def test_each_process_and_shard_has_log_files_of_its_own() -> None:
+    section = msgspec.structs.replace(Config().logs, file="a.log", events="b.log")
+    own = suffixed(section, "shard-3")
+    assert (own.file, own.events) == ("a.log.shard-3", "b.log.shard-3")
+    assert suffixed(Config().logs, "shard-3") == Config().logs
 
 
 def test_shards_share_the_lake_of_the_directory(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class Service:
             )
         self.skills = start_skills(config.skills, self.runtime)
         if self.cells is not None:
-            await self.cells.start()
+            await self.cells.start(self.runtime)
         self._http = self._http_services(config)
         self._http.token_admin.watch()
         url = await self._start_http(self._http, address)

@@ -42,11 +42,13 @@ from penstock.server.cells.messages import (
     ToCell,
 )
 from penstock.server.config.load import Config
+from penstock.server.config.sections import LogsSection
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.http.idempotency import Replays
 from penstock.server.journal.lifecycle import JournalLifecycle, LockedError
 from penstock.server.journal.seal_process import SHARDS_DIR
 from penstock.server.logging import logs
+from penstock.server.logging.event_log import make_event_log
 from penstock.server.metrics.prometheus_families import Exporter
 from penstock.server.open_cell import adopt_config, open_cell
 
@@ -65,6 +67,12 @@ def shard_dir(data: Path, shard: int) -> Path:
 def shard_config(config: Config, data: Path) -> Config:
     """The config of a shard: all shards share the lake."""
     return config if config.lake is not None else msgspec.structs.replace(config, lake=str(data / LAKE))
+
+
+def suffixed(section: LogsSection, suffix: str) -> LogsSection:
+    """The settings of logs with files of their own: two processes must not rotate the same ones."""
+    file, events = (None if path is None else f"{path}.{suffix}" for path in (section.file, section.events))
+    return msgspec.structs.replace(section, file=file, events=events)
 
 
 class LinkOwner:
@@ -109,6 +117,7 @@ class ShardHost:
                 shard_dir(data, shard).mkdir(mode=0o700, parents=True, exist_ok=True)
                 archive = self.archives[shard] = JournalLifecycle(shard_dir(data, shard), config)
             cell = open_cell(config, archive, self._scheduler, authenticate=lambda token: None)
+            cell.runtime.events = make_event_log(suffixed(config.logs, f"shard-{shard}"))
             cell.machine.boot += lease_mark(shard)
             cell.machine.is_here = lambda name, shard=shard: shard_of_stream(name) == shard
             self.cells[shard] = cell
@@ -186,6 +195,9 @@ class ShardHost:
             self.cells[shard].runtime.flushed(flushed.set)
             await flushed.wait()
             await archive.close()
+        for cell in self.cells.values():
+            if cell.runtime.events is not None:
+                await asyncio.to_thread(cell.runtime.events.close)
 
 
 async def _run(task: CellTask) -> int:
@@ -221,7 +233,7 @@ def main() -> int:
         line += piece
     task = msgspec.json.decode(line, type=CellTask)
     hide_pandas()
-    writer = logs.setup(task.config.logs)
+    writer = logs.setup(suffixed(task.config.logs, f"cells-{task.index}"))
     try:
         import uvloop
 

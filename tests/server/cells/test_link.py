@@ -20,6 +20,15 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.frames.append(bytes(data))
 
+    def writelines(self, parts: object) -> None:
+        self.frames.append(b"".join(parts))  # type: ignore[call-overload]
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def close(self) -> None:
         self.is_closed = True
 

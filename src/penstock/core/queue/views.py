@@ -189,6 +189,8 @@ class Views:
         self.inflight = View(INFLIGHT, "row", limits)
         self.streams = View(STREAMS, "row", limits)
         self.all = {view.name: view for view in (self.latest, self.inflight, self.streams)}
+        self.is_copy = False
+        """Whether the rows come from other machines, and none is computed here."""
 
     def begin(self, now: Now) -> None:
         """The machine starts to serve."""

@@ -20,6 +20,7 @@ import msgspec
 
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.placement import SHARDS
+from penstock.core.scopes import OPERATOR
 from penstock.dialects.courier.operations.merges import MERGES
 from penstock.dialects.courier.operations.outcomes import Result
 from penstock.dialects.courier.sessions.front.lines import shard_of_lease, shard_of_stream
@@ -27,11 +28,12 @@ from penstock.dialects.courier.wire.envelopes import inbox
 from penstock.server.cells.link import CellLink
 from penstock.server.cells.messages import CellConfig, CellDrain, CellHello, CellRequest, CellTask, FromCell
 from penstock.server.cells.remote_legs import ProcessLegs, RemoteCells
+from penstock.server.cells.view_copies import ViewCopies
 from penstock.server.config.load import Config
 from penstock.server.engine.child_supervisor import AfterExit, Backoff, ChildSupervisor
+from penstock.server.engine.runtime import Runtime
 from penstock.server.http.request import Request, Route
 from penstock.server.http.services import HttpServices
-from penstock.server.http.sockets import NOT_LIVE
 from penstock.server.logging import logs
 from penstock.server.metrics import prometheus_families
 from penstock.server.metrics.shard_labels import merge_texts
@@ -92,8 +94,8 @@ class CellGroup(RemoteCells):
 
     # Processes
 
-    async def start(self) -> None:
-        """Start every process and wait until all have recovered their shards."""
+    async def start(self, front: Runtime) -> None:
+        """Start every process and wait until all have recovered their shards. `front` holds the clients."""
         loop = asyncio.get_running_loop()
         self._path.unlink(missing_ok=True)
         before = os.umask(0o177)
@@ -112,6 +114,7 @@ class CellGroup(RemoteCells):
             hint = "the lines above say why; `penstock doctor` checks the machine"
             raise PenstockError(Refusal("Unreachable", "a process of cells did not start", hint=hint))
         self._is_ready = True
+        self._tasks.append(loop.create_task(ViewCopies(front, self._read_view).run()))
 
     async def _all_up(self) -> None:
         for process in self.processes:
@@ -206,8 +209,6 @@ class CellGroup(RemoteCells):
             return self._at_all
         if route.name == "prometheus":
             return self._prometheus
-        if route.name == "live":
-            return lambda services, request: NOT_LIVE
         return (lambda services, request: _NOT_HERE) if route.name in _ELSEWHERE else None
 
     def _asked(self, request: Request, shard: int) -> CellRequest:
@@ -228,17 +229,17 @@ class CellGroup(RemoteCells):
         body = await self.ask(self._asked(request, self._shard_of(request)))
         return body if isinstance(body, Refusal) else _result(body)
 
-    async def _gather(self, request: Request) -> tuple[list[tuple[int, bytes | Refusal]], list[int]]:
+    async def _gather(self, asked: Callable[[int], CellRequest]) -> tuple[list[tuple[int, bytes | Refusal]], list[int]]:
         """What every shard says, and the shards whose process is down."""
         up = [shard for shard in range(SHARDS) if self.by_shard[shard].link is not None]
-        answers = await asyncio.gather(*[self.ask(self._asked(request, shard)) for shard in up])
+        answers = await asyncio.gather(*[self.ask(asked(shard)) for shard in up])
         found = [(shard, said) for shard, said in zip(up, answers, strict=True) if not _is_gone(said)]
         there = {shard for shard, _ in found}
         return found, [shard for shard in range(SHARDS) if shard not in there]
 
     async def _at_all(self, services: HttpServices, request: Request) -> Result | Refusal:
         name = request.route.name
-        found, missing = await self._gather(request)
+        found, missing = await self._gather(lambda shard: self._asked(request, shard))
         bodies = [said for _, said in found if isinstance(said, bytes)]
         refused = [said for _, said in found if isinstance(said, Refusal)]
         is_change = name in ("trigger_put", "trigger_remove")
@@ -251,10 +252,16 @@ class CellGroup(RemoteCells):
             body = msgspec.json.encode({**msgspec.json.decode(body), "missing": missing})
         return _result(body)
 
+    async def _read_view(self, name: str) -> dict[int, bytes]:
+        found, _ = await self._gather(
+            lambda shard: CellRequest(0, shard, "snapshot", (), {"view": name}, "here", OPERATOR, b"", False)
+        )
+        return {shard: said for shard, said in found if isinstance(said, bytes)}
+
     async def _prometheus(self, services: HttpServices, request: Request) -> Reply | Refusal:
         assert request.route.handler is not None
         own: Reply = await request.route.handler(services, request)
-        found, _ = await self._gather(request)
+        found, _ = await self._gather(lambda shard: self._asked(request, shard))
         texts = {shard: said.decode() for shard, said in found if isinstance(said, bytes)}
         return Reply(200, merge_texts(own.body.decode(), texts).encode(), prometheus_families.CONTENT_TYPE)
 

@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
+from penstock.transports.transport import ByteStreamTransport
+
 M = TypeVar("M")
 HEAD_BYTES = 4
 BATCH_BYTES = 256 * 1024
@@ -30,17 +32,15 @@ class CellLink(asyncio.Protocol, Generic[M]):
         self.received: Callable[[Any], None] = lambda message: None
         self.lost: Callable[[], None] = lambda: None
         self.congested: Callable[[bool], None] = lambda on: None
-        self._transport: asyncio.Transport | None = None
+        self._transport: ByteStreamTransport | None = None
         self._out: list[Any] = []
         self._size = 0
         self._sent = self._seen = 0
         self._buffer = bytearray()
         self.is_over = False
-        self.made = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self.made.set()
+        self._transport = ByteStreamTransport(cast(asyncio.Transport, transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.is_over:
@@ -70,7 +70,7 @@ class CellLink(asyncio.Protocol, Generic[M]):
         self._sent += 1
         data = _encode((self._sent, self._out))
         self._out, self._size = [], 0
-        self._transport.write(len(data).to_bytes(HEAD_BYTES, "big") + data)
+        self._transport.send([len(data).to_bytes(HEAD_BYTES, "big"), data])
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer
@@ -106,7 +106,7 @@ class CellLink(asyncio.Protocol, Generic[M]):
         """End the link, after what was posted."""
         self.flush()
         if self._transport is not None:
-            self._transport.close()
+            self._transport.close(1000, "")
         if not self.is_over:
             self.is_over = True
             self.lost()

@@ -104,6 +104,8 @@ class ProcessLegs:
 
     def attach(self, link: CellLink[FromCell], pid: int) -> None:
         """The process is there."""
+        if self.link is not None:  # the new process was faster than the end of the old one's socket
+            self.link.close()
         self.link, self.pid = link, pid
         self.drained.clear()
         link.received, link.lost, link.congested = self._received, lambda: self._lost(link), self._congested

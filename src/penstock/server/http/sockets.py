@@ -6,6 +6,8 @@ status of a refused upgrade.
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.core.errors import Refusal
 from penstock.dialects.courier.sessions import subscribe, view_feed
 from penstock.dialects.courier.sessions.front.lines import shard_of_stream
@@ -79,11 +81,6 @@ class ControlUpgrade(Upgrade):
         return connection
 
 
-NOT_LIVE = Refusal(
-    "Unsupported", "views are not followed with `--cells`", ref="live", hint="read them with `GET /v1/snapshot`"
-)
-
-
 def is_soft(request: Request, refusal: Refusal) -> bool:
     """Whether a refusal is sent over the socket instead of refusing the upgrade."""
     return refusal.status in (401, 403) and request.parameters.get("softAuth") == "1"
@@ -104,7 +101,7 @@ def open_subscription(services: HttpServices, request: Request) -> Upgrade | Ref
 
 def open_live(services: HttpServices, request: Request) -> Upgrade | Refusal:
     if services.cells is not None:
-        return NOT_LIVE
+        request.query = msgspec.structs.replace(request.query, since=None)
     checked = view_feed.check(services.machine, request.principal, request.query)
     if isinstance(checked, Refusal) and not is_soft(request, checked):
         return checked
@@ -119,7 +116,7 @@ def open_relay(services: HttpServices, request: Request) -> Upgrade | Refusal:
 
 
 def stream_events(services: HttpServices, request: Request) -> EventStream | Reply | Refusal:
-    last = request.headers.get("Last-Event-ID")
+    last = None if services.cells is not None else request.headers.get("Last-Event-ID")
     stream = open_events(services.runtime, request.principal, request.query, last, request.peer)
     if request.is_head and not isinstance(stream, Refusal):
         return Reply(200, b"", "text/event-stream")

@@ -34,7 +34,7 @@ def row(state: str, run: int, *codes: str) -> dict[str, Any]:
         (
             "snapshot",
             [{"rows": [1], "watermark": 2, "asOf": "a"}, {"rows": [2], "watermark": 3, "asOf": "b"}],
-            {"rows": [1, 2], "watermark": 5, "asOf": "b"},
+            {"rows": [1, 2], "watermark": 3, "asOf": "b"},
         ),
         ("trigger_put", [{"id": "r"}, {"id": "r"}], {"id": "r"}),
     ],

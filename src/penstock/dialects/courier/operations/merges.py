@@ -39,10 +39,10 @@ def where(bodies: list[bytes]) -> bytes:
 
 
 def snapshot(bodies: list[bytes]) -> bytes:
-    """The rows of all cells. The watermark is the sum of theirs, so it never falls."""
+    """The rows of all cells, with the highest of their watermarks."""
     found = [_decode(body, type=_Rows) for body in bodies]
     rows = [row for one in found for row in one.rows]
-    return _encode(_Rows(rows, sum(one.watermark for one in found), max(one.as_of for one in found)))
+    return _encode(_Rows(rows, max(one.watermark for one in found), max(one.as_of for one in found)))
 
 
 def triggers(bodies: list[bytes]) -> bytes:

@@ -96,14 +96,16 @@ def seen_by(principal: Principal, glob: Glob | None) -> Sight:
 
 def is_made(machine: QueueMachine, view: View) -> bool:
     """Whether the rows of a view are computed on demand."""
-    return view is not machine.views.latest
+    return view is not machine.views.latest and not machine.views.is_copy
 
 
 def refresh(machine: QueueMachine, now: Now, view: View) -> None:
     """Bring a computed view up to date, all of it."""
+    if not is_made(machine, view):
+        return
     if view is machine.views.inflight:
         _refresh_inflight(machine, now, view)
-    elif view is machine.views.streams:
+    else:
         view.todo = _names(machine, view)
         _refresh_streams(machine, now, view, len(view.todo))
 

@@ -1,5 +1,5 @@
 """Whether the streams of a trigger are on one shard: a cell sends to no other one."""
-# size: one rule
+# size: one rule, for the config and for requests.
 
 from __future__ import annotations
 

@@ -284,3 +284,24 @@ def test_a_cell_takes_no_stream_of_another() -> None:
     machine = world.machine_of(A)
     refused = machine.open_channel(B)
     assert getattr(refused, "code", "") == "CrossShard"
+
+
+def test_views_are_followed_at_the_front() -> None:
+    world = CellsWorld()
+    world.machine.views.is_copy = True
+    client = world.connect()
+    client.request("subscribe", stream=A, subId="mine")
+    taken = client.request("live", view="inflight", subId="mine")
+    followed = client.request("live", view="inflight", subId="v", since=7)
+    again = client.request("subscribe", stream=B, subId="v")
+    world.advance(ms=50)
+    assert [client.answers[each]["ref"] for each in (taken, again)] == ["subId", "subId"]
+    assert client.answers[followed]["result"] == {"subId": "v"}
+    assert [line["snapshot"]["rows"] for line in client.lines if line["type"] == "live"] == [[]]
+    world.machine.views.inflight.put("jobs/a#1", A, b"{}")
+    world.runtime.live.changed(world.clock.now())
+    world.advance(ms=500)
+    assert client.lines[-1]["delta"]["addr"] == "jobs/a#1"
+    ended = client.request("unsubscribe", subId="v")
+    world.advance(ms=50)
+    assert client.answers[ended]["result"] == {"subId": "v"}
