@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import msgspec
 from penstock.core.scopes import ANONYMOUS
 from penstock.dialects.courier.sessions.front.legs import LegHello
 from penstock.dialects.courier.sessions.front.lines import shard_of_stream
-from penstock.server.cell_process import ShardHost, shard_config, shard_dir, suffixed
+from penstock.journal.disk import RealDisk
+from penstock.server.cell_process import ShardHost, await_locks, shard_config, shard_dir, suffixed
 from penstock.server.cells.messages import (
     CellAnswer,
     CellConfig,
@@ -74,6 +76,17 @@ def test_a_front_asks_and_the_shards_answer() -> None:
         await host.close()
 
     asyncio.run(talk())
+
+
+def test_a_shard_is_opened_when_the_process_before_has_let_go(tmp_path: Path) -> None:
+    disk = RealDisk(shard_dir(tmp_path, 3) / "journal")
+    assert disk.lock()
+    waiting = threading.Thread(target=await_locks, args=(CellTask(Config(), str(tmp_path), 0, (3,), "", ""),))
+    waiting.start()
+    assert waiting.is_alive()
+    disk.unlock()
+    waiting.join(10)
+    assert not waiting.is_alive()
 
 
 def test_each_process_and_shard_has_log_files_of_its_own() -> None:

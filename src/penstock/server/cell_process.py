@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from penstock.core.errors import PenstockError, Refusal
 from penstock.dialects.courier.sessions.front.lines import lease_mark, shard_of_stream
 from penstock.hide_pandas import hide_pandas
+from penstock.journal.disk import RealDisk
 from penstock.journal.lake_location import LAKE
 from penstock.journal.segments import DamageError
 from penstock.server.cell import Cell
@@ -56,6 +58,8 @@ LOOK_S = 1.0
 """How often the disk of the journals is looked at."""
 EXIT_UNABLE = 3
 """Exit code when a shard cannot be opened; a retry does not help."""
+UNLOCKED_S, POLL_S = 10.0, 0.05
+"""How long, and how often, the journals of the shards are tried while another process holds them."""
 GC_THRESHOLDS = (20_000, 20, 20)
 
 
@@ -200,6 +204,17 @@ class ShardHost:
                 await asyncio.to_thread(cell.runtime.events.close)
 
 
+def await_locks(task: CellTask) -> None:
+    """Wait for the processes of a server that was killed: they write what is pending and exit."""
+    until_s = time.monotonic() + UNLOCKED_S
+    folders = [] if task.data is None else [shard_dir(Path(task.data), shard) for shard in task.shards]
+    for folder in folders:
+        disk = RealDisk(folder / "journal")
+        while not disk.lock() and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+        disk.unlock()
+
+
 async def _run(task: CellTask) -> int:
     loop = asyncio.get_running_loop()
     scheduler = LoopScheduler(loop)
@@ -234,6 +249,7 @@ def main() -> int:
     task = msgspec.json.decode(line, type=CellTask)
     hide_pandas()
     writer = logs.setup(suffixed(task.config.logs, f"cells-{task.index}"))
+    await_locks(task)
     try:
         import uvloop
 

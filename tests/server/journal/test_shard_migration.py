@@ -155,11 +155,11 @@ MORE = pytest.mark.more
     ("work", "at", "interrupted"),
     [
         pytest.param("divide", "to {}/shards.part/7/journal/journal.json", None, marks=MORE),
-        ("divide", "to {}/shards", None),
+        pytest.param("divide", "to {}/shards", None, marks=MORE),
         ("divide", "{}/journal moves", "import"),
         pytest.param("divide", "to {}/journal", "import", marks=MORE),
         pytest.param("join", "to {}/journal.joined", None, marks=MORE),
-        ("join", "{}/shards moves", "export"),
+        pytest.param("join", "{}/shards moves", "export", marks=MORE),
         pytest.param("join", "{}/journal moves", "export", marks=MORE),
         pytest.param("join", "to {}/journal", "export", marks=MORE),
     ],

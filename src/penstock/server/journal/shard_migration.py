@@ -34,6 +34,7 @@ from penstock.journal.open_and_repair import (
     encode_watermark,
     read_identity,
     replace_file,
+    segments,
 )
 from penstock.journal.seal import write_live
 from penstock.journal.segments import KIND_LIVE, SHARD, Header
@@ -218,33 +219,46 @@ def join(data: Path, config_path: Path | None = None, *, is_dry: bool = False) -
     folders = [data / SHARDS_DIR / str(shard) for shard in range(SHARDS)]
     folders = [folder for folder in folders if (folder / "journal" / IDENTITY).exists()]
     now, ends = real_now(), [1]
-    rows: list[Row] = []
     known: set[str | None] = set()
-    for folder in [*folders, data]:
-        if not is_dry:
-            seal_directory(folder, config_path)
-        with _opened(folder, config) as (machines, end):
-            ends.append(end)
-            found = list(machines.snapshot(now))
-            envelopes = _count(report, found)
-            if envelopes:
+    if not is_dry:
+        _seal(data, config_path)
+    with _opened(data, config) as (house, end):  # locked all the time: no server starts meanwhile
+        ends.append(end)
+        rows = list(house.snapshot(now))
+        for folder in folders:
+            if not is_dry:
+                _seal(folder, config_path)
+            with _opened(folder, config) as (machines, end):
+                ends.append(end)
+                found = list(machines.snapshot(now))
+            if envelopes := _count(report, found):
                 report.shards[int(folder.name)] = envelopes
             # Every shard has every rule.
             rows += [row for row in found if not (_is_rule(row) and row.meta in known)]
             known |= {row.meta for row in found if _is_rule(row)}
-    report.rules = len(known)
-    if is_dry:
-        return report
+        report.rules = len(known)
+        if not is_dry:
+            _write_joined(data, rows, max(ends), now)
+    if not is_dry:
+        report.kept = _finish_join(data)
+    return report
+
+
+def _seal(folder: Path, config_path: Path | None) -> None:
+    """Move the history of a journal to the table, if it has any."""
+    if segments(RealDisk(folder / "journal")):
+        seal_directory(folder, config_path)
+
+
+def _write_joined(data: Path, rows: list[Row], first: int, now: Now) -> None:
     part = data / JOINED_PART
     shutil.rmtree(part, ignore_errors=True)
     # Rules and batches first: a live file begins with them.
     rows.sort(key=lambda row: row.door == "courier")
-    _write(part, [row for row in rows if row.channel != FLOOR_CHANNEL], max(ends), now)
+    _write(part, [row for row in rows if row.channel != FLOOR_CHANNEL], first, now)
     _sync_tree(part)
     part.rename(data / JOINED)
     sync_path(data)
-    report.kept = _finish_join(data)
-    return report
 
 
 def _finish_join(data: Path) -> list[str]:
