@@ -163,17 +163,23 @@ class Rule(msgspec.Struct, eq=False, kw_only=True):
 class Candidates:
     """The rules that could fit a record of one channel."""
 
-    __slots__ = ("_by_kind", "_others", "rules")
+    __slots__ = ("_by_kind", "_exact", "_others", "rules")
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
-        exact = {kind: None for rule in rules for kind in rule.kinds or () if "*" not in kind}
-        self._by_kind = {kind: tuple(rule for rule in rules if rule.takes_kind(kind)) for kind in exact}
+        self._exact = frozenset(kind for rule in rules for kind in rule.kinds or () if "*" not in kind)
+        self._by_kind: dict[str, tuple[Rule, ...]] = {}
+        """Those of an exact kind, since it was first seen: for all at once it would cost the square of the rules."""
         self._others = tuple(rule for rule in rules if rule.kinds is None or any("*" in kind for kind in rule.kinds))
 
     def of_kind(self, kind: str) -> tuple[Rule, ...]:
         """In the order of the rules. Those with a pattern for the kind are still to be tried on it."""
-        return self._by_kind.get(kind, self._others)
+        if kind not in self._exact:
+            return self._others
+        found = self._by_kind.get(kind)
+        if found is None:
+            found = self._by_kind[kind] = tuple(rule for rule in self.rules if rule.takes_kind(kind))
+        return found
 
 
 class RuleIndex:
