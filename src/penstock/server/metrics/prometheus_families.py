@@ -78,13 +78,14 @@ class Exporter(msgspec.Struct, eq=False):
         """The same as numbers, summed over all streams."""
         return Readings(figures, self._rest)
 
-    def _rest(self, now: Now, *, per_topic: bool = False) -> list[Metric]:
+    def _rest(self, now: Now, *, per_topic: bool = False) -> Iterator[Metric]:
         machine = self.runtime.machine
+        yield from self._server(now)
         rules = [(rule.id, rule.activity) for rule in machine.triggers.rules.values()]  # bounded by `limits.rules_max`
-        triggers = labelled(rules, metric_names.readers("trigger"))
-        others = triggers + space_metrics(self.spaces) + _pipeline(self.pipeline())
-        relay = relay_metrics(self.relay, machine.limits.metric_streams_max, per_topic=per_topic)
-        return self._server(now) + others + relay
+        for name, reader in metric_names.readers("trigger").items():  # one a turn, where there are many rules
+            yield from labelled(rules, {name: reader})
+        yield from space_metrics(self.spaces) + _pipeline(self.pipeline())
+        yield from relay_metrics(self.relay, machine.limits.metric_streams_max, per_topic=per_topic)
 
     def _server(self, now: Now) -> list[Metric]:
         runtime, machine = self.runtime, self.runtime.machine
@@ -329,7 +330,7 @@ class Together:
 class Scrape:
     """One scrape: reads the figures of the streams, then writes the text, a part a turn."""
 
-    def __init__(self, figures: ByStream | Together, rest: Callable[[Now], list[Metric]]) -> None:
+    def __init__(self, figures: ByStream | Together, rest: Callable[[Now], Iterator[Metric]]) -> None:
         self._figures = figures
         self._rest = rest
         self._names = Slices(figures.names)
@@ -361,7 +362,7 @@ class Scrape:
 class Readings(Scrape):
     """The same figures as numbers: quantiles one by one, other metrics summed over their labels."""
 
-    def __init__(self, figures: ByStream | Together, rest: Callable[[Now], list[Metric]]) -> None:
+    def __init__(self, figures: ByStream | Together, rest: Callable[[Now], Iterator[Metric]]) -> None:
         super().__init__(figures, rest)
         self.values: dict[str, float] = {}
 
