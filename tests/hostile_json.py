@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable
 
-from penstock.server.assembly import GC_THRESHOLDS
+from penstock.server.engine.garbage import THRESHOLDS
 
 
 def _many(item: bytes, size: int) -> bytes:
@@ -50,7 +50,7 @@ def shapes(size: int) -> dict[str, bytes]:
 def cpu_s(work: Callable[[], object], rounds: int = 3) -> float:
     """CPU time of one call: the best of some."""
     usual = gc.get_threshold()
-    gc.set_threshold(*GC_THRESHOLDS)  # as in the server
+    gc.set_threshold(*THRESHOLDS)  # as in the server
     best = float("inf")
     try:
         for _ in range(rounds):

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.server.admin.reload import ReloadedReply
-from penstock.server.assembly import GC_THRESHOLDS, Service
+from penstock.server.assembly import Service
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.config.sections import ConsoleSection, ListenSection, RelaySection, StreamsSection
+from penstock.server.engine.garbage import THRESHOLDS
 from tests.integration.serving import Http
 
 QUIET = Config(
@@ -72,7 +73,7 @@ def test_a_start_writes_the_endpoints_and_a_drain_removes_them(tmp_path: Path, c
             assert (run_dir / "operator.token").read_text().strip() == service.operator_token
             for name in ("endpoints.json", "operator.token"):
                 assert (run_dir / name).stat().st_mode & 0o777 == 0o600
-            assert gc.get_threshold() == GC_THRESHOLDS
+            assert gc.get_threshold() == THRESHOLDS
             health = await asyncio.to_thread(Http(endpoints.http).get, "/health")
             assert (health.status, health.json["status"]) == (200, "ok")
             assert service.pipeline_status() is None

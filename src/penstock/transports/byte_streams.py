@@ -60,9 +60,11 @@ class TurnBudget:
         self._until_s = 0.0
         if self._waiting:
             until_s = self._until_s = time.monotonic() + TURN_S
-            while self._waiting and time.monotonic() < until_s:
-                self._waiting.popleft()()
-            self._loop.call_soon(self._next_turn)
+            try:
+                while self._waiting and time.monotonic() < until_s:
+                    self._waiting.popleft()()
+            finally:
+                self._loop.call_soon(self._next_turn)
 
 
 class LineProtocol(asyncio.BufferedProtocol):

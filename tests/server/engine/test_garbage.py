@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.server.engine import garbage
-from penstock.server.engine.garbage import ENDED_MAX, THRESHOLDS, GarbageCollector
+from penstock.server.engine.garbage import ENDED_MIN, THRESHOLDS, GarbageCollector
 
 
 class Cycle:
@@ -22,7 +22,7 @@ class Cycle:
 
 @pytest.fixture
 def collector() -> Iterator[GarbageCollector]:
-    collector = GarbageCollector(lambda: ENDED_MAX)
+    collector = GarbageCollector(lambda: ENDED_MIN)
     collector.start()
     yield collector
     collector.stop()

@@ -3,6 +3,7 @@
 A full collection visits every tracked object: 0.3 s where 100,000 streams have a subscriber each. So what has survived two
 collections is frozen, and visited no more. Frozen objects are freed as usual when nothing refers to them. Only those that
 refer to one another in a cycle stay: the sessions of closed connections. After many of these, all objects are visited once.
+That is the one pause that grows with what a server holds.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 
 THRESHOLDS = (10_000, 2, 10)
 """New objects before a collection, and collections of one generation before the next: 30,000 objects at most, about 10 ms."""
-ENDED_MAX = 5_000
-"""Closed connections, about 8 KiB each, after which all objects are visited."""
+ENDED_MIN, ENDED_MAX, ENDED_A_SECOND = 250, 10_000, 25_000
+"""Closed connections, about 8 KiB each, after which all objects are visited: more of them, the longer the last visit took."""
 LOOK_S = 10.0
 
 
@@ -49,12 +50,12 @@ class GarbageCollector:
 
     async def run(self) -> None:
         """Collect everything after enough connections have ended, until cancelled."""
-        done = 0
+        due = ENDED_MIN
         while True:
             await asyncio.sleep(LOOK_S)
-            if (ended := self._ended()) - done >= ENDED_MAX:
-                done = ended
-                self.collect()
+            if (ended := self._ended()) >= due:
+                took_s = self.collect()
+                due = ended + min(max(int(took_s * ENDED_A_SECOND), ENDED_MIN), ENDED_MAX)
 
     def collect(self) -> float:
         """Visit all objects; returns the seconds that it took."""
