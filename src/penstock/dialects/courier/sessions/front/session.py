@@ -88,9 +88,9 @@ class FrontSession(LeggedSession):
             self._is_receiving = False
             self._send_due()
 
-    def _line(self, now: Now, line: bytes, problem: Refusal | None) -> None:
+    def _line(self, now: Now, line: bytes, problem: Refusal | None, is_clean: bool) -> None:
         if self.token_needed:
-            super()._line(now, line, problem)
+            super()._line(now, line, problem, is_clean)
             return
         try:
             place = decode_place(line)
@@ -99,7 +99,7 @@ class FrontSession(LeggedSession):
             return
         kind = place.type
         if kind in ("hello", "ping"):
-            super()._line(now, line, problem)
+            super()._line(now, line, problem, is_clean)
             return
         flood = self._flood_limiter.flood(now)
         if flood is not None:
@@ -111,7 +111,7 @@ class FrontSession(LeggedSession):
             self._settle(line, place)
         elif kind in ("grant", "unsubscribe"):
             if place.sub_id is not None and place.sub_id in self._followers:
-                super()._line(now, line, problem)
+                super()._line(now, line, problem, is_clean)
             else:
                 self._with_label(kind, line, place)
         elif kind == "settle":
@@ -136,7 +136,7 @@ class FrontSession(LeggedSession):
         if place.sub_id is not None and place.sub_id in self._labels:
             self._fail(place.req_id, _in_use(place.sub_id))
         else:
-            super()._line(now, line, None)
+            super()._line(now, line, None, False)
 
     def _follow(self, now: Now, frame: FollowFrame) -> None:
         frame.since = None  # versions of a snapshot, which the cells give, are not those of the copy
