@@ -107,7 +107,7 @@ async def until(ask: Callable[[], Awaitable[T]]) -> T:
         try:
             return await ask()
         except FAILURES:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(EVERY_S)
 
 
 async def main(name: str, folder: Path, shards: int, urls: list[str]) -> None:

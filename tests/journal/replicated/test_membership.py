@@ -10,12 +10,11 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from threading import Condition, Thread
 
-import pyarrow as pa
 import pytest
 
 from penstock.core.cluster.reader import LogFrame, ShardReader
 from penstock.core.cluster.writer import Found, Seek
-from penstock.journal.columns import SCHEMA
+from penstock.journal.columns import PACKED_FROM, SCHEMA, unpack_run
 from penstock.journal.replicated.jetstream import JetStreamLog, stream_name
 from penstock.journal.segments import payloads
 from tests.cluster_node import BYTES_MAX, CLUSTER, until
@@ -26,6 +25,7 @@ from tests.paths import ROOT
 
 WAIT_S = 60.0
 SHARDS = 2
+ID = SCHEMA.get_field_index("id") - PACKED_FROM
 
 
 class Events:
@@ -109,7 +109,7 @@ async def rows_of(servers: NatsServers, shard: int) -> list[str]:
                 frame = reader.accept(seq, message)
                 if isinstance(frame, LogFrame) and frame.kind == "rows":
                     for payload, _ in payloads(frame.payload, 0):
-                        found += pa.ipc.read_record_batch(pa.py_buffer(payload), SCHEMA).column("id").to_pylist()
+                        found += [row[ID] for row in unpack_run(payload, SCHEMA).rows]
                 else:
                     assert frame is None or isinstance(frame, LogFrame), frame
             if tail.last <= reader.end.seq:

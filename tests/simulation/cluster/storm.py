@@ -53,6 +53,7 @@ class Cluster:
         """Whether the servers lost what they had acknowledged."""
         self.halted: set[int] = set()
         self.is_calm = False
+        self.has_clients = True
         self._ids = self._requests = 0
         self.nodes = [SimNode(self, name) for name in ("a", "b", "c", "d", "e")[:nodes]]
 
@@ -117,7 +118,7 @@ class Cluster:
     def _send(self) -> None:
         self._later(SENDS_US, self._send)
         cells = [cell for node in self.nodes if node.is_up and not node.is_paused for cell in node.cells if cell.serves]
-        if not cells:
+        if not cells or not self.has_clients:
             return
         cell = self.dice.choice(cells)
         live = sorted(cell.live or ())

@@ -195,7 +195,7 @@ class ReplicatedJournal:
         groups: list[Sequence[Fact]] = []
         dones: list[Done] = []
         count = 0
-        while self._queue and count < COMMIT_FACTS_MAX:
+        while self._queue and (not groups or count + len(self._queue[0][0]) <= COMMIT_FACTS_MAX):
             facts, done = self._queue.popleft()
             groups.append(facts)
             dones.append(done)
