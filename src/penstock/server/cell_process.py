@@ -6,7 +6,6 @@ It exits when stdin closes, so it never outlives the server. Each shard is a cel
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -45,6 +44,7 @@ from penstock.server.cells.messages import (
 )
 from penstock.server.config.load import Config
 from penstock.server.config.sections import LogsSection
+from penstock.server.engine.garbage import GarbageCollector
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.http.idempotency import Replays
 from penstock.server.journal.lifecycle import JournalLifecycle, LockedError
@@ -60,7 +60,6 @@ EXIT_UNABLE = 3
 """Exit code when a shard cannot be opened; a retry does not help."""
 UNLOCKED_S, POLL_S = 10.0, 0.05
 """How long, and how often, the journals of the shards are tried while another process holds them."""
-GC_THRESHOLDS = (20_000, 20, 20)
 
 
 def shard_dir(data: Path, shard: int) -> Path:
@@ -228,11 +227,10 @@ async def _run(task: CellTask) -> int:
     host.link.received, host.link.lost = host.received, ended.set
     await loop.create_unix_connection(lambda: host.link, task.socket)
     host.link.post(CellHello(task.index, task.secret, os.getpid()))
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    garbage = GarbageCollector(lambda: sum(cell.runtime.peers.ended for cell in host.cells.values()))
+    garbage.start()
     scheduler.turns.start()
-    watching = loop.create_task(host.watch_disks())
+    watching = asyncio.gather(host.watch_disks(), garbage.run())
     await ended.wait()
     loop.remove_reader(0)
     watching.cancel()

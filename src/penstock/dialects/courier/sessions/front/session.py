@@ -81,12 +81,22 @@ class FrontSession(LeggedSession):
             elif self.closing is None:
                 whole = self._lines.add(data)
                 if whole is not None:
-                    self._take(now, whole.split(b"\n"), None)
+                    self._hand_on(now, whole.split(b"\n"))
                 if self.closing is None and (head := self._lines.overflow(self._line_max)):
                     self._too_large(head)
         finally:
             self._is_receiving = False
             self._send_due()
+
+    def _hand_on(self, now: Now, lines: list[bytes]) -> None:
+        """Whole lines, without the checks that the cells make."""
+        for line in lines:
+            if self.closing is not None:
+                return
+            if len(line) > self._line_max:
+                self._too_large(line)
+            elif line and line != b"\r":
+                self._line(now, line, None, is_clean=False)
 
     def _line(self, now: Now, line: bytes, problem: Refusal | None, is_clean: bool) -> None:
         if self.token_needed:
@@ -136,7 +146,7 @@ class FrontSession(LeggedSession):
         if place.sub_id is not None and place.sub_id in self._labels:
             self._fail(place.req_id, _in_use(place.sub_id))
         else:
-            super()._line(now, line, None, False)
+            super()._line(now, line, None, is_clean=False)
 
     def _follow(self, now: Now, frame: FollowFrame) -> None:
         frame.since = None  # versions of a snapshot, which the cells give, are not those of the copy
