@@ -126,7 +126,7 @@ class Service:
         self.endpoints: ServerEndpoints | None = None
         self._advertising: Advertisement | None = None
         self._looking: asyncio.Future[Any] | None = None
-        self.garbage = GarbageCollector(lambda: self.runtime.peers.ended)
+        self.garbage = GarbageCollector()
 
     async def start(self) -> ServerEndpoints:
         """Open every listener, then write `run/endpoints.json`."""
@@ -161,9 +161,7 @@ class Service:
         self.runtime.note("start", version=version(), boot=self.runtime.boot_id)
         self.garbage.start()
         self.scheduler.turns.start()
-        self._looking = asyncio.gather(
-            self._http.health.run(self._http), self._http.history.run(self._http.exporter), self.garbage.run()
-        )
+        self._looking = asyncio.gather(self._http.health.run(self._http), self._http.history.run(self._http.exporter))
         return self.endpoints
 
     def _http_services(self, config: Config) -> HttpServices:

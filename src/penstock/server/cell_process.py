@@ -227,10 +227,10 @@ async def _run(task: CellTask) -> int:
     host.link.received, host.link.lost = host.received, ended.set
     await loop.create_unix_connection(lambda: host.link, task.socket)
     host.link.post(CellHello(task.index, task.secret, os.getpid()))
-    garbage = GarbageCollector(lambda: sum(cell.runtime.peers.ended for cell in host.cells.values()))
+    garbage = GarbageCollector()
     garbage.start()
     scheduler.turns.start()
-    watching = asyncio.gather(host.watch_disks(), garbage.run())
+    watching = asyncio.ensure_future(host.watch_disks())
     await ended.wait()
     loop.remove_reader(0)
     watching.cancel()

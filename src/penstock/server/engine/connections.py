@@ -164,8 +164,6 @@ class ConnectionTable:
         self._held: dict[Connection, None] = {}
         """Connections that are not read for now."""
         self.outboxes = Outboxes(lambda: self._machine.limits.outbox_total_max, self._scheduler.soon, log)
-        self.ended = 0
-        """Connections that were closed or lost."""
         self.slow_cut = 0
         """Peers cut off because they did not read."""
         self.last_cut: tuple[int, str] | None = None
@@ -233,7 +231,6 @@ class ConnectionTable:
         self._runtime.schedule_turn()
         if connection.is_brief:
             return
-        self.ended += 1
         code, reason = connection.session.closing or why
         peer, who, opened_us = connection.peer, link.who, connection.opened_us
         if self._runtime.events is not None:
