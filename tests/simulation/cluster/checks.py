@@ -92,8 +92,8 @@ class LogModel:
             else:
                 self.confirmed.add(key[1])
 
-    def check_recovered(self, node: str, live: set[str]) -> None:
-        """A new owner has rebuilt its state."""
+    def check_served(self, node: str, live: set[str]) -> None:
+        """A node serves these records. One that owns an epoch which is already over may have fewer, and serves none."""
         lost = self.acknowledged - self.settled - live
         if lost:
             raise Broken(DURABLE, f"{self.stream}: {sorted(lost)[:3]} were acknowledged, and {node} does not have them")

@@ -200,9 +200,7 @@ class SimCell:
         return live
 
     def _owned(self) -> None:
-        live = self._check(list(self.journal.rows()))
-        self.model.check_recovered(self.node.name, live)
-        self.live = live
+        self.live = self._check(list(self.journal.rows()))
         self.journal.pump()
 
     def _ended(self, reason: str) -> None:
@@ -240,6 +238,7 @@ class SimCell:
         """A client's request, all or nothing."""
         assert self.live is not None
         live = self.live
+        self.model.check_served(self.node.name, live)
         keys: list[Key] = [(entry.event, entry.id or "", entry.corr or "") for entry in entries]
 
         def done(outcome: Outcome) -> None:
