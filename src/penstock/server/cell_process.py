@@ -15,10 +15,9 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.errors import PenstockError, Refusal
-from penstock.dialects.courier.sessions.front.lines import lease_mark, shard_of_stream
+from penstock.dialects.courier.sessions.front.lines import shard_of_stream, shard_suffix
 from penstock.hide_pandas import hide_pandas
 from penstock.journal.disk import RealDisk
-from penstock.journal.lake_location import LAKE
 from penstock.journal.segments import DamageError
 from penstock.server.cell import Cell
 from penstock.server.cells.cell_requests import CellServices, answer
@@ -48,7 +47,7 @@ from penstock.server.engine.garbage import GarbageCollector
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.http.idempotency import Replays
 from penstock.server.journal.lifecycle import JournalLifecycle, LockedError
-from penstock.server.journal.seal_process import SHARDS_DIR
+from penstock.server.journal.seal_process import shard_config, shard_dir
 from penstock.server.logging import logs
 from penstock.server.logging.event_log import make_event_log
 from penstock.server.metrics.prometheus_families import Exporter
@@ -60,16 +59,6 @@ EXIT_UNABLE = 3
 """Exit code when a shard cannot be opened; a retry does not help."""
 UNLOCKED_S, POLL_S = 10.0, 0.05
 """How long, and how often, the journals of the shards are tried while another process holds them."""
-
-
-def shard_dir(data: Path, shard: int) -> Path:
-    """The data directory of one shard."""
-    return data / SHARDS_DIR / str(shard)
-
-
-def shard_config(config: Config, data: Path) -> Config:
-    """The config of a shard: all shards share the lake."""
-    return config if config.lake is not None else msgspec.structs.replace(config, lake=str(data / LAKE))
 
 
 def suffixed(section: LogsSection, suffix: str) -> LogsSection:
@@ -121,7 +110,7 @@ class ShardHost:
                 archive = self.archives[shard] = JournalLifecycle(shard_dir(data, shard), config)
             cell = open_cell(config, archive, self._scheduler, authenticate=lambda token: None)
             cell.runtime.events = make_event_log(suffixed(config.logs, f"shard-{shard}"))
-            cell.machine.boot += lease_mark(shard)
+            cell.machine.boot += shard_suffix(shard)
             cell.machine.is_here = lambda name, shard=shard: shard_of_stream(name) == shard
             self.cells[shard] = cell
             exporter = Exporter(

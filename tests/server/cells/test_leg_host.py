@@ -6,7 +6,7 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.scopes import ANONYMOUS
 from penstock.dialects.courier.sessions.front.legs import LegHello
-from penstock.server.cells.leg_host import HIGH_WATER, HostedCells, LegWire
+from penstock.server.cells.leg_host import HIGH_WATER, HostedLeg, LegWire
 from penstock.server.engine.connections import Connection
 from tests.dialects.courier.talking import Broker
 
@@ -31,7 +31,7 @@ class Owner:
 
 def test_a_leg_makes_up_labels_with_its_suffix() -> None:
     broker, owner = Broker(), Owner()
-    leg = HostedCells({3: broker.runtime}).open(3, HELLO, owner)
+    leg = HostedLeg(broker.runtime, HELLO, owner)
     leg.send(b'{"type":"subscribe","stream":"s","reqId":1}\n')
     broker.run()
     assert owner.messages == [b'{"type":"ok","reqId":1,"result":{"subId":"s1-3"}}\n']
@@ -41,7 +41,7 @@ def test_a_leg_makes_up_labels_with_its_suffix() -> None:
 
 def test_a_cell_that_refuses_a_leg_says_why() -> None:
     broker, owner = Broker(limits=Limits(links_max=0)), Owner()
-    leg = HostedCells({3: broker.runtime}).open(3, HELLO, owner)
+    leg = HostedLeg(broker.runtime, HELLO, owner)
     leg.send(b'{"type":"ping"}\n')
     broker.run()
     assert owner.end is not None

@@ -17,7 +17,7 @@ from penstock.core.rows import Row
 from penstock.core.scopes import ANONYMOUS, Principal
 from penstock.core.steps import STEP_COST
 from penstock.dialects.courier.sessions.front.legs import LEG_LOST, LegHello, LegOwner, LegPort
-from penstock.dialects.courier.sessions.front.lines import lease_mark, shard_of_stream
+from penstock.dialects.courier.sessions.front.lines import shard_of_stream, shard_suffix
 from penstock.dialects.courier.sessions.front.session import FrontSession
 from penstock.journal.port import MemoryJournal
 from penstock.server.cell import Cell
@@ -212,7 +212,7 @@ class CellsWorld(CheckedWorld):
 
     def _start_cell(self, shard: int) -> Cell:
         machine = make_machine(self.limits, self._policy_for, self._entropy.randbytes)
-        machine.boot += lease_mark(shard)
+        machine.boot += shard_suffix(shard)
         machine.is_here = lambda name: shard_of_stream(name) == shard
         machine.step_cost = self._step_cost
         now = self.clock.now()

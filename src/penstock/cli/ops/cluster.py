@@ -55,7 +55,7 @@ def export(data: Data, /, *, config: ConfigFile = None, dry_run: Dry = False, ou
 def _print(report: MigrationReport, verb: str, is_dry: bool, output: Output) -> None:
     import msgspec
 
-    verb = f"would be {verb}" if is_dry else f"{verb}"
+    verb = f"would be {verb}" if is_dry else verb
     lines = [f"{report.envelopes} envelopes in {report.streams} streams, {report.ids} remembered ids: {verb}"]
     lines += [f"shard {shard}: {count} envelopes" for shard, count in sorted(report.shards.items())]
     lines += [f"{path} is kept; delete it when you need it no more" for path in report.kept]

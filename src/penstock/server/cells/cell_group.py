@@ -23,7 +23,7 @@ from penstock.core.placement import SHARDS
 from penstock.core.scopes import OPERATOR
 from penstock.dialects.courier.operations.merges import MERGES
 from penstock.dialects.courier.operations.outcomes import Result
-from penstock.dialects.courier.sessions.front.lines import shard_of_lease, shard_of_stream
+from penstock.dialects.courier.sessions.front.lines import shard_of_stream, shard_of_suffix
 from penstock.dialects.courier.wire.envelopes import inbox
 from penstock.server.cells.link import CellLink
 from penstock.server.cells.messages import CellConfig, CellDrain, CellHello, CellRequest, CellTask, FromCell
@@ -58,12 +58,12 @@ _PLACES: dict[str, Callable[[Request], str]] = {
     "trigger_try": lambda r: r.body.to,
 }
 """The stream that places a request, by the name of its route."""
-_ELSEWHERE = (
+_OF_ONE_JOURNAL = (
     "journal", "journal_rows", "journal_seal", "journal_readers", "tail", "history",
     "stage_part", "stage_commit", "stage_abort", "stage_last",
 )  # fmt: skip
 """Routes of one journal."""
-_NOT_HERE = Refusal(
+_SEVERAL_JOURNALS = Refusal(
     "Unsupported",
     "this route reads or writes one journal, and with `--cells` there are several",
     hint="history is in the table `events`: `penstock sql`, or `GET /v1/lake`",
@@ -141,8 +141,7 @@ class CellGroup(RemoteCells):
         link: CellLink[FromCell] = CellLink(FromCell)
 
         def hello(message: FromCell) -> None:
-            is_known = isinstance(message, CellHello) and 0 <= message.index < len(self.processes)
-            if not is_known or not isinstance(message, CellHello):
+            if not isinstance(message, CellHello) or not 0 <= message.index < len(self.processes):
                 link.close()
                 return
             if not hmac.compare_digest(message.secret, self._secret):
@@ -209,7 +208,7 @@ class CellGroup(RemoteCells):
             return self._at_all
         if route.name == "prometheus":
             return self._prometheus
-        return (lambda services, request: _NOT_HERE) if route.name in _ELSEWHERE else None
+        return (lambda services, request: _SEVERAL_JOURNALS) if route.name in _OF_ONE_JOURNAL else None
 
     def _asked(self, request: Request, shard: int) -> CellRequest:
         route, values, parameters = request.route.name, request.values, dict(request.parameters)
@@ -220,7 +219,7 @@ class CellGroup(RemoteCells):
         if request.route.name != "settle":
             return shard_of_stream(request.principal.to_channel(_PLACES[request.route.name](request)))
         lease_id, stream = request.body.lease_id, request.body.stream
-        shard = None if lease_id is None else shard_of_lease(lease_id)
+        shard = None if lease_id is None else shard_of_suffix(lease_id)
         if shard is None and stream is not None:
             shard = shard_of_stream(request.principal.to_channel(stream))
         return shard or 0

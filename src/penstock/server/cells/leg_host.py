@@ -6,13 +6,11 @@ and cuts off a reader as it does without a front.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control.session import ControlSession
-from penstock.dialects.courier.sessions.front.legs import LegHello, LegOwner, LegPort
+from penstock.dialects.courier.sessions.front.legs import LegHello, LegOwner
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery, SubscribeSession
 from penstock.server.engine.connections import Connection
 from penstock.server.engine.runtime import Runtime
@@ -111,13 +109,3 @@ class HostedLeg:
     def close(self) -> None:
         if self._wire.connection is not None:
             self._wire.connection.lost()
-
-
-class HostedCells:
-    """The cells of this process, by shard."""
-
-    def __init__(self, runtimes: Mapping[int, Runtime]) -> None:
-        self._runtimes = runtimes
-
-    def open(self, shard: int, hello: LegHello, owner: LegOwner) -> LegPort:
-        return HostedLeg(self._runtimes[shard], hello, owner)

@@ -17,7 +17,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.limits import Limits
 from penstock.hide_pandas import hide_pandas
 from penstock.journal.disk import RealDisk
-from penstock.journal.lake_location import lake_of, store_errors
+from penstock.journal.lake_location import LAKE, lake_of, store_errors
 from penstock.journal.retention import Retention
 from penstock.journal.seal import Sealer
 from penstock.server.config.load import Config, policy_for
@@ -26,6 +26,16 @@ from penstock.server.engine.machines import Machines, make_machine
 
 SHARDS_DIR = "shards"
 """The folder of the data directory with a journal for each shard."""
+
+
+def shard_dir(data: Path, shard: int) -> Path:
+    """The data directory of one shard."""
+    return data / SHARDS_DIR / str(shard)
+
+
+def shard_config(config: Config, data: Path) -> Config:
+    """The config of a shard: all shards share the lake."""
+    return config if config.lake is not None else msgspec.structs.replace(config, lake=str(data / LAKE))
 
 
 class SealTask(msgspec.Struct):

@@ -18,14 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 from penstock.core.clock import Now
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.placement import SHARDS, shard_of, stream_key
 from penstock.core.rows import Row
 from penstock.journal.disk import RealDisk, sync_path
-from penstock.journal.lake_location import LAKE
 from penstock.journal.log import RESERVE
 from penstock.journal.open_and_repair import (
     IDENTITY,
@@ -42,7 +40,7 @@ from penstock.server.config.load import Config, ConfigError, load, policy_for
 from penstock.server.engine.machines import Machines, make_machine
 from penstock.server.engine.schedulers import real_now
 from penstock.server.journal.lifecycle import JournalLifecycle, LockedError, seal_directory
-from penstock.server.journal.seal_process import SHARDS_DIR
+from penstock.server.journal.seal_process import SHARDS_DIR, shard_config, shard_dir
 
 PART = "shards.part"
 """Shards that are being written."""
@@ -214,9 +212,9 @@ def join(data: Path, config_path: Path | None = None, *, is_dry: bool = False) -
         raise _refuse(f"the import of `{data}` was interrupted", f"`penstock cluster import {data}` finishes it")
     if not (data / SHARDS_DIR).is_dir():
         raise _refuse(f"`{data}` is not divided", "it has one journal already")
-    config = config if config.lake is not None else replace(config, lake=str(data / LAKE))
+    config = shard_config(config, data)
     report = MigrationReport(str(data))
-    folders = [data / SHARDS_DIR / str(shard) for shard in range(SHARDS)]
+    folders = [shard_dir(data, shard) for shard in range(SHARDS)]
     folders = [folder for folder in folders if (folder / "journal" / IDENTITY).exists()]
     now, ends = real_now(), [1]
     known: set[str | None] = set()

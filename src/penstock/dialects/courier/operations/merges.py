@@ -7,10 +7,8 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.rules.rule_set import RECENT_MAX
 from penstock.dialects.courier.operations.outcomes import Body
-
-RECENT_MAX = 20
-"""Recent events of a trigger in a merged answer."""
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode

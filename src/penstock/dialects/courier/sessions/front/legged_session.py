@@ -14,6 +14,7 @@ from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control.runs import error_line, ok_line
 from penstock.dialects.courier.sessions.control.session import ControlSession
 from penstock.dialects.courier.sessions.front.legs import LegHello, LegOpener, LegPort
+from penstock.dialects.courier.sessions.front.lines import shard_suffix
 from penstock.dialects.courier.sessions.front.order import AnswerChunk, Finish, FrontAnswers
 
 ANSWERS = (b'{"type":"ok"', b'{"type":"error"')
@@ -78,7 +79,7 @@ class LeggedSession(ControlSession):
         if leg is None:
             leg = self._legs[shard] = FrontLeg(self, shard)
             link = self.link
-            hello = LegHello(link.principal, link.peer, link.agent, f"-{shard:x}")
+            hello = LegHello(link.principal, link.peer, link.agent, shard_suffix(shard))
             leg.port = self._cells.open(shard, hello, leg)
         return leg
 

@@ -12,11 +12,10 @@ import msgspec
 
 from penstock.core.placement import SHARDS, shard_of, stream_key
 
-BY_STREAM = {
-    "enqueue": "to",
-    **dict.fromkeys(("subscribe", "tap", "stats", "peek", "explain", "redrive", "purge", "drop", "pull"), "stream"),
-}
-"""Requests that the stream in this member places."""
+BY_STREAM = frozenset((
+    "enqueue", "send", "subscribe", "tap", "stats", "peek", "explain", "redrive", "purge", "drop", "pull",
+))  # fmt: skip
+"""Requests that their stream places."""
 SETTLES = frozenset(("ack", "nack", "release", "term", "extend"))
 """Requests that the subscription or the lease places."""
 MERGED = frozenset(("metrics", "where", "snapshot", "trigger"))
@@ -44,14 +43,14 @@ def shard_of_stream(channel: str) -> int:
     return shard_of(stream_key(channel))
 
 
-def lease_mark(shard: int) -> str:
-    """What the lease ids of a shard end with."""
+def shard_suffix(shard: int) -> str:
+    """What the lease ids of a shard end with, and the labels that it makes up."""
     return f"-{shard:x}"
 
 
-def shard_of_lease(lease_id: str) -> int | None:
-    """The shard that gave a lease; None if the id does not say so."""
-    _, dash, shard = lease_id.rpartition("-")
+def shard_of_suffix(name: str) -> int | None:
+    """The shard that made up a lease id or a label; None if it does not say so."""
+    _, dash, shard = name.rpartition("-")
     try:
         number = int(shard, 16) if dash else SHARDS
     except ValueError:

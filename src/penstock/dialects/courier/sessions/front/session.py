@@ -25,8 +25,8 @@ from penstock.dialects.courier.sessions.front.lines import (
     SETTLES,
     LinePlace,
     decode_place,
-    shard_of_lease,
     shard_of_stream,
+    shard_of_suffix,
 )
 from penstock.dialects.courier.sessions.front.order import Parts
 from penstock.dialects.courier.wire.envelopes import inbox
@@ -115,7 +115,7 @@ class FrontSession(LeggedSession):
         if flood is not None:
             self._fail(None, flood, close=1008)
             return
-        if kind in BY_STREAM or kind == "send":
+        if kind in BY_STREAM:
             self._by_stream(kind, line, place)
         elif kind in SETTLES:
             self._settle(line, place)
@@ -173,7 +173,7 @@ class FrontSession(LeggedSession):
         return shard_of_stream(self.link.principal.to_channel(stream))
 
     def _shard_of_settle(self, place: LinePlace) -> int:
-        shard = None if place.lease_id is None else shard_of_lease(place.lease_id)
+        shard = None if place.lease_id is None else shard_of_suffix(place.lease_id)
         if shard is None and place.stream is not None:
             shard = self._shard(place.stream)
         return self._any_leg().shard if shard is None else shard
@@ -214,7 +214,7 @@ class FrontSession(LeggedSession):
         """Where a subscription is; a label that a cell made up ends with the number of its shard."""
         if (leg := self._labels.get(label)) is not None:
             return leg
-        shard = shard_of_lease(label)
+        shard = shard_of_suffix(label)
         return None if shard is None else self._legs.get(shard)
 
     def _with_label(self, kind: str, line: bytes, place: LinePlace) -> None:
@@ -241,7 +241,7 @@ class FrontSession(LeggedSession):
         leg: FrontLeg | None = None
         if place.sub_id is not None:
             leg = self._leg_of_label(place.sub_id) or self._any_leg()
-        elif place.lease_id is not None and (shard := shard_of_lease(place.lease_id)) is not None:
+        elif place.lease_id is not None and (shard := shard_of_suffix(place.lease_id)) is not None:
             leg = self._leg(shard)
         subscribed = [one for one in self._legs.values() if one.is_subscribed]
         if leg is None and len(subscribed) < 2:
