@@ -26,14 +26,19 @@ def stream_key(name: str) -> str:
         return tenant
     while home.startswith(DEAD_PREFIX):
         home = home.removeprefix(DEAD_PREFIX)
-    _, opened, rest = home.partition("{")
-    tag, closed, _ = rest.partition("}")
-    if opened and closed and tag:
+    if tag := tag_of(home):
         return tag
     if home.startswith(AGENTS):
         agent, _, _ = home.removeprefix(AGENTS).partition("/")
         return AGENTS + agent
     return home
+
+
+def tag_of(name: str) -> str:
+    """The text in the first braces of a name; empty if there is none."""
+    _, _, rest = name.partition("{")
+    tag, closed, _ = rest.partition("}")
+    return tag if closed else ""
 
 
 def space_key(space: str) -> str:

@@ -8,8 +8,8 @@ import re
 from msgspec import UNSET
 
 from penstock.core.errors import Refusal
-from penstock.core.placement import shard_of, stream_key
-from penstock.core.tenants import DEAD_PREFIX, split
+from penstock.core.placement import shard_of, stream_key, tag_of
+from penstock.core.tenants import split
 from penstock.dialects.courier.triggers.config import EnrichAction, Trigger
 
 _PLACEHOLDER = re.compile(r"\$\{[^{}]*\}")
@@ -24,9 +24,7 @@ def fixed_key(pattern: str) -> str | None:
     tenant, home = split(known)
     if tenant:
         return tenant
-    _, opened, rest = home.removeprefix(DEAD_PREFIX).partition("{")
-    tag, closed, _ = rest.partition("}")
-    return tag if opened and closed and tag else None
+    return tag_of(home) or None
 
 
 def cross_shard_refusal(trigger: Trigger) -> Refusal | None:
