@@ -32,7 +32,8 @@ WINDOW = 256 * 1024
 SMALL = 1_000
 """Bytes up to which a message costs less to decode than to look for costly shapes."""
 EVEN_MAX, POINT_BYTES = 64 * 1024, 64
-"""Bytes of a message, and per decimal point in it, with which to look for costly shapes costs more than to read any number as a costly one."""
+"""A message of at most so many bytes, with more than so many for each decimal point, costs less to decode as if it had costly shapes than
+to look for them."""
 
 _DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
 _TOKENS = bytes.maketrans(b"123456789E,:[]{}\t\r\n", b"000000000e" + b" " * 9)

@@ -263,7 +263,7 @@ class IndexedSegment:
             names = ["offset", *(name for name in columns if name != "offset")]
             place = self._nearest(first)
             while place.offset < stop:
-                gulp = self._gulp(fd, head, place)
+                gulp = self._gulp(fd, place)
                 if not gulp.ends:
                     what = f"rows {place.offset} to {stop - 1} are missing"
                     raise DamageError(self._path.name, place.position, what)
@@ -302,7 +302,7 @@ class IndexedSegment:
             return self._newest
         return self._index[max(bisect_right(self._index, offset, key=lambda place: place.offset) - 1, 0)]
 
-    def _gulp(self, fd: int, head: _Head, place: IndexEntry) -> _Gulp:
+    def _gulp(self, fd: int, place: IndexEntry) -> _Gulp:
         """The whole frames from a place on: about as many as are read at a time, and one at least where there is one."""
         size = READ_BYTES
         while True:

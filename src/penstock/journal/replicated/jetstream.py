@@ -32,7 +32,7 @@ READS = 32
 WRONG_LAST_SEQUENCE = 10071
 STORE_FAILED = 10077
 NO_MESSAGE = 10037
-FAILURES = (NatsError, asyncio.TimeoutError, OSError)
+FAILURES = (NatsError, TimeoutError, OSError)
 
 T = TypeVar("T")
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import msgspec
 from nats.aio.client import Client
-from nats.errors import Error as NatsError
 from nats.js import JetStreamContext, api
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
@@ -103,7 +102,7 @@ class Membership:
                         self._note(entry)
                 finally:
                     await watcher.stop()  # type: ignore[no-untyped-call]  # nats-py has none here
-            except (NatsError, OSError, TimeoutError):
+            except FAILURES:
                 self.failures += 1
             await asyncio.sleep(REFRESH_S)
 

@@ -24,13 +24,12 @@ from penstock.core.cluster.writer import Found, Publish, Published, Seek, Unknow
 from penstock.core.records import Fact, is_fresh
 from penstock.core.rows import Row
 from penstock.journal.columns import pack_facts
+from penstock.journal.group_commit import GROUP_FACTS_MAX
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.journal.replicated.shard_log import ShardLog
 from penstock.journal.replicated.spool import Spool
 from penstock.journal.segments import encode_packed
 
-COMMIT_FACTS_MAX = 4096
-"""Facts in one commit, so that it does not take long; an append is never divided."""
 SPOOL_BEHIND_MAX = 1
 """Kept commits that the spool has not written: the next one waits for it, so a slow disk slows its clients."""
 MEASURE_EVERY_US = 2_000_000
@@ -195,7 +194,7 @@ class ReplicatedJournal:
         groups: list[Sequence[Fact]] = []
         dones: list[Done] = []
         count = 0
-        while self._queue and (not groups or count + len(self._queue[0][0]) <= COMMIT_FACTS_MAX):
+        while self._queue and (not groups or count + len(self._queue[0][0]) <= GROUP_FACTS_MAX):
             facts, done = self._queue.popleft()
             groups.append(facts)
             dones.append(done)
