@@ -1,4 +1,4 @@
-"""`penstock bench clients`: the SDK in the ways that users write it, and redis-py and nats-py beside it."""
+"""`penstock bench clients`: the SDK in the ways that users write it, next to redis-py and nats-py."""
 
 from __future__ import annotations
 

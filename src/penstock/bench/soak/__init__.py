@@ -1,1 +1,1 @@
-"""All attackers at once beside normal traffic, against a control run in which they only burn CPU."""
+"""All attackers at once during normal traffic, against a control run in which they only burn CPU."""

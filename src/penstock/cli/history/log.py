@@ -115,7 +115,7 @@ def check(*, place: journal.DataOption = journal.DATA_DEFAULT) -> int:
 
     Checksums of every segment, offsets dense and once over sealed and new rows,
     times that never decrease, the live file, the watermark. Changes nothing,
-    and may run beside the server.
+    and may run while the server does.
 
     For example:
 

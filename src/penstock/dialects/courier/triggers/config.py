@@ -63,7 +63,7 @@ class NotifyAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     payload: Any = None
     """What its payload says more, or instead when it is no mapping; texts in it may hold `${env.<path>}`."""
     tags: tuple[Text, ...] = ()
-    """Tags beside `system`."""
+    """Tags in addition to `system`."""
     headers: dict[str, Scalar] = {}
     """Its headers; texts may hold `${env.<path>}`."""
 
@@ -78,7 +78,7 @@ class EmitAction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="e
     payload: Any
     """Its payload, as it stands; texts in it may hold `${env.<path>}`."""
     tags: tuple[Text, ...] = ()
-    """Tags beside `system`."""
+    """Tags in addition to `system`."""
     headers: dict[str, Scalar] = {}
     """Its headers; texts may hold `${env.<path>}`."""
 
