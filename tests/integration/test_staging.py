@@ -9,7 +9,7 @@ import pytest
 
 from penstock.client.admin import Stage, StageCommitted
 from penstock.core.errors import PenstockError
-from tests.integration.serving import Http, encode, envelope
+from tests.integration.serving import Http, encode, envelope, until
 from tests.server_process import ServerProcess
 
 APPS = (f"app-{number}" for number in itertools.count())
@@ -311,4 +311,4 @@ def test_the_log_at_its_most_talkative_knows_of_batches(start_server):
     staging.part(0, "p", line("q", 1))
     assert staging.commit(0, "p").status == 200
     assert Http(server.http).post("/v1/enqueue", {"to": "q", "envelope": envelope("later")}).status == 200
-    assert "staged" in server.log()
+    until(lambda: "staged" in server.log(), "the line of the log")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.queue.policy import Policy
 from penstock.core.records import Record
 from penstock.core.scopes import ANONYMOUS
 from penstock.journal.disk import RealDisk
@@ -56,13 +57,18 @@ def test_the_policy_of_a_stream_is_computed_once(config: Config) -> None:
 
 
 def test_the_cache_of_policies_is_bounded(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+
+    def noted(config: Config, name: str) -> Policy:
+        computed.append(name)
+        return policy_for(config, name)
+
     monkeypatch.setattr("penstock.server.open_cell.POLICY_CACHE_MAX", 2)
+    monkeypatch.setattr("penstock.server.open_cell.policy_for", noted)
     find = policies(config)
-    first = find("a")
-    find("b")
-    assert find("a") is first
-    find("c")
-    assert find("a") is not first and find("a") == first, "a full cache starts over"
+    for name in "abaca":
+        assert find(name).max_depth == 9
+    assert computed == ["a", "b", "c", "a"], "a full cache starts over"
 
 
 def test_a_machine_has_the_policies_and_schemas_of_its_config(config: Config, tmp_path: Path) -> None:

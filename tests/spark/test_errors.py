@@ -18,7 +18,7 @@ from tests.spark.journals import (
 def test_damage_is_named_and_not_skipped(written: Written) -> None:
     segment = sorted((written.data / "journal").glob("log-*"))[-1]
     data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 0xFF
+    data[-100] ^= 0xFF  # in the last frame
     segment.write_bytes(data)
     reader = batch(written.data)
     with pytest.raises(SourceError, match=r"are missing, in the journal at .*`penstock log check`"):
