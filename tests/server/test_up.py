@@ -57,6 +57,17 @@ def test_flags_are_checked_like_the_config() -> None:
     assert [text.split(":")[0] for text in caught.value.errors] == ["relay.pub", "relay.pull"]
 
 
+def test_what_several_cells_cannot_do_is_refused_with_a_hint(tmp_path: Path) -> None:
+    rule = "{id: r, when: {to: a}, do: [{action: notify, to: b}]}"
+    path = tmp_path / "config.yaml"
+    path.write_text(f"triggers: [{rule}]")
+    with pytest.raises(ConfigError) as refused:
+        configure(Options(config=path, data="none", cells=2), {})
+    assert "different shards: `a`, `b`; " in refused.value.errors[0] and "None" not in refused.value.errors[0]
+    with pytest.raises(ConfigError, match="--demo"):
+        configure(Options(data="none", cells=2, demo=True), {})
+
+
 def test_an_invalid_config_ends_the_command_with_every_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

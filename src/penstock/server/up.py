@@ -81,6 +81,8 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
     if found := list(relay_errors(relay)):
         raise ConfigError([f"{'.'.join(map(str, path))}: {text}" for path, text in found])
     config = msgspec.structs.replace(config, listen=listen, logs=log, pipeline=pipeline, relay=relay)
+    if options.demo and cells_of(options):
+        raise ConfigError(["--demo: its triggers join streams of different shards; leave out `--cells`"])
     if options.demo:
         from penstock.server.ops.demo_supervisor import with_demo
 
@@ -113,7 +115,7 @@ def cells_of(options: Options) -> int:
 def with_cells(config: Config) -> Config:
     """The config for several cells; raises ConfigError for what only one journal can do."""
     problems = [
-        f"triggers: {refusal.message}; {refusal.hint}"
+        f"triggers: {refusal.message}; {refusal.kind.hint}"
         for refusal in map(cross_shard_refusal, config.triggers)
         if refusal
     ]
