@@ -68,6 +68,8 @@ class RemoteLeg:
         self._post(LegRead(self.no, size))
 
     def close(self) -> None:
+        if self.early is not None:
+            self.early = []  # the timer of `open` still refers to this leg
         self._post(LegClosed(self.no))
         self._process.forget(self)
 

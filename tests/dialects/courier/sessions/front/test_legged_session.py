@@ -21,6 +21,8 @@ class Leg:
         self.sent: list[bytes] = []
         self.reads: list[int] = []
         self.who: list[str] = []
+        self.sent_before: list[int] = []
+        """How much was sent before each change of the client's rights."""
         self.is_closed = False
 
     def send(self, lines: bytes) -> None:
@@ -31,6 +33,7 @@ class Leg:
 
     def identify(self, principal: Principal, agent: str | None) -> None:
         self.who.append(principal.name)
+        self.sent_before.append(len(self.sent))
 
     def close(self) -> None:
         self.is_closed = True
@@ -133,3 +136,10 @@ def test_an_unordered_client_is_closed_after_the_answers_that_are_due() -> None:
     front.legs[A].owner.arrived([answer(1), front.session._mark])
     front.broker.run()
     assert front.wire.closed is not None
+
+
+def test_lines_before_a_hello_are_sent_before_the_rights_change() -> None:
+    front = Front()
+    front.say(STATS % (b"jobs/a", 1), b'{"type":"hello","agent":"sam"}', STATS % (b"jobs/a", 2))
+    assert front.legs[A].sent_before == [1]
+    assert len(front.legs[A].sent) == 2

@@ -77,6 +77,9 @@ def test_behind_a_chunk_that_is_cut_nothing_is_answered() -> None:
     answers.marked(first)
     assert out == [b"half"]
     assert len(answers) == 0
+    answers.arrived(last, 1, b"late")
+    answers.marked(last)
+    assert out == [b"half"]
 
 
 def test_what_waits_is_bounded_by_its_bytes() -> None:

@@ -305,3 +305,29 @@ def test_views_are_followed_at_the_front() -> None:
     ended = client.request("unsubscribe", subId="v")
     world.advance(ms=50)
     assert client.answers[ended]["result"] == {"subId": "v"}
+
+
+def test_a_cell_that_closes_its_leg_does_not_disturb_the_answers_of_others() -> None:
+    world = CellsWorld()
+    client, other = world.connect(), world.connect("other")
+    world.journals.all[shard_of_stream(B)].mood = "slow"
+    enqueues = [client.frame("enqueue", to=name, env=env(id_)) for name, id_ in ((B, "1"), (A, "2"), (B, "3"))]
+    strikes = [b"no request"] * 30
+    client.send_line(*enqueues[:2], *strikes, enqueues[2])
+    kept = other.request("enqueue", to=B, env=env("4"))
+    world.advance(ms=3_000)
+    assert (client.answers[1]["type"], client.answers[2]["type"]) == ("ok", "ok")
+    assert 3 not in client.answers, "an answer is missing before it"
+    assert other.answers[kept]["type"] == "ok"
+
+
+@pytest.mark.parametrize("ids", [b'"\xff"', b'["\xff"]', b'["a","b","c"]'])
+def test_a_settle_that_no_cell_can_take_is_refused(ids: bytes) -> None:
+    world = CellsWorld(limits=Limits(batch_max=2))
+    client = world.connect()
+    for name in (A, B):
+        client.request("subscribe", stream=name)
+    client.send_line(b'{"type":"ack","reqId":9,"id":%b}' % ids)
+    world.advance(ms=50)
+    assert client.lines[-1]["code"] in ("InvalidJSON", "InvalidRequest")
+    assert len(client.lines) == 3

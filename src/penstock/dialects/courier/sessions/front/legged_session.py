@@ -207,7 +207,8 @@ class LeggedSession(ControlSession):
                 self._taken(leg)
 
     def identified_as(self) -> None:
-        """The rights of the client have changed: the cells check them too."""
+        """The rights of the client have changed: the cells check them too, for the lines that follow."""
+        self._send_due()
         for leg in list(self._legs.values()):
             leg.port.identify(self.link.principal, self.link.agent)
 

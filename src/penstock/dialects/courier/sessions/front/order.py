@@ -77,6 +77,8 @@ class FrontAnswers(Answers):
 
     def arrived(self, chunk: AnswerChunk, shard: int, data: bytes) -> None:
         """A cell has answered requests of a chunk."""
+        if chunk.is_done:  # it was cut off
+            return
         if chunk.finish is None and (self.is_unordered or self._chunks[0] is chunk):
             self.session.out.append(data)
             return
@@ -89,7 +91,7 @@ class FrontAnswers(Answers):
     def marked(self, chunk: AnswerChunk) -> None:
         """A cell has answered all that it was asked in a chunk."""
         chunk.waiting -= 1
-        if chunk.waiting:
+        if chunk.waiting or chunk.is_done:
             return
         if chunk.finish is not None:
             parts, chunk.parts = chunk.parts, []
@@ -128,9 +130,15 @@ class FrontAnswers(Answers):
         if chunk not in self._chunks:
             return
         while self._chunks[-1] is not chunk:
-            self._filled -= sum(len(data) for _, data in self._chunks.pop().parts)
+            self._drop()
         if chunk.finish is not None:
-            self._filled -= sum(len(data) for _, data in self._chunks.pop().parts)
+            self._drop()
         else:
             chunk.is_done = True
         self._advance()
+
+    def _drop(self) -> None:
+        """Remove the last chunk. Its cells may answer it all the same."""
+        chunk = self._chunks.pop()
+        self._filled -= sum(len(data) for _, data in chunk.parts)
+        chunk.is_done = True

@@ -8,6 +8,8 @@ cells waits for each cell in turn when it settles: only the cell knows what it h
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from penstock.core.clock import Now
@@ -249,9 +251,10 @@ class FrontSession(LeggedSession):
         if leg is not None:
             self._forward(leg, line)
             return
-        try:
+        ids: str | list[str] | None = None
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
             ids = msgspec.json.decode(line, type=_Ack).id
-        except msgspec.DecodeError:
+        if ids is None or (isinstance(ids, list) and len(ids) > self._machine.limits.batch_max):  # a cell refuses it
             self._forward(self._any_leg(), line)
             return
         self._try_each(subscribed, line, place, ids)
