@@ -42,10 +42,10 @@ class Leg:
 class Front:
     """A front whose legs a test plays."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, token_needed: bool = False) -> None:
         self.broker, self.wire = Broker(), ListWire()
         self.legs: dict[int, Leg] = {}
-        self.session = FrontSession(self.broker.runtime, self, token_needed=False)
+        self.session = FrontSession(self.broker.runtime, self, token_needed=token_needed)
         connection = open_front(self.broker.runtime, self.session, self.wire, ANONYMOUS, "127.0.0.1")
         assert isinstance(connection, Connection)
         self.connection = connection
@@ -143,3 +143,20 @@ def test_lines_before_a_hello_are_sent_before_the_rights_change() -> None:
     front.say(STATS % (b"jobs/a", 1), b'{"type":"hello","agent":"sam"}', STATS % (b"jobs/a", 2))
     assert front.legs[A].sent_before == [1]
     assert len(front.legs[A].sent) == 2
+
+
+def test_many_requests_for_all_cells_take_several_turns() -> None:
+    front = Front()
+    front.say(*[b'{"type":"metrics"}'] * 2_000)
+    leg = front.legs[A]
+    assert b"".join(leg.sent).count(b"metrics") < 200
+    front.broker.run()
+    assert b"".join(leg.sent).count(b"metrics") == 2_000
+
+
+def test_lines_that_waited_for_a_turn_are_sent_without_an_input() -> None:
+    front = Front(token_needed=True)
+    front.broker.runtime.authenticate = lambda token: ANONYMOUS
+    front.say(b'{"type":"hello","token":"t"}', *[STATS % (b"jobs/a", 1) + b" " * 700] * 400)
+    front.broker.run()
+    assert b"".join(front.legs[A].sent).count(b"stats") == 400

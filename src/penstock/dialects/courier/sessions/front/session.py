@@ -19,6 +19,7 @@ from penstock.dialects.courier.operations.merges import MERGES
 from penstock.dialects.courier.sessions.answers import RuntimePort
 from penstock.dialects.courier.sessions.control.frames import FollowFrame, HelloFrame
 from penstock.dialects.courier.sessions.control.runs import ok_line
+from penstock.dialects.courier.sessions.control.session import READ_WEIGHT, WEIGHT_MAX
 from penstock.dialects.courier.sessions.front.legged_session import ANSWERS, FrontLeg, LeggedSession
 from penstock.dialects.courier.sessions.front.legs import LegOpener
 from penstock.dialects.courier.sessions.front.lines import (
@@ -92,13 +93,21 @@ class FrontSession(LeggedSession):
 
     def _hand_on(self, now: Now, lines: list[bytes]) -> None:
         """Whole lines, without the checks that the cells make."""
-        for line in lines:
+        self._weight = 0
+        for number, line in enumerate(lines, 1):
             if self.closing is not None:
                 return
             if len(line) > self._line_max:
                 self._too_large(line)
             elif line and line != b"\r":
                 self._line(now, line, None, is_clean=False)
+            if self._weight > WEIGHT_MAX:
+                self._queue.hold_back(lines[number:])
+                return
+
+    def _take(self, now: Now, lines: list[bytes], problem: Refusal | None) -> None:
+        super()._take(now, lines, problem)
+        self._send_due()  # lines that have waited may come without an input
 
     def _line(self, now: Now, line: bytes, problem: Refusal | None, is_clean: bool) -> None:
         if self.token_needed:
@@ -264,6 +273,7 @@ class FrontSession(LeggedSession):
 
         The ids of an array go one by one, so that each has its own answer, which waits for the commit.
         """
+        self._weight += len(ids)
         others = legs[1:]
         left = dict.fromkeys(ids if isinstance(ids, list) else [])
         refused: dict[str, bytes] = {}
@@ -306,6 +316,7 @@ class FrontSession(LeggedSession):
                 return
             name = {"ls": "triggers", "put": "trigger_put", "remove": "trigger_remove"}.get(place.op, "trigger")
         merge, req_id = MERGES[name], place.req_id
+        self._weight += READ_WEIGHT
 
         def finish(parts: Parts) -> bytes:
             bodies: list[bytes] = []
