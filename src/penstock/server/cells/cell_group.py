@@ -224,9 +224,12 @@ class CellGroup(RemoteCells):
             shard = shard_of_stream(request.principal.to_channel(stream))
         return shard or 0
 
-    async def _at_shard(self, services: HttpServices, request: Request) -> Result | Refusal:
+    async def _at_shard(self, services: HttpServices, request: Request) -> Result | Reply | Refusal:
         body = await self.ask(self._asked(request, self._shard_of(request)))
-        return body if isinstance(body, Refusal) else _result(body)
+        if isinstance(body, Refusal):
+            return body
+        # A reply counts as a read: a token that was revoked while it waited gets no envelopes.
+        return Reply(200, body) if request.route.name == "pull" else _result(body)
 
     async def _gather(self, asked: Callable[[int], CellRequest]) -> tuple[list[tuple[int, bytes | Refusal]], list[int]]:
         """What every shard says, and the shards whose process is down."""
