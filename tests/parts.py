@@ -5,6 +5,9 @@
 A part is a pytest run of its own, or a command such as the checks of style and types. The longest part starts first and is the least
 nice, because the others fill the time that it waits for a JVM. While the parts run, one line says how far each is; at the end each part's
 output follows, the failed ones last.
+
+Parts take the processor from one another, and a process that a test waits for may starve. So a few tests that failed run once more, alone.
+One that fails again fails the run; one that passes is listed as unsteady, which is a fault of the test or of the code, to be repaired.
 """
 
 import contextlib
@@ -21,12 +24,18 @@ if TYPE_CHECKING:
     import pytest
 
 PROGRESS = "PENSTOCK_TEST_PROGRESS"
-"""The file where a part says how far it is."""
+"""The file where a part says how far it is; another one, with the suffix `.failed`, gets the tests that failed."""
+ALONE_MAX = 4
+"""Failed tests of all parts that run once more; when there are more, the cause is no starved process."""
 SHOWN_EVERY_S = {True: 1.0, False: 20.0}
 """By whether a person watches: a terminal's line is rewritten, a log's is added."""
 # Processes that live for seconds gain nothing from the optimising compiler, which would take a core from the others, and little from
 # verifying the classes that Spark ships.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+
+
+TESTS_FAILED = 1
+"""pytest's exit code for a run that ended with failures; the others say that it broke."""
 
 
 class Part(NamedTuple):
@@ -91,6 +100,11 @@ class Run:
                 env=_environment() | {PROGRESS: str(self.progress), "JAVA_TOOL_OPTIONS": QUICK_JAVA},
             )
 
+    def failed(self) -> list[str]:
+        """The tests that failed."""
+        file = self.progress.with_suffix(".failed")
+        return file.read_text().splitlines() if file.exists() else []
+
     def state(self) -> str:
         """How far it is, in a few words."""
         done, _, rest = self.progress.read_text().partition("/")
@@ -133,8 +147,30 @@ def main() -> int:
             sys.stdout.write(run.log.read_text(errors="replace"))
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = used.ru_utime + used.ru_stime
-        print(f"\n==> all parts took {time.monotonic() - started:.0f} s, and {cpu_s:.0f} s of CPU")
-        return 0 if all(run.process.returncode == 0 for run in runs) else 1
+        print(f"\n==> all parts took {time.monotonic() - started:.0f} s, and {cpu_s:.0f} s of CPU", flush=True)
+        again = to_repeat([(run.part, run.process.returncode, run.failed()) for run in runs])
+        return 0 if again is not None and _pass_alone(again) else 1
+
+
+def to_repeat(ended: "list[tuple[Part, int, list[str]]]") -> list[str] | None:
+    """The failed tests that run once more, none when all passed; None when that cannot turn the outcome."""
+    failed: list[str] = []
+    for part, code, tests in ended:
+        if code and (part.command or code != TESTS_FAILED or not tests):
+            return None  # a check, or a run that broke
+        failed += tests
+    return failed if len(failed) <= ALONE_MAX else None
+
+
+def _pass_alone(tests: list[str]) -> bool:
+    """Run tests once more while nothing else runs, and list those that pass now."""
+    if not tests:
+        return True
+    print(f"\n==> once more, alone: {len(tests)} failed", flush=True)
+    broken = [test for test in tests if subprocess.run([sys.executable, "-m", "pytest", test], check=False).returncode]
+    for test in tests:
+        print(f"==> {'FAILED twice' if test in broken else 'UNSTEADY, passed alone'}: {test}", flush=True)
+    return not broken
 
 
 def _wait_a_moment(runs: list[Run]) -> None:
@@ -157,6 +193,14 @@ def _say() -> None:
         whole.replace(file)
 
 
+def _note_failed(nodeid: str) -> None:
+    if PROGRESS in os.environ:
+        file = Path(os.environ[PROGRESS]).with_suffix(".failed")
+        known = file.read_text().splitlines() if file.exists() else []
+        if nodeid not in known:
+            file.write_text("\n".join([*known, nodeid]) + "\n")
+
+
 def pytest_collection_modifyitems(config: "pytest.Config", items: "list[pytest.Item]") -> None:
     items.sort(key=lambda item: place(config.args, item.nodeid))
 
@@ -174,11 +218,12 @@ def pytest_collection_finish(session: "pytest.Session") -> None:
 
 
 def pytest_runtest_logreport(report: "pytest.TestReport") -> None:
+    if report.failed:
+        _count["failed"] += 1
+        _note_failed(report.nodeid)
     if report.when == "teardown":
         _count["done"] += 1
         _say()
-    elif report.failed:
-        _count["failed"] += 1
 
 
 if __name__ == "__main__":
