@@ -21,6 +21,8 @@ from penstock.journal.replicated.jetstream import ANSWER_S, FAILURES, REPLICAS
 
 KEY_TTL_S = 15
 REFRESH_S = 1.0
+SILENT_S = 6.0
+"""A watch without an entry for this long begins again. That of the settings does so all the time, which costs a read of its few keys."""
 NODE = "node."
 
 
@@ -68,13 +70,26 @@ class ClusterBuckets:
 
 
 class Membership:
-    """Refreshes the key of this node, and notes those of all."""
+    """Refreshes the key of this node, and notes what changes in both buckets."""
 
-    def __init__(self, buckets: ClusterBuckets, node: str, nodes: LiveNodes, now_us: Callable[[], int]) -> None:
-        self._live = buckets.live
+    def __init__(
+        self,
+        buckets: ClusterBuckets,
+        node: str,
+        nodes: LiveNodes,
+        now_us: Callable[[], int],
+        *,
+        value: Callable[[], bytes] = lambda: b"{}",
+        noted: Callable[[str, bytes | None], None] = lambda key, value: None,
+    ) -> None:
+        """`value` is what the key of this node says; `noted` gets each key that is written, or is gone."""
+        self._buckets = buckets
         self._node = node
         self._nodes = nodes
         self._now_us = now_us
+        self._value = value
+        self._noted = noted
+        self._changed = asyncio.Event()
         self.failures = 0
         """Refreshes and reads without an answer."""
 
@@ -82,35 +97,55 @@ class Membership:
         """Until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._refresh())
-            group.create_task(self._follow())
+            group.create_task(self._follow(self._buckets.live))
+            group.create_task(self._follow(self._buckets.config))
+
+    def changed(self) -> None:
+        """Refresh the key now."""
+        self._changed.set()
+
+    async def put(self) -> bool:
+        """Write the key; whether it was kept in time."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._buckets.live.put(NODE + self._node, self._value())
+        except FAILURES:
+            self.failures += 1
+            return False
+        return True
 
     async def _refresh(self) -> None:
         while True:
+            self._changed.clear()
+            await self.put()
             try:
-                async with asyncio.timeout(ANSWER_S):
-                    await self._live.put(NODE + self._node, b"{}")
-            except FAILURES:
-                self.failures += 1
-            await asyncio.sleep(REFRESH_S)
+                async with asyncio.timeout(REFRESH_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
 
-    async def _follow(self) -> None:
+    async def _follow(self, bucket: KeyValue) -> None:
         while True:
             try:
-                watcher = await self._live.watchall()
+                watcher = await bucket.watchall()
                 try:
-                    async for entry in watcher:
-                        self._note(entry)
+                    while True:
+                        # The key of this node is written each second: a watch that is silent for long has lost its server.
+                        self._note(await watcher.updates(timeout=SILENT_S))  # type: ignore[no-untyped-call]
                 finally:
                     await watcher.stop()  # type: ignore[no-untyped-call]  # nats-py has none here
             except FAILURES:
-                self.failures += 1
+                self.failures += bucket is self._buckets.live
             await asyncio.sleep(REFRESH_S)
 
     def _note(self, entry: KeyValue.Entry | None) -> None:
-        if entry is None or not entry.key.startswith(NODE):
+        if entry is None:
             return
-        name = entry.key.removeprefix(NODE)
-        if entry.operation is None:
-            self._nodes.refreshed(self._now_us(), name)
-        else:
-            self._nodes.left(self._now_us(), name)
+        value = entry.value if entry.operation is None else None
+        if entry.key.startswith(NODE):
+            name = entry.key.removeprefix(NODE)
+            if value is not None:
+                self._nodes.refreshed(self._now_us(), name)
+            else:
+                self._nodes.left(self._now_us(), name)
+        self._noted(entry.key, value)
