@@ -1,0 +1,1 @@
+"""What an operator does to a cluster: servers to try it with, settings, checks, repair."""
