@@ -7,7 +7,7 @@ from typing import Any
 from penstock.core.cluster.messages import cut
 from penstock.core.cluster.reader import LogEnd
 from penstock.core.cluster.writer import Found, Full, Kept, Passed, Publish, Seek, Unknown
-from penstock.journal.replicated.jetstream import JetStreamLiveStore, JetStreamLog, stream_name
+from penstock.journal.replicated.jetstream import JetStreamLiveStore, JetStreamLog, stream_name, subject_of
 from penstock.journal.replicated.membership import ClusterBuckets, ShardSettings
 from penstock.journal.replicated.server_check import ask_servers, server_problem
 from penstock.journal.replicated.shard_log import StoredLive
@@ -41,7 +41,7 @@ async def check_log(servers: NatsServers) -> None:
         assert await call(log.publish, Publish(idle, 1)) == Kept(2)
         assert await call(log.tail, Seek(0)) == Found([(1, marker), (2, idle)], 2)
         assert await call(log.tail, Seek(2)) == Found([], 2)
-        await client.jetstream().publish(log.stream, b"not ours")
+        await client.jetstream().publish(subject_of(log.stream), b"not ours")
         assert await call(log.tail, Seek(2)) == Found([(3, None)], 3)
         long = cut("rows", bytes(500_000), epoch=1, number=2, first=0, rows=1, previous=0)[0]
         outcomes = [await call(log.publish, Publish(long, after)) for after in range(3, 7)]
@@ -95,7 +95,7 @@ def test_servers_that_sync_each_write_may_hold_a_cluster(servers: NatsServers) -
 
 async def check_servers(servers: NatsServers) -> None:
     async with connected(servers) as client:
-        await until(lambda: JetStreamLog(client, "warm").create(1_000_000))
+        await until(lambda: JetStreamLog(client, stream_name("warm", 0, 1)).create(1_000_000))
     async with connected(servers, "sys") as system:
         known = await ask_servers(system)
     assert sorted(server.server_name for server in known) == ["n1", "n2", "n3"]

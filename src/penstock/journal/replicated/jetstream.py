@@ -42,11 +42,16 @@ def stream_name(cluster: str, shard: int, generation: int) -> str:
     return f"{cluster}-shard-{shard}-g{generation}"
 
 
+def subject_of(stream: str) -> str:
+    """The subject of a shard's stream. It has dots, so that one permission, `pen.<cluster>.>`, covers every shard and generation."""
+    return f"pen.{stream.rpartition('-shard-')[0]}.log.{stream}"
+
+
 def stream_config(name: str, bytes_max: int) -> api.StreamConfig:
     """The stream of a shard."""
     return api.StreamConfig(
         name=name,
-        subjects=[name],
+        subjects=[subject_of(name)],
         retention=api.RetentionPolicy.LIMITS,
         storage=api.StorageType.FILE,
         num_replicas=REPLICAS,
@@ -103,6 +108,7 @@ class JetStreamLog:
 
     def __init__(self, client: Client, stream: str) -> None:
         self.stream = stream
+        self._subject = subject_of(stream)
         self._client = client
         self._js: JetStreamContext = client.jetstream(timeout=ANSWER_S)
         self._tasks = _Tasks()
@@ -121,7 +127,7 @@ class JetStreamLog:
             api.Header.EXPECTED_STREAM.value: self.stream,
         }
         try:
-            kept = await self._js.publish(self.stream, step.message.payload, headers=headers)
+            kept = await self._js.publish(self._subject, step.message.payload, headers=headers)
         except APIError as error:
             if error.err_code == WRONG_LAST_SEQUENCE:
                 return Passed()

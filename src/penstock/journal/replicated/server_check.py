@@ -1,7 +1,7 @@
 """Whether NATS servers keep what they acknowledge: what a cluster needs of them, and what they say of themselves.
 
 A server that syncs now and then loses acknowledged messages when the power fails, so a node does not join such servers. Servers describe
-themselves to clients of the system account only: without one, all of this is unverified, and a node says so.
+themselves to clients of the system account, and of accounts that import its service `VARZ`: else all of this is unverified, and a node says so.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.journal.replicated.jetstream import ANSWER_S, REPLICAS
 
 VERSION_MIN = (2, 14, 5)
 """Older servers lose messages after some crashes."""
+VARZ = "$SYS.REQ.SERVER.PING.VARZ"
 ROOM = 64 * 1024
 """What a message needs besides its payload, and an answer that carries it."""
 
@@ -27,8 +28,14 @@ class _Storage(msgspec.Struct):
     sync_always: bool = False
 
 
+class _Meta(msgspec.Struct):
+    cluster_size: int = 0
+    leader: str = ""
+
+
 class _JetStream(msgspec.Struct):
     config: _Storage = msgspec.field(default_factory=_Storage)
+    meta: _Meta | None = None
 
 
 class ServerAbout(msgspec.Struct):
@@ -39,26 +46,36 @@ class ServerAbout(msgspec.Struct):
     max_payload: int = 0
     jetstream: _JetStream = msgspec.field(default_factory=_JetStream)
 
+    @property
+    def peers(self) -> int:
+        """How many servers its cluster has, as it knows."""
+        return 0 if self.jetstream.meta is None else self.jetstream.meta.cluster_size
+
 
 class _Answer(msgspec.Struct):
     data: ServerAbout
 
 
 async def ask_servers(system: Client) -> list[ServerAbout]:
-    """Every server that answers a client of the system account in time."""
-    found: list[ServerAbout] = []
+    """Every server that answers in time, to a client of the system account or of one that imports its service `VARZ`.
+
+    Waits for as many answers as the servers say that their cluster has peers.
+    """
+    found: dict[str, ServerAbout] = {}
     inbox = system.new_inbox()
     subscription = await system.subscribe(inbox)
-    await system.publish("$SYS.REQ.SERVER.PING.VARZ", b"{}", reply=inbox)
+    await system.publish(VARZ, b"{}", reply=inbox)
     try:
         async with asyncio.timeout(ANSWER_S):
-            while len(found) < REPLICAS:
+            while len(found) < max(REPLICAS, *(server.peers for server in found.values()), 0):
                 message = await subscription.next_msg(timeout=ANSWER_S)
-                found.append(msgspec.json.decode(message.data, type=_Answer).data)
+                if message.data:  # else no service answers on this subject
+                    server = msgspec.json.decode(message.data, type=_Answer).data
+                    found[server.server_name] = server
     except (TimeoutError, NatsError):
         pass
     await subscription.unsubscribe()
-    return found
+    return list(found.values())
 
 
 def server_problem(servers: Iterable[ServerAbout]) -> Refusal | None:
@@ -67,6 +84,10 @@ def server_problem(servers: Iterable[ServerAbout]) -> Refusal | None:
     if len(known) < REPLICAS:
         message = f"{len(known)} NATS servers answer, and {REPLICAS} are needed"
         return Refusal("Unsupported", message, hint="start three servers with JetStream in one NATS cluster")
+    peers = max(server.peers for server in known)
+    if len(known) < peers:
+        message = f"{len(known)} of the {peers} NATS servers answer, so not all of them are checked"
+        return Refusal("Unsupported", message, hint="start the others, or remove them with `nats server cluster peer-remove`")
     for server in known:
         name = f"the NATS server `{server.server_name}`"
         if not server.jetstream.config.sync_always:
