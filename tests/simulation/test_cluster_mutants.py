@@ -35,7 +35,7 @@ def breaks(*invariants: str) -> Callable[[Plant], Plant]:
     return add
 
 
-@breaks(checks.HALT, checks.EPOCHS)
+@breaks(checks.HALT, checks.EPOCHS, checks.SPOOL)
 def two_frames_are_in_flight(patch: pytest.MonkeyPatch) -> None:
     """The next commit is published before the outcome of the last one is known. Each is answered by its own outcome."""
     perform = ReplicatedJournal._perform

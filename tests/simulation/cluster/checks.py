@@ -5,6 +5,8 @@ The rule that makes rows of messages is written down here a second time, so that
 
 from __future__ import annotations
 
+from bisect import bisect
+
 from penstock.core.cluster.messages import LogMessage
 from penstock.journal.columns import SCHEMA, unpack_run
 from penstock.journal.segments import payloads
@@ -18,7 +20,11 @@ PURGE = "a log is purged only behind a stored live file"
 LEASE = "no two nodes serve a shard at the same time"
 HALT = "a sound log halts no shard"
 CALM = "when calm, each shard has one owner and every node agrees on it"
+OWNED = "when calm, no shard is without an owner for long"
+TRUE = "what one node has answered is true at every other"
+ONCE = "a record begins once and ends once, whoever owns its shard"
 
+STATE_EVERY = 100
 Key = tuple[str, str, str]
 """Event and id of a row, and which request it came with."""
 
@@ -30,6 +36,10 @@ class LogModel:
         self.stream = stream
         self.rows: list[Key] = []
         self.live: set[str] = set()
+        self.kept: set[str] = set()
+        """Every record that ever was."""
+        self._states: list[tuple[int, frozenset[str]]] = []
+        """What was live at some offsets, to find it at others without counting from the first row."""
         self._last: LogMessage | None = None
         self._parts: list[LogMessage] = []
         self.refused: set[Key] = set()
@@ -70,13 +80,21 @@ class LogModel:
     def _row(self, key: Key) -> None:
         if key in self.refused:
             raise Broken(REFUSED, f"{self.stream}: {key} was refused, and is row {len(self.rows)}")
+        if len(self.rows) % STATE_EVERY == 0:
+            self._states.append((len(self.rows), frozenset(self.live)))
         self.rows.append(key)
         self.seen.add(key)
-        if key[0] == "enqueue":
-            self.live.add(key[1])
+        event, name, _ = key
+        if event == "enqueue":
+            if name in self.kept:
+                raise Broken(ONCE, f"{self.stream}: row {len(self.rows) - 1} makes {name} a second time")
+            self.kept.add(name)
+            self.live.add(name)
         else:
-            self.live.discard(key[1])
-            self.settled.add(key[1])
+            if name not in self.live:
+                raise Broken(ONCE, f"{self.stream}: row {len(self.rows) - 1} settles {name}, which is not there")
+            self.live.remove(name)
+            self.settled.add(name)
 
     def answered(self, keys: list[Key], *, is_kept: bool) -> None:
         """Clients were answered."""
@@ -101,8 +119,27 @@ class LogModel:
         if back:
             raise Broken(DURABLE, f"{self.stream}: {sorted(back)[:3]} were settled, and {node} has them again")
 
-    def check_spool(self, node: str, first: int, rows: list[Key]) -> None:
-        """A spool has these rows from an offset on."""
+    def state_at(self, offset: int) -> set[str]:
+        """What was live before the row with this offset."""
+        number = bisect(self._states, offset, key=lambda state: state[0])
+        start, state = self._states[number - 1] if number else (0, frozenset[str]())
+        live = set(state)
+        for event, name, _ in self.rows[start:offset]:
+            if event == "enqueue":
+                live.add(name)
+            else:
+                live.discard(name)
+        return live
+
+    def check_taken(self, node: str, offset: int, live: set[str]) -> None:
+        """A node has read up to this row, published its marker and will serve these records."""
+        if offset > len(self.rows) or live != self.state_at(offset):
+            raise Broken(TRUE, f"{self.stream}: {node} has {len(live)} records at row {offset}, and the log has others")
+
+    def check_spool(self, node: str, first: int, rows: list[Key], state: set[str]) -> None:
+        """A spool has these rows from an offset on, behind a state."""
+        if state != self.state_at(first):
+            raise Broken(SPOOL, f"{self.stream}: {node} has another state at row {first} than the log")
         if self.rows[first : first + len(rows)] != rows:
             raise Broken(
                 SPOOL, f"{self.stream}: {node} has {len(rows)} rows from {first} that are not those of the log"

@@ -20,6 +20,8 @@ MAJORITY = 2
 BELIEF_US = 10_000_000
 ELECTION_US = (1_500_000, 6_000_000)
 REPEAT_US = 200_000
+OVERHEAD = 256
+"""Bytes of a message besides its payload."""
 BATCH = 8
 """Messages in one answer of a read."""
 
@@ -35,6 +37,14 @@ class Replica:
         self.leads_until: int | None = None
         """Until when it believes to lead, without a majority that confirms it."""
 
+    def copy(self, log: list[tuple[int, LogMessage]]) -> None:
+        """Have the same log as a leader. Logs with the same last message are the same up to it."""
+        count = len(self.log)
+        if count and (count > len(log) or self.log[-1] is not log[count - 1]):
+            self.log = list(log)
+        else:
+            self.log += log[count:]
+
 
 class SimStream:
     """One stream on three servers."""
@@ -47,6 +57,8 @@ class SimStream:
         self.first = 1
         self.truth: list[LogMessage] = []
         """Every message that was ever committed."""
+        self._sizes = [0]
+        """Bytes of the messages up to each one of these."""
         self.on_commit: Callable[[int, LogMessage], None] = lambda seq, message: None
         self.on_purge: Callable[[int], None] = lambda through: None
         self._is_electing = False
@@ -75,19 +87,19 @@ class SimStream:
         leader = self.replicas[index]
         peers = self.servers.peers(index)
         for i in peers:
-            self.replicas[i].log = list(leader.log)
+            self.replicas[i].copy(leader.log)
             self.replicas[i].term = leader.term
             self.replicas[i].leads_until = None
         leader.leads_until = 1 << 60
         leader.committed = len(leader.log)
         for i in peers:
             self.replicas[i].committed = leader.committed
-        assert [message for _, message in leader.log[: len(self.truth)]] == self.truth, (
-            "the servers keep what they commit"
-        )
-        for seq in range(len(self.truth) + 1, leader.committed + 1):
+        kept = len(self.truth)
+        assert not kept or leader.log[kept - 1][1] is self.truth[-1], "the servers keep what they commit"
+        for seq in range(kept + 1, leader.committed + 1):
             message = leader.log[seq - 1][1]
             self.truth.append(message)
+            self._sizes.append(self._sizes[-1] + len(message.payload) + OVERHEAD)
             self.on_commit(seq, message)
 
     def _call_election(self) -> None:
@@ -132,7 +144,7 @@ class SimStream:
         if index is None:
             return
         replica = self.replicas[index]
-        if self.used + len(step.message.payload) + 256 > self.bytes_max:
+        if self.used + len(step.message.payload) + OVERHEAD > self.bytes_max:
             answer(Full())
         elif len(replica.log) != step.after:
             answer(Passed())
@@ -172,7 +184,16 @@ class SimStream:
 
     @property
     def used(self) -> int:
-        return sum(len(message.payload) + 256 for message in self.truth[self.first - 1 :])
+        return self._sizes[-1] - self._sizes[self.first - 1]
+
+    def lose_unsynced(self, index: int, count: int) -> None:
+        """One server comes back without its newest messages. The others have them: what a majority loses is lost."""
+        others = [replica for i, replica in enumerate(self.replicas) if i != index]
+        replica = self.replicas[index]
+        keep = max(len(replica.log) - count, self.first - 1, 0)
+        if all(len(other.log) >= len(self.truth) for other in others):
+            del replica.log[keep:]
+            replica.committed = min(replica.committed, keep)
 
     def lose_tail(self, count: int) -> None:
         """All servers lose what they acknowledged last."""
@@ -181,6 +202,7 @@ class SimStream:
             del replica.log[keep:]
             replica.committed = min(replica.committed, keep)
         del self.truth[keep:]
+        del self._sizes[keep + 1 :]
 
 
 class SimServers:

@@ -9,21 +9,28 @@ from typing import Any
 
 from penstock.core.cluster import messages
 from penstock.core.cluster.assignment import assign
-from penstock.core.records import Entry
 from penstock.journal.replicated.shard_log import StoredLive
 from penstock.testing.clock import Clock
-from tests.simulation.cluster.checks import CALM, LEASE, PURGE, LogModel
+from tests.simulation.cluster.buckets import SimBuckets
+from tests.simulation.cluster.cell import SimCell
+from tests.simulation.cluster.checks import CALM, LEASE, OWNED, PURGE, LogModel
 from tests.simulation.cluster.node import SimNode
-from tests.simulation.cluster.servers import SERVERS, SimServers, SimStream
+from tests.simulation.cluster.servers import SimServers, SimStream
+from tests.simulation.cluster.weather import RESTART_US, Weather
 from tests.simulation.queue.checks import Broken
 
 STORM_US = 45_000_000
-CALM_US = 60_000_000
+CALM_MAX_US = 60_000_000
 """An election, a silence, a planned move of each shard, and some."""
+STEADY_US = 3_000_000
+"""How long it must stay as it should be."""
+OWNERLESS_MAX_US = 25_000_000
+"""The longest time without an owner when all is in order: a leader that is not sure, an election, a silence, and a retry or two."""
 MESSAGE_BYTES = 2_000
 """A commit takes two messages or more."""
 SENDS_US = (20_000, 400_000)
-FAULTS_US = (500_000, 6_000_000)
+SEALS_US = (3_000_000, 9_000_000)
+NAMES = ("a", "b", "c", "d", "e")
 
 
 class Cluster:
@@ -42,6 +49,7 @@ class Cluster:
         self.trace: list[tuple[Any, ...]] = []
         self.on_trace: Callable[[tuple[Any, ...]], None] = lambda entry: None
         self.servers = SimServers(self.clock, self.dice)
+        self.buckets = SimBuckets(self.servers, self.clock)
         self.streams = [SimStream(self.servers, f"shard-{shard}-g1", self.bytes_max) for shard in range(shards)]
         self.servers.streams = self.streams
         self.models = [LogModel(stream.name) for stream in self.streams]
@@ -55,7 +63,10 @@ class Cluster:
         self.is_calm = False
         self.has_clients = True
         self._ids = self._requests = 0
-        self.nodes = [SimNode(self, name) for name in ("a", "b", "c", "d", "e")[:nodes]]
+        self.serving: list[set[SimCell]] = [set() for _ in range(shards)]
+        """The cells that own each shard, as far as they know."""
+        self.nodes = [SimNode(self, name) for name in NAMES[:nodes]]
+        self.weather = Weather(self)
 
     def note(self, *what: Any) -> None:
         entry = (self.clock.us, *what)
@@ -78,18 +89,6 @@ class Cluster:
 
         return purging
 
-    def refresh(self, node: SimNode) -> None:
-        """A node writes its key; the others see it a little later."""
-        if self.streams[0].leader(node.home) is None:
-            return
-        for other in self.nodes:
-            if other.can_hear() and self.servers.is_up[other.home]:
-                self.clock.after(other.delay(), other.guard(self._seen(other, node.name)))
-
-    @staticmethod
-    def _seen(other: SimNode, name: str) -> Callable[[], None]:
-        return lambda: other.live.refreshed(other.now().us, name)
-
     # Time
 
     def run(self) -> None:
@@ -97,135 +96,88 @@ class Cluster:
         with small_messages():
             for node in self.nodes:
                 self.clock.after(self.dice.randint(0, 2_000_000), node.start)
-            self._later(SENDS_US, self._send)
-            self._later(FAULTS_US, self._fault)
-            self._later((3_000_000, 9_000_000), self._seal)
-            self._until(STORM_US)
-            self._heal()
-            self._until(STORM_US + CALM_US)
-            self._check_calm()
+            self.later(SENDS_US, self._send)
+            self.later(SEALS_US, self._seal)
+            self._end_keys()
+            self.weather.begin()
+            self.until(STORM_US)
+            self.note("calm")
+            self.is_calm = True
+            self.loss = self.lateness = 0.0
+            self.weather.clear()
+            self._await_calm()
 
-    def _until(self, us: int) -> None:
-        while (next_us := self.clock.next_us()) is not None and next_us <= us:
-            self.clock.step()
-            self._check_leases()
+    def until(self, us: int) -> None:
+        clock, serving = self.clock, self.serving
+        while (next_us := clock.next_us()) is not None and next_us <= us:
+            clock.step()
+            for shard, cells in enumerate(serving):
+                if len(cells) > 1:
+                    self._check_lease(shard)
 
-    def _later(self, span: tuple[int, int], call: Callable[[], None]) -> None:
+    def later(self, span: tuple[int, int], call: Callable[[], None]) -> None:
         self.clock.after(self.dice.randint(*span), call)
+
+    def restart_later(self, node: SimNode) -> None:
+        self.later(RESTART_US, node.start)
+
+    def _end_keys(self) -> None:
+        self.clock.after(1_000_000, self._end_keys)
+        self.buckets.end_keys()
 
     # Clients
 
     def _send(self) -> None:
-        self._later(SENDS_US, self._send)
-        cells = [cell for node in self.nodes if node.is_up and not node.is_paused for cell in node.cells if cell.serves]
+        self.later(SENDS_US, self._send)
+        cells = [cell for cells in self.serving for cell in cells if not cell.node.is_paused and cell.serves]
         if not cells or not self.has_clients:
             return
-        cell = self.dice.choice(cells)
-        live = sorted(cell.live or ())
-        entries: list[Entry] = []
+        cell = self.dice.choice(sorted(cells, key=lambda cell: (cell.shard, cell.node.name)))
         self._requests += 1
-        request = str(self._requests)
+        fresh: list[tuple[str, bytes]] = []
+        settles = 0
         for _ in range(self.dice.choice((1, 1, 2, 5))):
-            if live and self.dice.random() < 0.45:
-                name = live.pop(self.dice.randrange(len(live)))
-                entries.append(Entry("courier", "ack", "q", id=name, corr=request, fresh=False))
+            if self.dice.random() < 0.45:
+                settles += 1
             else:
                 self._ids += 1
-                body = b"x" * self.dice.choice((10, 10, 3_000))
-                entries.append(Entry("courier", "enqueue", "q", id=f"e{self._ids}", corr=request, body=body))
-        cell.send(entries)
+                fresh.append((f"e{self._ids}", b"x" * self.dice.choice((10, 10, 3_000))))
+        cell.send(str(self._requests), fresh, settles)
 
     def _seal(self) -> None:
-        self._later((3_000_000, 9_000_000), self._seal)
+        self.later(SEALS_US, self._seal)
         for node in self.nodes:
             for cell in node.cells if node.is_up and not node.is_paused else ():
                 if cell.ownership.state == "owning" and cell.live is not None and self.dice.random() < 0.5:
                     node.deliver(cell.seal)
 
-    # Faults
-
-    def _fault(self) -> None:
-        if self.is_calm:
-            return
-        self._later(FAULTS_US, self._fault)
-        node = self.dice.choice(self.nodes)
-        stream = self.dice.choice(self.streams)
-        fault = self.dice.choice(
-            (
-                "crash",
-                "crash",
-                "pause",
-                "pause",
-                "deaf",
-                "mute",
-                "cut",
-                "step down",
-                "kill server",
-                "split",
-                "power cut",
-            )
-        )
-        self.note("fault", fault, node.name)
-        match fault:
-            case "crash":
-                node.crash()
-                self._later((500_000, 15_000_000), node.start)
-            case "pause":
-                node.pause()
-                self._later((500_000, 20_000_000), node.resume)
-            case "deaf" | "mute" | "cut":
-                node.is_deaf = fault != "mute"
-                node.is_mute = fault != "deaf"
-                self._later((1_000_000, 15_000_000), lambda: self._reconnect(node))
-            case "step down":
-                stream.step_down()
-            case "kill server":
-                up = list(self.servers.is_up)
-                up[self.dice.randrange(SERVERS)] = False
-                self.servers.change(up, self.servers.apart)
-                self._later((2_000_000, 12_000_000), self._restore_servers)
-            case "split":
-                self.servers.change(self.servers.is_up, {self.dice.randrange(SERVERS)})
-                self._later((2_000_000, 15_000_000), self._restore_servers)
-            case "power cut":
-                for other in self.nodes:
-                    other.crash()
-                    self._later((2_000_000, 5_000_000), other.start)
-                self.servers.change([False] * SERVERS, set())
-                self._later((1_000_000, 3_000_000), self._restore_servers)
-            case _:
-                raise ValueError(fault)
-
-    def _restore_servers(self) -> None:
-        self.servers.change([True] * SERVERS, set())
-
-    @staticmethod
-    def _reconnect(node: SimNode) -> None:
-        node.is_deaf = node.is_mute = False
-
-    def _heal(self) -> None:
-        self.note("calm")
-        self.is_calm = True
-        self.loss = self.lateness = 0.0
-        self._restore_servers()
-        for node in self.nodes:
-            node.is_deaf = node.is_mute = False
-            node.resume()
-            node.start()
-
     # Checks
 
-    def _check_leases(self) -> None:
-        for shard in range(self.shards):
-            serving = [
-                node.name
-                for node in self.nodes
-                if node.is_up and not node.is_paused and node.cells and node.cells[shard].serves
-            ]
-            if len(serving) > 1:
-                raise Broken(LEASE, f"shard {shard} is served by {' and '.join(serving)}")
+    def _check_lease(self, shard: int) -> None:
+        serving = [cell.node.name for cell in self.serving[shard] if not cell.node.is_paused and cell.serves]
+        if len(serving) > 1:
+            raise Broken(LEASE, f"shard {shard} is served by {' and '.join(sorted(serving))}")
 
-    def _check_calm(self) -> None:
+    def _await_calm(self) -> None:
+        """Until each shard is where it belongs and stays there; on the way, none is without an owner for long."""
+        begun_us = steady_us = self.clock.us
+        owned_us = dict.fromkeys(range(self.shards), begun_us)
+        while self.clock.us - steady_us < STEADY_US:
+            self.until(self.clock.us + 500_000)
+            now_us = self.clock.us
+            for shard, cells in enumerate(self.serving):
+                if shard in self.halted or any(cell.serves for cell in cells):
+                    owned_us[shard] = now_us
+                elif now_us - owned_us[shard] > OWNERLESS_MAX_US:
+                    raise Broken(OWNED, f"shard {shard} has no owner since {owned_us[shard]}")
+            trouble = self._trouble()
+            if trouble is not None:
+                steady_us = now_us
+                if now_us - begun_us > CALM_MAX_US:
+                    raise Broken(CALM, trouble)
+
+    def _trouble(self) -> str | None:
+        """What is not as it should be in the end."""
         wanted = assign([node.name for node in self.nodes], self.shards)
         for shard in range(self.shards):
             if shard in self.halted:
@@ -235,10 +187,11 @@ class Cluster:
                 for node in self.nodes
                 for cell in node.cells[shard : shard + 1]
             }
-            serving = [node.name for node in self.nodes if node.cells[shard].serves]
+            serving = [cell.node.name for cell in self.serving[shard] if cell.serves]
             seen = {owner for _, owner in owners.values()}
             if serving != [wanted[shard]] or seen != {wanted[shard]}:
-                raise Broken(CALM, f"shard {shard} belongs to {wanted[shard]}, and is served by {serving}: {owners}")
+                return f"shard {shard} belongs to {wanted[shard]}, and is served by {serving}: {owners}"
+        return None
 
 
 @contextmanager

@@ -1,0 +1,194 @@
+"""A shard at a simulated node: the shipped journal over a spool on a faulty disk, and the records its node knows while it owns it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.cluster.assignment import may_take
+from penstock.core.cluster.ownership import ShardOwnership
+from penstock.core.cluster.reader import LogEnd, ShardReader
+from penstock.core.cluster.stream_space import StreamSpace
+from penstock.core.cluster.writer import Unknown
+from penstock.core.records import Entry
+from penstock.core.rows import Row
+from penstock.journal.open_and_repair import live_name
+from penstock.journal.port import Committed, Outcome, Refused
+from penstock.journal.replicated.live_files import LiveFiles
+from penstock.journal.replicated.replicated_journal import ReplicatedJournal
+from penstock.journal.replicated.shard_log import LiveStore, StoredLive
+from penstock.journal.replicated.spool import Spool, begin_again
+from penstock.journal.seal import write_live
+from penstock.journal.segments import KIND_LIVE, Header
+from tests.simulation.cluster.checks import HALT, SPOOL, Key
+from tests.simulation.cluster.ways import SimLog, SimStore
+from tests.simulation.queue.checks import Broken
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster.node import SimNode
+
+REOPEN_US = 1_000_000
+JOURNAL = "00" * 16
+
+
+class SimCell:
+    """A shard at a node."""
+
+    def __init__(self, node: SimNode, shard: int) -> None:
+        self.node = node
+        self.shard = shard
+        self.model = node.cluster.models[shard]
+        self.live: set[str] | None = None
+        """Records that are not settled; None while the node does not own the shard."""
+        self._leaving: set[str] = set()
+        """Those of them whose settle waits for its commit."""
+        self._log = SimLog(node, node.cluster.streams[shard])
+        self._store: LiveStore = SimStore(node, node.cluster.files[shard])
+        self._files = LiveFiles(self._log, self._store)
+        self._open()
+
+    def _open(self) -> None:
+        spool = Spool(self.node.disks[self.shard], JOURNAL)
+        self._check(list(spool.rows()))
+        reader = ShardReader(self._log.stream, spool.log_end())
+        node = self.node
+        self.ownership = ShardOwnership(node.name, reader, node.dice.randbytes, kept_offset=spool.offset)
+        self.space = StreamSpace(node.cluster.bytes_max)
+        self.journal = ReplicatedJournal(
+            JOURNAL,
+            self.ownership,
+            self._log,
+            spool,
+            self.space,
+            now=node.now,
+            at=node.at,
+            encode=node.work,
+            write=node.work,
+            may_take=self._may_take,
+            on_owned=self._owned,
+            on_ended=self._ended,
+        )
+        node.soon(self.journal.pump)
+
+    def _may_take(self, ownership: ShardOwnership) -> bool:
+        if not ownership.is_vacant(self.node.now().us):
+            return False  # as the answer would be; this one is quicker
+        live, shards = self.node.live.nodes, self.node.cluster.shards
+        return may_take(self.node.name, self.shard, live, shards, silent=ownership.silent_owner)
+
+    def _check(self, rows: list[tuple[bool, Row]]) -> set[str]:
+        """The records of the spool, which must be those of the log."""
+        live: set[str] = set()
+        state: set[str] = set()
+        tail: list[Row] = []
+        for is_state, row in rows:
+            if row.door == "server":
+                continue
+            assert row.id is not None
+            if row.event == "enqueue":
+                live.add(row.id)
+            else:
+                live.discard(row.id)
+            if is_state:
+                state.add(row.id)
+            else:
+                tail.append(row)
+        if tail:
+            keys = [(row.event, row.id or "", row.corr or "") for row in tail]
+            self.model.check_spool(self.node.name, tail[0].offset, keys, state)
+        return live
+
+    def _owned(self) -> None:
+        self.node.begins()
+        self.live = self._check(list(self.journal.rows()))
+        self._leaving = set()
+        self.model.check_taken(self.node.name, self.journal.offset, self.live)
+        self.node.cluster.serving[self.shard].add(self)
+        self.journal.pump()
+
+    def _ended(self, reason: str) -> None:
+        self.live = None
+        self.node.cluster.serving[self.shard].discard(self)
+        self.node.cluster.note("ended", self.node.name, self.shard, reason)
+        if self.ownership.state == "behind":
+            self._store.newest(self._found_live)
+        elif self.ownership.state == "halted":
+            if not self.node.cluster.has_lost:
+                raise Broken(HALT, f"{self.node.name}: {reason}")
+            self.node.cluster.halted.add(self.shard)
+        elif reason.startswith("the spool"):
+            if self.shard not in self.node.full_disks:
+                raise Broken(SPOOL, f"{self.node.name}: {reason}")
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """When the disk has room again."""
+        if self.shard in self.node.full_disks:
+            self.node.at(self.node.now().us + REOPEN_US, self._reopen)
+        else:
+            self._open()
+
+    def _found_live(self, file: StoredLive | Unknown | None) -> None:
+        if isinstance(file, StoredLive):
+            self._store.get(file, lambda data: self._got_live(file.end, data))
+        else:
+            self.node.at(self.node.now().us + REOPEN_US, lambda: self._store.newest(self._found_live))
+
+    def _got_live(self, end: LogEnd, data: bytes | Unknown) -> None:
+        if isinstance(data, Unknown) or self.shard in self.node.full_disks:
+            self._found_live(None)
+        else:
+            begin_again(self.node.disks[self.shard], self.journal.offset, data, end)
+            self._open()
+
+    # What the owner does
+
+    @property
+    def serves(self) -> bool:
+        return self.live is not None and self.ownership.may_serve(self.node.now().us)
+
+    def send(self, request: str, fresh: list[tuple[str, bytes]], settles: int) -> None:
+        """A client's request, all or nothing: new records, and settles of records that it was given."""
+        live = self.live
+        assert live is not None
+        self.model.check_served(self.node.name, live)
+        held = sorted(live - self._leaving)
+        settled = self.node.dice.sample(held, min(settles, len(held)))
+        entries = [Entry("courier", "ack", "q", id=name, corr=request, fresh=False) for name in settled]
+        entries += [Entry("courier", "enqueue", "q", id=name, corr=request, body=body) for name, body in fresh]
+        keys: list[Key] = [(entry.event, entry.id or "", request) for entry in entries]
+        leaving = self._leaving
+        leaving.update(settled)
+
+        def done(outcome: Outcome) -> None:
+            match outcome:
+                case Committed(refused=refused):
+                    kept = [key for key in keys if refused is None or key[0] != "enqueue"]
+                    self.model.answered(kept, is_kept=True)
+                    self.model.answered([key for key in keys if key not in kept], is_kept=False)
+                    live.update(name for event, name, _ in kept if event == "enqueue")
+                    live.difference_update(settled)
+                case Refused():
+                    self.model.answered(keys, is_kept=False)
+            leaving.difference_update(settled)
+
+        if entries:
+            self.journal.append(0, 0, entries, done)
+
+    def seal(self) -> None:
+        """Close a segment, derive the state, store it, purge the log."""
+
+        def rotated(name: str | None, end: LogEnd) -> None:
+            if self.live is None or end.offset == 0:
+                return
+            state = sorted(self.model.state_at(end.offset))
+            rows = [Row(offset=end.offset - 1, event="enqueue", channel="q", id=name, body=b"") for name in state]
+            header = Header(JOURNAL, 0, 0, end.offset, KIND_LIVE)
+            disk = self.node.disks[self.shard]
+            try:
+                write_live(disk, header, iter(rows), 0)
+            except OSError:
+                return  # a full disk; the next seal tries again
+            object_name = f"{self.shard}-{end.offset}-{self.node.dice.getrandbits(64):x}"
+            self._files.offer(object_name, end, disk.read(live_name(end.offset)))
+
+        self.journal.rotate(rotated)
