@@ -266,7 +266,7 @@ def test_who_follows_the_journal_reads_only_what_is_new(sealed: Path, monkeypatc
     original = os.pread
 
     def watched(fd: int, size: int, position: int) -> bytes:
-        if size == penstock.journal.reader.READ_BYTES:
+        if size == penstock.journal.reader.LOOKUP_BYTES:
             starts.append((os.fstat(fd).st_ino, position))
         return original(fd, size, position)
 

@@ -443,7 +443,7 @@ def test_a_newer_directory_format_is_refused() -> None:
 
 
 def test_a_segment_is_entered_near_the_row_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.journal.reader.READ_BYTES", 4_000)
+    monkeypatch.setattr("penstock.journal.reader.LOOKUP_BYTES", 4_000)
     monkeypatch.setattr("penstock.journal.reader.STEP_BYTES", 4_000)
     disk = RealDisk(tmp_path / "journal")
     log, _ = reopened(disk)

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.records import Fact, Record, Settle
 from penstock.core.rows import Row, row_of
@@ -53,6 +54,8 @@ PACKED_FROM = SCHEMA.get_field_index("door")
 """The first column of a packed row. A frame has its first offset and its time once."""
 _PIECE_ROWS = 256
 """Rows that are packed in one call: so few that the memory of their tuples is used again for the next."""
+_REFERENCE = SCHEMA.get_field_index("ref_offset") - PACKED_FROM
+"""The place of `ref_offset` in a packed row; `ref_at` follows it."""
 _FIELDS = tuple("size" if name == "bytes" else name for name in SCHEMA.names[PACKED_FROM:])
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -96,7 +99,7 @@ class RowRun(msgspec.Struct, frozen=True):
     first_offset: int
     recorded_us: int
     rows: list[tuple[Any, ...]]
-    """In the columns of their segment from `PACKED_FROM` on."""
+    """In the columns of their segment from `PACKED_FROM` on. A `ref_offset` below 0 counts back to a row of the same frame."""
 
 
 MARKER = b"\xff\xff\xff\xff"
@@ -124,15 +127,7 @@ def read_run_head(payload: memoryview) -> tuple[int, int, int]:
 def unpack_run(payload: memoryview, schema: pa.Schema) -> RowRun:
     """A packed frame; raises ValueError when it is none."""
     first_offset, recorded_us, _ = read_run_head(payload)
-    rows = _decoder(schema).decode(payload[_RUN_HEAD.size :])
-    if "ref_at" in schema.names:
-        reference, at = (schema.get_field_index(name) - PACKED_FROM for name in ("ref_offset", "ref_at"))
-        for number, row in enumerate(rows):
-            if (back := row[reference]) is not None and back < 0:
-                fixed = list(row)
-                fixed[reference], fixed[at] = first_offset + number + back, recorded_us
-                rows[number] = tuple(fixed)
-    return RowRun(first_offset, recorded_us, rows)
+    return RowRun(first_offset, recorded_us, _decoder(schema).decode(payload[_RUN_HEAD.size :]))
 
 
 @lru_cache(maxsize=8)
@@ -151,6 +146,8 @@ def run_rows(run: RowRun, schema: pa.Schema, journal: str, shard: int, epoch: in
         yield from decode_rows(to_batch([run], schema), journal, shard, epoch)
         return
     for offset, row in enumerate(run.rows, run.first_offset):
+        if (back := row[_REFERENCE]) is not None and back < 0:
+            row = (*row[:_REFERENCE], offset + back, run.recorded_us, *row[_REFERENCE + 2 :])
         yield Row(journal, shard, epoch, offset, run.recorded_us, *row)
 
 
@@ -159,11 +156,16 @@ def to_batch(runs: Sequence[RowRun], schema: pa.Schema, names: Sequence[str] | N
     offsets = [offset for run in runs for offset in range(run.first_offset, run.first_offset + len(run.rows))]
     times = [run.recorded_us for run in runs for _ in run.rows]
     values = [offsets, times, *zip(*chain.from_iterable(run.rows for run in runs), strict=True)]
-    chosen = [
-        (field, column) for field, column in zip(schema, values, strict=True) if names is None or field.name in names
-    ]
-    arrays = [pa.array(column, field.type) for field, column in chosen]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([field for field, _ in chosen]))
+    named = dict(zip(schema.names, values, strict=True))
+    chosen = pa.schema([field for field in schema if names is None or field.name in names])
+    arrays = {field.name: pa.array(named[field.name], field.type) for field in chosen}
+    if not {"ref_offset", "ref_at"}.isdisjoint(arrays) and "ref_offset" in named:
+        back = pa.array(named["ref_offset"], pa.int64())
+        is_near = pc.fill_null(pc.less(back, 0), False)
+        if pc.any(is_near).as_py():
+            near = {"ref_offset": pc.add(pa.array(offsets, pa.int64()), back), "ref_at": pa.array(times, _TIME)}
+            arrays |= {name: pc.if_else(is_near, near[name], arrays[name]) for name in near.keys() & arrays.keys()}
+    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=chosen)
 
 
 def encode_rows(rows: Sequence[Row]) -> pa.RecordBatch:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from penstock.journal.columns import fitted, read_run_head, to_batch, unpack_run
+from penstock.journal.columns import RowRun, fitted, read_run_head, to_batch, unpack_run
 from penstock.journal.disk import RealDisk
 from penstock.journal.lake_location import lake_of
 from penstock.journal.open_and_repair import Identity, read_identity, segments, settled_watermark
@@ -206,7 +206,9 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 READ_BYTES = 1024 * 1024
 """Bytes of frames that are read and decoded together."""
-STEP_BYTES = 1024 * 1024
+LOOKUP_ROWS, LOOKUP_BYTES = 256, 128 * 1024
+"""For so few rows, such as one whose time is asked, so many bytes at a time."""
+STEP_BYTES = 64 * 1024
 """About how far two remembered places are apart."""
 HEAD_BYTES = 64 * 1024
 """More than any header has."""
@@ -261,26 +263,26 @@ class IndexedSegment:
         try:
             head = self._recognise(fd)
             names = ["offset", *(name for name in columns if name != "offset")]
+            size = READ_BYTES if stop - first > LOOKUP_ROWS else LOOKUP_BYTES
             place = self._nearest(first)
             while place.offset < stop:
-                gulp = self._gulp(fd, place)
+                gulp = self._gulp(fd, place, size)
                 if not gulp.ends:
                     what = f"rows {place.offset} to {stop - 1} are missing"
                     raise DamageError(self._path.name, place.position, what)
-                is_before = place.offset < first
-                table, counts = self._decode(gulp, head, ["offset"] if is_before else names, place, stop)
-                end = place.offset + table.num_rows
-                following = self._remember(head, gulp, counts, place, stop)
-                if end > first:
-                    if is_before:
-                        table, _ = self._decode(gulp, head, names, place, stop)
-                    begin = max(first, place.offset)
-                    yield SegmentRows(
-                        head.header, begin, table.combine_chunks().slice(begin - place.offset, min(stop, end) - begin)
-                    )
+                read = _read_packed if head.header.version == PACKED else _read_arrow
+                try:
+                    begin, table, counts = read(gulp.payloads, head, names, place.offset, range(first, stop))
+                except UNREADABLE as error:
+                    raise DamageError(self._path.name, place.position, f"a frame holds no rows: {error}") from error
+                end = place.offset + sum(counts)
+                if table is not None:
+                    start = max(first, begin)
+                    count = min(stop, begin + table.num_rows) - start
+                    yield SegmentRows(head.header, start, table.combine_chunks().slice(start - begin, count))
+                place = self._remember(head, gulp, counts, place, stop)
                 if end >= stop:
                     return
-                place = following
         finally:
             os.close(fd)
 
@@ -302,9 +304,8 @@ class IndexedSegment:
             return self._newest
         return self._index[max(bisect_right(self._index, offset, key=lambda place: place.offset) - 1, 0)]
 
-    def _gulp(self, fd: int, place: IndexEntry) -> _Gulp:
-        """The whole frames from a place on: about as many as are read at a time, and one at least where there is one."""
-        size = READ_BYTES
+    def _gulp(self, fd: int, place: IndexEntry, size: int) -> _Gulp:
+        """The whole frames from a place on: about as many bytes as are read at a time, and one frame at least where there is one."""
         while True:
             data = os.pread(fd, size, place.position)
             found = list(payloads(data, 0))
@@ -313,53 +314,55 @@ class IndexedSegment:
             size *= 4  # a frame that is longer than what was read
         return _Gulp([payload for payload, _ in found], [place.position + end for _, end in found])
 
-    def _decode(
-        self, gulp: _Gulp, head: _Head, names: Sequence[str], place: IndexEntry, stop: int
-    ) -> tuple[pa.Table, list[int]]:
-        """The wanted columns of all frames at once, and the rows of each frame; what is not committed yet is not judged."""
-        try:
-            read = _read_packed if head.header.version == PACKED else _read_arrow
-            table, counts = read(gulp.payloads, head, names)
-        except UNREADABLE as error:
-            what = f"a frame holds no rows: {error}"
-            raise DamageError(self._path.name, place.position, what) from error
-        offsets = table.column("offset")
-        count = min(table.num_rows, stop - place.offset)
-        first, last = offsets[0].as_py(), offsets[count - 1].as_py()
-        if (first, last) != (place.offset, place.offset + count - 1):
-            what = f"rows {first} to {last} stand where row {place.offset} belongs"
-            raise DamageError(self._path.name, place.position, what)
-        return table, counts
-
     def _remember(self, head: _Head, gulp: _Gulp, counts: list[int], place: IndexEntry, stop: int) -> IndexEntry:
         """Where the frames end whose rows are all committed."""
-        end, offset = place, place.offset
-        for count, position in zip(counts, gulp.ends, strict=True):
-            offset += count
-            if offset > stop:
+        end = place
+        for count, position in zip(counts, gulp.ends, strict=False):  # frames that are not committed are not counted
+            if end.offset + count > stop:
                 break
-            end = IndexEntry(offset, position)
-        if head is not self._head:
-            return end  # another file has the name by now, and another read found out
-        if end.offset > self._newest.offset:
-            self._newest = end
-        if end.position - self._index[-1].position >= STEP_BYTES:
-            self._index.append(end)
+            end = IndexEntry(end.offset + count, position)
+            if head is self._head and position - self._index[-1].position >= STEP_BYTES:
+                self._index.append(end)
+        if head is self._head and end.offset > self._newest.offset:
+            self._newest = end  # else another file has the name by now, and another read found out
         return end
 
 
-def _read_arrow(found: list[memoryview], head: _Head, names: Sequence[str]) -> tuple[pa.Table, list[int]]:
+def _check_place(first: int, count: int, expected: int) -> None:
+    if first != expected:
+        raise ValueError(f"rows {first} to {first + count - 1} stand where row {expected} belongs")
+
+
+def _read_arrow(
+    found: list[memoryview], head: _Head, names: Sequence[str], place: int, wanted: range
+) -> tuple[int, pa.Table | None, list[int]]:
+    """The columns of some frames, the first row that they have, and the rows of each frame."""
     included = [head.schema.get_field_index(name) for name in names if name in head.schema.names]
     options = pa.ipc.IpcReadOptions(included_fields=sorted(included))
     with pa.ipc.open_stream(pa.py_buffer(b"".join([head.message, *found])), options=options) as stream:
         table = stream.read_all()
-    return table, [len(chunk) for chunk in table.column("offset").chunks]
+    offsets = table.column("offset")
+    last = min(table.num_rows, wanted.stop - place) - 1  # what is not committed yet is not judged
+    _check_place(offsets[0].as_py(), last + 1, place)
+    _check_place(offsets[last].as_py(), 1, place + last)
+    return place, table if place + table.num_rows > wanted.start else None, [len(chunk) for chunk in offsets.chunks]
 
 
-def _read_packed(found: list[memoryview], head: _Head, names: Sequence[str]) -> tuple[pa.Table, list[int]]:
-    if names == ["offset"]:  # rows that are passed over
-        heads = [read_run_head(payload) for payload in found]
-        offsets = [first + number for first, _, count in heads for number in range(count)]
-        return pa.table({"offset": pa.array(offsets, pa.int64())}), [count for _, _, count in heads]
-    runs = [unpack_run(payload, head.schema) for payload in found]
-    return pa.Table.from_batches([to_batch(runs, head.schema, names)]), [len(run.rows) for run in runs]
+def _read_packed(
+    found: list[memoryview], head: _Head, names: Sequence[str], place: int, wanted: range
+) -> tuple[int, pa.Table | None, list[int]]:
+    """The same; only frames with wanted rows are decoded."""
+    runs: list[RowRun] = []
+    counts: list[int] = []
+    for payload in found:
+        if place >= wanted.stop:
+            break
+        first, _, count = read_run_head(payload)
+        _check_place(first, count, place)
+        place += count
+        counts.append(count)
+        if place > wanted.start:
+            runs.append(unpack_run(payload, head.schema))
+    if not runs:
+        return place, None, counts
+    return runs[0].first_offset, pa.Table.from_batches([to_batch(runs, head.schema, names)]), counts
