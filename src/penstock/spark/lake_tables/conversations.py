@@ -9,14 +9,14 @@ tree in one pass, without holding a conversation twice.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from penstock.spark.lake.schemas import CONVERSATIONS
-from penstock.spark.lake_tables.expressions import BEGUN, DEAD_PREFIX, MEW, agent_of, owner_of
+from penstock.spark.lake_tables.expressions import BEGUN, DEAD_PREFIX, MEW, agent_named, agent_of, owner_named, owner_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,11 +61,42 @@ def conversations(envelopes: DataFrame, deliveries: DataFrame, cluster: str | No
 def touched_conversations(batch: JournalBatch) -> DataFrame | pa.Table:
     """The rows of the table that a batch changes."""
     sent, ended = batch.touched_conversations()
-    cluster, only = batch.group.cluster, frozenset(batch.touched or ())
-    if batch.held is None:
-        return conversations(sent, ended, cluster)
-    ordered = _members(sent, ended, cluster).coalesce(1).sortWithinPartitions(*_ORDER)
-    return batch.mapped(ordered, partial(build_rows, only=only), CONVERSATIONS.schema)
+    cluster = batch.group.cluster
+    if isinstance(sent, pa.Table) and isinstance(ended, pa.Table):
+        return talks_of(sent, ended, cluster, frozenset(batch.touched or ()))
+    return conversations(batch.frame(sent), batch.frame(ended), cluster)
+
+
+def talks_of(sent: pa.Table, ended: pa.Table, cluster: str, only: Container[str]) -> pa.Table:
+    """These conversations, from envelopes and deliveries in memory."""
+    found = [*_sent_members(sent, cluster), *_ended_members(ended, cluster)]
+    members = sorted((one for one in found if one.corr in only), key=attrgetter(*_ORDER))
+    return pa.Table.from_batches(CONVERSATIONS.batches(_trees(members)), CONVERSATIONS.schema)
+
+
+def _is_counted(channel: str | None) -> bool:
+    return channel is not None and not channel.startswith(DEAD_PREFIX)
+
+
+def _sent_members(rows: pa.Table, cluster: str) -> Iterator[ConversationEvent]:
+    times = rows.column("recorded_at").cast(pa.int64()).to_pylist()
+    names = ("journal", "corr", "offset", "channel", "seq", "id", "door", "sender", "refs")
+    columns = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+    for at_us, (journal, corr, offset, channel, seq, id_, door, sender, refs) in zip(times, columns, strict=True):
+        is_in_space = door == MEW
+        corr = id_ if corr is None and is_in_space else corr  # as `BEGUN`
+        if corr is not None and (is_in_space or _is_counted(channel)):
+            parties = agent_named(sender), None if is_in_space else owner_named(channel)
+            yield ConversationEvent(cluster, corr, at_us, journal, offset, channel, seq, id_, door, *parties, refs)
+
+
+def _ended_members(rows: pa.Table, cluster: str) -> Iterator[ConversationEvent]:
+    times = rows.column("settled_at").cast(pa.int64()).to_pylist()
+    names = ("journal", "corr", "offset", "channel", "seq", "outcome")
+    columns = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+    for at_us, (journal, corr, offset, channel, seq, outcome) in zip(times, columns, strict=True):
+        if corr is not None and _is_counted(channel):
+            yield ConversationEvent(cluster, corr, at_us, journal, offset, channel, seq, outcome=outcome)
 
 
 def _members(sent: DataFrame, ended: DataFrame, cluster: str | None) -> DataFrame:
@@ -94,16 +125,21 @@ MEMBER_COLUMNS = (
 """Columns of envelopes and deliveries that conversations are built from."""
 
 
-def build_rows(batches: Iterator[pa.RecordBatch], only: Container[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Sorted members become conversations, or only these of them."""
+def build_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Sorted members become conversations."""
     members = (
         ConversationEvent(*row)
         for batch in batches
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
-    groups = groupby(members, key=lambda member: (member.cluster, member.corr))
-    made = (conversation(group) for (_, corr), group in groups if only is None or corr in only)
-    return CONVERSATIONS.batches(row for row in made if row is not None)
+    return CONVERSATIONS.batches(_trees(members))
+
+
+def _trees(members: Iterable[ConversationEvent]) -> Iterator[dict[str, Any]]:
+    """The rows of conversations, from their members in order."""
+    for _, group in groupby(members, key=lambda member: (member.cluster, member.corr)):
+        if (made := conversation(group)) is not None:
+            yield made
 
 
 class _Node:

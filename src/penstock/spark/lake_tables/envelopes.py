@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.json_checks import depth_problem
 from penstock.dialects.courier.wire.envelopes import json_problem
 from penstock.journal.parquet_table import FILE_SCHEMA
-from penstock.spark.lake.schemas import ENVELOPES, LATEST_PER_AGENT
-from penstock.spark.lake_tables.expressions import MEW, agent_of, owner_of, query
+from penstock.spark.lake.schemas import AGENTS, ENVELOPES, LATEST_PER_AGENT
+from penstock.spark.lake_tables.expressions import DEAD_PREFIX, MEW, agent_named, agent_of, owner_named, owner_of, query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -246,6 +247,28 @@ def latest_per_agent(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         )
 
 
+def newest_in_inboxes(rows: pa.Table) -> pa.Table:
+    """Rows of `latest_per_agent` for the rows `INBOXES`, in memory and in order: each is newer than those before it."""
+    owners = [owner_named(channel) for channel in rows.column("channel").to_pylist()]
+    addresses = zip(rows.column("journal").to_pylist(), rows.column("channel").to_pylist(), strict=True)
+    newest = {one: place for place, one in enumerate(addresses) if owners[place] is not None}
+    rows = rows.take(pa.array(newest.values(), pa.int64()))
+    made = {
+        "address": rows.column("channel"),
+        "agent": pa.array([owners[place] for place in newest.values()], pa.string()),
+        "type": rows.column("kind"),
+        "payload": pa.array([parse(body).payload for body in rows.column("body").to_pylist()], pa.string()),
+    }
+    schema = LATEST_PER_AGENT.schema
+    return pa.table([made[name] if name in made else rows.column(name) for name in schema.names], schema=schema)
+
+
+def sent_rows(rows: pa.Table) -> pa.Table:
+    """Rows of `envelopes` for the rows `SENT`, in memory."""
+    parts = parse_rows(iter(rows.select(_READ).to_batches()))
+    return pa.Table.from_batches(parts, ENVELOPES.schema)
+
+
 def agents(events: DataFrame, cluster: str | None = None) -> DataFrame:
     """The newest row of each agent: what it sent or settled last. Without a cluster, journals are kept apart."""
     return query(_AGENTS, acts(events), cluster=cluster)
@@ -258,6 +281,33 @@ select newest.journal, agent, newest.* except (journal), cluster from (
   from {rows} group by cluster, agent
 )
 """
+
+
+def newest_acts(rows: pa.Table, cluster: str) -> pa.Table:
+    """Rows of `agents` for journal rows in memory."""
+    rows = rows.filter(pc.equal(rows.column("door"), "courier"))
+    times = rows.column("recorded_at").cast(pa.int64())
+    places = zip(times.to_pylist(), *(rows.column(name).to_pylist() for name in ("journal", "offset")), strict=True)
+    acted = zip(
+        *(rows.column(name).to_pylist() for name in ("event", "channel", "sender", "peer", "reason")), strict=True
+    )
+    newest: dict[str, dict[str, Any]] = {}
+    for place, (event, channel, sender, peer, reason) in sorted(
+        zip(places, acted, strict=True), key=lambda one: one[0]
+    ):
+        if (agent := _acting(event, channel, sender, peer, reason)) is not None:
+            act = dict(zip(("last_at", "journal", "offset"), place, strict=True))
+            newest[agent] = act | {"agent": agent, "event": event, "channel": channel, "cluster": cluster}
+    return pa.Table.from_pylist(list(newest.values()), AGENTS.schema)
+
+
+def _acting(event: str, channel: str | None, sender: str | None, peer: str | None, reason: str | None) -> str | None:
+    """The agent of a row of a queue, as in `acts`."""
+    if event == "enqueue":
+        return None if channel is None or channel.startswith(DEAD_PREFIX) else agent_named(sender)
+    if event in ("ack", "nack") or (event == "dead" and reason == "term"):
+        return owner_named(channel) if peer == "anonymous" else agent_named(peer)
+    return None
 
 
 def acts(events: DataFrame) -> DataFrame:

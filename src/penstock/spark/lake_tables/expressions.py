@@ -6,8 +6,13 @@ word. Times and dates are computed in UTC whatever the time zone of the session 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.scopes import PIPELINE
 
@@ -89,7 +94,35 @@ def owner_of(channel: str) -> str:
     return f"case when {channel} rlike '{_INBOX}' then regexp_replace({channel}, '{_INBOX}', '$1') end"
 
 
+NAMES_MAX = 10_000
+"""Names whose agents are cached."""
+
+
+@lru_cache(NAMES_MAX)
+def agent_named(sender: str | None) -> str | None:
+    """`agent_of` without Spark."""
+    return None if sender is None or sender in UNNAMED_PEERS else re.sub(_AGENT, r"\1", sender)
+
+
+@lru_cache(NAMES_MAX)
+def owner_named(channel: str | None) -> str | None:
+    """`owner_of` without Spark."""
+    found = None if channel is None else re.search(_INBOX, channel)
+    return None if found is None else found[1]
+
+
 WAIT_MS = ms_between("ref_at", "first_at")
 """Of a settle row: how long the record waited for its first delivery."""
 TOTAL_MS = ms_between("ref_at", "recorded_at")
 """Of a settle row: from the enqueue to the settle."""
+
+
+def dates(moments: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dates of times, in UTC."""
+    return moments.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.date32())
+
+
+def passed_ms(first: pa.ChunkedArray, last: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Milliseconds between times; 0 if the clock was set back, null if one is unknown."""
+    passed = pc.divide(pc.subtract(last.cast(pa.int64()), first.cast(pa.int64())).cast(pa.float64()), 1000.0)
+    return pc.if_else(pc.less(passed, 0.0), 0.0, passed)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.spark.lake.schemas import QUEUE_MINUTES
-from penstock.spark.lake_tables.expressions import OUTCOMES
+from penstock.spark.lake_tables.expressions import OUTCOMES, passed_ms
 from penstock.spark.lake_tables.minutes import GRACE_US, MINUTE_US, Times, floor_minute, from_us, is_final
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ def _replaced(values: pa.ChunkedArray, places: Sequence[int], value: str) -> pa.
 
 def _ms_between(is_settled: pa.ChunkedArray, first: pa.ChunkedArray, last: pa.ChunkedArray) -> pa.ChunkedArray:
     """Milliseconds of the settled records; 0 if the clock was set back."""
-    passed = pc.divide(pc.subtract(last, first).cast(pa.float64()), 1000.0)
-    return pc.if_else(is_settled, pc.if_else(pc.less(passed, 0.0), 0.0, passed), None)
+    return pc.if_else(is_settled, passed_ms(first, last), None)
 
 
 def _made(row: Mapping[str, Any], gauges: Sequence[tuple[int, _Gauge]], until: Times) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from penstock.spark.lake.table import Progress
 from penstock.spark.lake_tables.conversations import MEMBER_COLUMNS
 from penstock.spark.lake_tables.expressions import BEGUN, OWN_SENDER, TOUCHED, without_own
 from penstock.spark.lake_tables.minutes import MINUTE_US, from_us
+from penstock.spark.lake_tables.row_masks import talk_of, unmet, without_own_rows
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
 from penstock.spark.pipeline.journal_rows import MEASURED, journal_frame, ranges_between, read_few
 from penstock.spark.session import small_session
@@ -138,21 +139,34 @@ class JournalBatch:
         return {one: part.minutes_since_us for one, part in self.ranges.items()}
 
     @cached_property
+    def rows(self) -> pa.Table | None:
+        """The rows of a small batch, without those that the pipeline itself caused."""
+        return None if self.held is None else without_own_rows(pa.concat_tables(self.held.values()))
+
+    @cached_property
     def events(self) -> DataFrame:
         """The rows, without those that the pipeline itself caused."""
-        if self.held is not None:
-            return without_own(self.spark.createDataFrame(pa.concat_tables(self.held.values())))
+        if self.rows is not None:
+            return self.spark.createDataFrame(self.rows)
         return without_own(self.read(self.firsts) if self.given is None else self.given)
+
+    def frame(self, rows: DataFrame | pa.Table) -> DataFrame:
+        """Rows as a DataFrame."""
+        return self.spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
 
     def ask(self, conditions: Sequence[str] = ()) -> None:
         """Ask at once which conditions the rows meet, and which conversations they belong to."""
-        if self.held is not None:  # Spark evaluates this while it plans, without a job
-            rows = self.events.selectExpr(*conditions, TOUCHED).collect()
-            *found, talks = [{*column} for column in zip(*rows, strict=True)] or [set() for _ in (*conditions, TOUCHED)]
-            are_met, self.touched = [True in values for values in found], sorted(talks - {None})
-        else:
-            asked = [f"bool_or({condition})" for condition in conditions]
-            *are_met, self.touched = self.events.selectExpr(*asked, f"collect_set({TOUCHED})").collect()[0]
+        if self.rows is not None:
+            are_unmet, unknown = unmet(self.rows, conditions)
+            self.touched = sorted({*talk_of(self.rows).to_pylist()} - {None})
+            if unknown:  # of tables of users; Spark evaluates this while it plans, without a job
+                met = [{*column} for column in zip(*self.events.selectExpr(*unknown).collect(), strict=True)]
+                are_met = [True in values for values in met] or [False for _ in unknown]
+                are_unmet += [one for one, is_met in zip(unknown, are_met, strict=True) if not is_met]
+            self.unmet = tuple(are_unmet)
+            return
+        asked = [f"bool_or({condition})" for condition in conditions]
+        *are_met, self.touched = self.events.selectExpr(*asked, f"collect_set({TOUCHED})").collect()[0]
         self.unmet = tuple(condition for condition, is_met in zip(conditions, are_met, strict=True) if not is_met)
 
     def mapped(
@@ -263,7 +277,7 @@ class JournalBatch:
         rows = self._rows_in(table, files)
         return rows.join(self.spark.createDataFrame(keys).hint("broadcast"), key, "left_semi").select(*rows.columns)
 
-    def touched_conversations(self) -> tuple[DataFrame, DataFrame]:
+    def touched_conversations(self) -> tuple[DataFrame | pa.Table, DataFrame | pa.Table]:
         """The envelopes and deliveries of the conversations that this batch touches; those of a small batch with some others."""
         if self.touched is None:
             self.ask()
@@ -278,18 +292,21 @@ class JournalBatch:
                 since_us = min(since_us, pc.min(known.column("started_at").cast(pa.int64())).as_py())
         return self.members_of(talks, since_us)
 
-    def members_of(self, talks: pa.Array, since_us: int = 0) -> tuple[DataFrame, DataFrame]:
+    def members_of(self, talks: pa.Array, since_us: int = 0) -> tuple[DataFrame | pa.Table, DataFrame | pa.Table]:
         """The envelopes and deliveries of some conversations, from a time on; those of a small batch with some others."""
         ids = {"corr": talks, "id": talks}  # `BEGUN`: some conversations are named by the id of their first envelope
-        sent = self._table_rows("envelopes", "recorded_at", since_us, ids)
-        ended = self._table_rows("deliveries", "settled_at", since_us, {"corr": talks})
-        if self.held is not None:
-            return sent, ended
+        found = self._table_rows("envelopes", "recorded_at", since_us, ids)
+        done = self._table_rows("deliveries", "settled_at", since_us, {"corr": talks})
+        if isinstance(found, pa.Table) and isinstance(done, pa.Table):
+            return found, done
+        sent, ended = self.frame(found), self.frame(done)
         names = self.spark.createDataFrame(pa.table({"corr": talks})).hint("broadcast")
         sent = sent.selectExpr("*", f"coalesce(corr, {BEGUN}) as talk")
         return sent.join(names, sent["talk"] == names["corr"], "left_semi"), ended.join(names, ["corr"], "left_semi")
 
-    def _table_rows(self, name: str, moment: str, since_us: int, any_of: Mapping[str, pa.Array]) -> DataFrame:
+    def _table_rows(
+        self, name: str, moment: str, since_us: int, any_of: Mapping[str, pa.Array]
+    ) -> DataFrame | pa.Table:
         """Rows of an append table from a time on, of the files that may have one of these values; of few, those that have one."""
         table = self.lake(name)
         bounds = {moment: (from_us(since_us), None)}
@@ -298,8 +315,7 @@ class JournalBatch:
             found = table.rows_with(any_of, columns, bounds, FOUND_ROWS_MAX)
             if found.num_rows < FOUND_ROWS_MAX:
                 is_ours = pc.field("journal").isin(list(self.group.journals))
-                rows = found.filter(is_ours & (pc.field(moment) >= pa.scalar(since_us, TIME)))
-                return self.spark.createDataFrame(rows)
+                return found.filter(is_ours & (pc.field(moment) >= pa.scalar(since_us, TIME)))
         files = table.filters.holding(table.files(bounds), any_of)
         ids = ", ".join(f"'{one}'" for one in self.group.journals)
         return self._rows_in(table, files).where(f"journal in ({ids}) and {moment} >= timestamp_micros({since_us})")

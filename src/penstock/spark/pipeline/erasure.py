@@ -98,7 +98,8 @@ def recompute(ingest: Ingest, erasure: Erasure, own: Sequence[str] = ()) -> list
             replaced = (pc.field("journal") == one) & (pc.field("minute") >= pa.scalar(from_us(part.minutes_since_us)))
         elif step.table is schemas.CONVERSATIONS:
             talks = pa.array(sorted(erasure.corrs), pa.string())
-            made = conversations(*batch.members_of(talks), ingest.group.cluster).toArrow()
+            envelopes, deliveries = map(batch.frame, batch.members_of(talks))
+            made = conversations(envelopes, deliveries, ingest.group.cluster).toArrow()
             replaced = (pc.field("cluster") == ingest.group.cluster) & pc.field("corr").isin(talks)
         else:
             inboxes = latest(batch.events.where(batch.events.channel.isin(sorted(erasure.inboxes))))

@@ -55,11 +55,28 @@ class Step:
     """Tables that it reads and that another process may fill: it never gets ahead of them."""
 
 
+def _either(
+    of_rows: Callable[[pa.Table], pa.Table], of_events: Callable[[DataFrame], DataFrame], condition: str
+) -> Rows:
+    """The rows of a table: for a small batch from its rows that meet a condition, without Spark; else from a DataFrame."""
+    from penstock.spark.lake_tables.row_masks import meeting
+
+    return lambda batch: of_events(batch.events) if batch.rows is None else of_rows(meeting(batch.rows, condition))
+
+
 def built_in(token_keys: str | Path | None = None) -> list[Step]:
     """The built-in tables; a file of keys lets `token_streams` read tokens."""
     from penstock.spark.lake_tables.conversations import touched_conversations
-    from penstock.spark.lake_tables.deliveries import SETTLED, deliveries
-    from penstock.spark.lake_tables.envelopes import INBOXES, SENT, latest, latest_per_agent, parse_rows, sent
+    from penstock.spark.lake_tables.deliveries import SETTLED, deliveries, settled_rows
+    from penstock.spark.lake_tables.envelopes import (
+        INBOXES,
+        SENT,
+        envelopes,
+        latest,
+        latest_per_agent,
+        newest_in_inboxes,
+        sent_rows,
+    )
     from penstock.spark.lake_tables.expressions import TOUCHED
     from penstock.spark.lake_tables.frames import FANNED, FRAMED, fanout_minutes, frames
     from penstock.spark.lake_tables.minutes import TRIGGERED, trigger_minutes
@@ -67,17 +84,20 @@ def built_in(token_keys: str | Path | None = None) -> list[Step]:
     from penstock.spark.lake_tables.token_streams import PASSED, RELAYED, token_chunks, token_streams
     from penstock.spark.lake_tables.verification_keys import KeyFile
 
+    def inboxes(events: DataFrame) -> DataFrame:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return latest(events).mapInArrow(latest_per_agent, from_arrow_schema(schemas.LATEST_PER_AGENT.schema))
+
     key_file = None if token_keys is None else KeyFile(Path(token_keys))
     return [
         # First, because the console shows it.
         Step(schemas.QUEUE_MINUTES, touched_queue_minutes),
-        Step(schemas.ENVELOPES, lambda batch: batch.mapped(sent(batch.events), parse_rows, schemas.ENVELOPES.schema),
-             when=SENT),
-        Step(schemas.DELIVERIES, lambda batch: deliveries(batch.events), when=SETTLED),
+        Step(schemas.ENVELOPES, _either(sent_rows, envelopes, SENT), when=SENT),
+        Step(schemas.DELIVERIES, _either(settled_rows, deliveries, SETTLED), when=SETTLED),
         Step(schemas.FRAMES, lambda batch: frames(batch.events), when=FRAMED),
         Step(schemas.TOKEN_CHUNKS, lambda batch: token_chunks(batch.events), when=PASSED),
-        Step(schemas.LATEST_PER_AGENT, lambda batch: batch.mapped(
-            latest(batch.events), latest_per_agent, schemas.LATEST_PER_AGENT.schema), when=INBOXES),
+        Step(schemas.LATEST_PER_AGENT, _either(newest_in_inboxes, inboxes, INBOXES), when=INBOXES),
         Step(schemas.TRIGGER_MINUTES, lambda batch: trigger_minutes(batch.whole_minutes, batch.until),
              when=TRIGGERED, by_minute=True),
         Step(schemas.FANOUT_MINUTES, lambda batch: fanout_minutes(batch.whole_minutes, batch.until),
