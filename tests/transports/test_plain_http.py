@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -197,3 +199,22 @@ def held(port: Port) -> list[PlainConnection]:
 async def until(holds: Callable[[], bool]) -> None:
     while not holds():  # noqa: ASYNC110 - what happens in the connection sets no event
         await asyncio.sleep(0)
+
+
+def test_an_answer_without_an_end_leaves_nothing_to_the_cycle_collector() -> None:
+    async def work(port: Port) -> None:
+        gc.disable()
+        try:
+            async with port.dial() as (reader, writer):
+                writer.write(get("/stream"))
+                assert (await reader.readuntil(b"first\n")).startswith(b"HTTP/1.1 200")
+                (connection,) = port.listener._port.connections
+                is_freed = asyncio.Event()
+                watched = weakref.ref(connection, lambda _: is_freed.set())
+                del connection
+            await is_freed.wait()
+            assert watched() is None
+        finally:
+            gc.enable()
+
+    serve(work)

@@ -6,14 +6,14 @@ A session speaks one protocol, a link is its connection inside a machine, a cons
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.names import agent_problem
-from penstock.core.scopes import Principal
+from penstock.core.scopes import UNAUTHENTICATED, Principal
 
 if TYPE_CHECKING:
     from penstock.core.queue.channel import Channel
@@ -50,6 +50,11 @@ class Session(Protocol):
     def drain(self, refusal: Refusal) -> None:
         """End the connection: the server shuts down, or revokes what let the peer in."""
 
+    def release(self) -> None:
+        """The connection has ended: drop what waits, and all that refers back to the session.
+
+        The memory returns at once: a cycle of references waits for a visit of the cycle collector, which holds the loop."""
+
 
 class PeerlessSession:
     """Base of sessions without a peer, such as a worker inside the server: no bytes arrive, and none are written."""
@@ -68,6 +73,27 @@ class PeerlessSession:
 
     def drain(self, refusal: Refusal) -> None:
         """The machine ends pulls and deliveries by itself."""
+
+    def release(self) -> None:
+        """Nothing refers back to it."""
+
+
+class _NoOutput(list[bytes]):
+    """Forgets what is written."""
+
+    def append(self, message: bytes) -> None: ...
+
+    def extend(self, messages: Iterable[bytes]) -> None: ...
+
+
+class AbsentSession(PeerlessSession):
+    """Stands for the session of every connection that has ended, where work that goes on refers to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = _NoOutput()
+        self.closing = (1000, "closed")
+        self.is_full = False
 
 
 @dataclass(slots=True, eq=False)
@@ -135,6 +161,10 @@ def agent_refusal(principal: Principal, agent: str, is_taken: IsTaken) -> Refusa
     else:
         return None
     return Refusal("Forbidden", message, ref="agent", hint=hint)
+
+
+ABSENT = AbsentSession()
+ABSENT.link = Link(0, UNAUTHENTICATED, ABSENT, 0, open=False)
 
 
 @dataclass(slots=True, eq=False)

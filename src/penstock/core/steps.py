@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.core.clock import Now
-from penstock.core.links import Session
+from penstock.core.links import ABSENT, Session
 
 STEP_BYTES = 64 * 1024
 """Bytes that are checked in one step, and of the largest message that is checked at once: 1 ms of plain JSON, 8 ms of the worst."""
@@ -55,6 +55,14 @@ class Steps(Generic[T]):
         while not self.step(now):
             pass
         return self.result
+
+
+def _unchecked(message: bytes) -> Generator[None, None, Any]:
+    yield
+
+
+def _ignore(now: Now, messages: list[bytes], found: Any) -> None:
+    """The messages of a connection that has ended."""
 
 
 class Intake(Protocol):
@@ -126,6 +134,12 @@ class InputQueue(Generic[T]):
         self._messages.clear()
         self._checked = None
         self._intake.is_full = self._is_running
+
+    def release(self) -> None:
+        """The connection has ended: forget its messages and who handles them. A request in steps goes on."""
+        self.clear()
+        self._session = self._intake = ABSENT
+        self._check, self._take = _unchecked, _ignore
 
     @property
     def is_busy(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.core.queue.machine import QueueMachine
-from penstock.dialects.courier.sessions.control.session import FEATURES
+from penstock.dialects.courier.sessions.control.frames import FEATURES
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.journal.port import Journal
 from penstock.server.engine.connections import Scheduler

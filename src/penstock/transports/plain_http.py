@@ -156,6 +156,7 @@ class PlainConnection(asyncio.Protocol):
         self._answered()
         if self._task is not None:
             self._task.cancel()
+            self._task = None  # its traceback refers to this connection
         if self.admission is not None:
             self.admission.left()
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
+from penstock.core.links import Consumer
 from penstock.core.queue.policy import Policy
+from tests.dialects.courier.sessions.test_view_feed import Follower
 from tests.dialects.courier.talking import Broker, ListWire, envelope, line
+from tests.dialects.mew.driving import GatewayDriver
 from tests.server.engine.test_runtime import by_hand, enqueues
 
 
@@ -198,3 +207,65 @@ class TestClosing:
         peer.wire.buffered = 5_001
         broker.run()
         assert peer.wire.aborted
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class TestReleasedMemory:
+    """A visit of the cycle collector to 100,000 objects takes 100 ms, so a connection that ends must leave it nothing."""
+
+    @pytest.mark.parametrize("kind", ["control", "subscribe", "live"])
+    def test_a_connection_that_ends_leaves_nothing_to_the_cycle_collector(self, kind: str) -> None:
+        broker = Broker()
+        peer: Any
+        if kind == "control":
+            peer = broker.control()
+            peer.send(b"".join(line(type_="subscribe", stream=f"s{n}", reqId=n, credit=1) for n in range(50)))
+            peer.say(type_="follow", view="latestPerAgent", reqId="f")
+            peer.say(type_="tap", stream="s1", reqId="t")
+            peer.send(enqueues("s2", "1") + line(type_="enqueue", to="s3", env=envelope("2"), reqId=1) + b"{")
+        elif kind == "subscribe":
+            peer = broker.subscribe("a", credit=3)
+        else:
+            peer = Follower(broker)
+        broker.run()
+        peer.wire.writes.clear()
+        session, link = weakref.ref(peer.session), id(peer.connection.link)
+        with without_collector():
+            peer.connection.lost()
+            broker.run()
+            peer.connection = peer.session = None
+            assert session() is None
+            left = [each for each in gc.get_objects() if isinstance(each, Consumer) and id(each.link) == link]
+            assert len(left) < 5, "a timer that is not due may know one of them"
+
+    def test_a_participant_of_a_space_that_leaves_too(self) -> None:
+        driver = GatewayDriver()
+        (client,) = driver.joined("p1")
+        session = weakref.ref(client.session)
+        with without_collector():
+            client.gone()
+            client.session = client.connection = None  # type: ignore[assignment]
+            driver.advance(Limits().join_ms)  # the timer of the join knows the connection
+            assert session() is None
+
+    def test_answers_that_wait_for_the_journal_end_with_their_connection(self) -> None:
+        broker, journal = by_hand()
+        peer = broker.control()
+        peer.send(enqueues("a", "1"))
+        broker.run()
+        session = weakref.ref(peer.session)
+        with without_collector():
+            peer.gone()
+            peer.connection = peer.session = None  # type: ignore[assignment]
+            journal.commit()
+            broker.run()
+            assert session() is None
+        assert broker.counts("a")["q.depth"] == 1

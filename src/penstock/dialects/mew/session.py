@@ -17,7 +17,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.fanout.outbox import Outbox
 from penstock.core.limits import Limits
-from penstock.core.links import Link, Session
+from penstock.core.links import ABSENT, Link, Session
 from penstock.core.steps import STEP_BYTES, InputQueue, Survey
 from penstock.dialects.mew import accept, frames, join
 from penstock.dialects.mew.envelopes import Fields, members_of, read_envelope, read_object, read_steps, text_of
@@ -308,6 +308,11 @@ class MewSession:
             self._queue.clear()
             self.is_blocked = False
             self.closing = (code, fault.error)
+
+    def release(self) -> None:
+        self._queue.release()
+        self.answers = ()
+        self.outbox = Outbox(ABSENT, 0, 0, 0)  # the old one refers to this session
 
     def drain(self, refusal: Refusal) -> None:
         if self.closing is None:

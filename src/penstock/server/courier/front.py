@@ -52,6 +52,12 @@ class SocketFrontSession:
         self._is_held = False
         self.closing = self.closing or (refusal.kind.close or 1001, refusal.code)
 
+    def release(self) -> None:
+        self.wake = self._rest
+
+    def _rest(self) -> None:
+        """Nothing is due to a client that is gone."""
+
     def arrived(self, messages: list[bytes]) -> None:
         if self._is_gone:
             return

@@ -55,6 +55,10 @@ def connections_of(limit: int) -> int:
     return max(limit - RESERVED - LOCAL - CLOSING, LEAST)
 
 
+def _closed() -> None:
+    """What is left to close of a connection that has ended; its transport is free to go."""
+
+
 class AdmittedConnection(msgspec.Struct, eq=False):
     """A connection that was accepted."""
 
@@ -69,6 +73,7 @@ class AdmittedConnection(msgspec.Struct, eq=False):
     def left(self) -> None:
         self._admission.forget(self)
         self._admission.open -= 1
+        self.close = _closed
 
 
 class AdmissionControl:

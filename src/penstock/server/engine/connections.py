@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.links import Link, Session, agent_refusal
+from penstock.core.links import ABSENT, Link, Session, agent_refusal
 from penstock.core.queue.deliver import end_pull
 from penstock.core.scopes import Principal
 from penstock.server.engine.outboxes import Outboxes
@@ -228,6 +228,8 @@ class ConnectionTable:
         self._machine.disconnect(now, link)
         connection.gone(now)
         self._runtime.apply(now)
+        link.session = ABSENT
+        connection.session.release()
         self._runtime.schedule_turn()
         if connection.is_brief:
             return

@@ -81,6 +81,9 @@ class RelaySession:
     def drain(self, refusal: Refusal) -> None:
         self.refuse(refusal)
 
+    def release(self) -> None:
+        """Nothing refers back to it."""
+
 
 def _parse(data: bytes) -> tuple[bytes, bytes | None] | Refusal:
     """The topic and the mark of a first message."""

@@ -16,7 +16,7 @@ import msgspec
 from penstock.core.clock import Now
 from penstock.core.commit_log import GatedAnswers
 from penstock.core.errors import Refusal
-from penstock.core.links import Consumer, IsTaken, Session
+from penstock.core.links import ABSENT, Consumer, IsTaken, Session
 from penstock.core.queue.machine import QueueMachine
 from penstock.core.scopes import Principal
 
@@ -113,6 +113,11 @@ class Answers:
             self.gate = max(self.gate, gate)
         self._queue.append((gate, fresh, render))
         runtime.wait(self)
+
+    def release(self) -> None:
+        """The connection has ended: no answer goes out."""
+        self._queue.clear()
+        self.session = ABSENT
 
     def slot(self) -> Slot:
         """Keep a place for an answer that comes later by itself."""

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
-from penstock.core.links import Session
+from penstock.core.links import ABSENT, Session
 from penstock.core.queue.views import View
 from penstock.dialects.courier.operations.views import Sight
 from penstock.dialects.courier.sessions import view_feed
@@ -66,6 +66,10 @@ class LiveSession(MessageSession[_Message]):
         else:
             self._runtime.live.granted(self._watcher)
 
+    def release(self) -> None:
+        super().release()
+        self._watcher.session = ABSENT
+
     def drain(self, refusal: Refusal) -> None:
         self._fail(refusal, 1001)
 
@@ -114,6 +118,12 @@ class Followers:
             return refusal
         self._runtime.live.granted(watcher)
         return watcher.credit or 0
+
+    def release(self) -> None:
+        """The connection has ended, and nothing follows for it any more."""
+        self._session = ABSENT
+        for watcher in self._watchers.values():
+            watcher.session = ABSENT
 
     def close(self, label: str) -> None:
         self._runtime.live.unwatch(self._watchers.pop(label))

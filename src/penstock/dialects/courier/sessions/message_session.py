@@ -112,6 +112,10 @@ class MessageSession(ABC, Generic[Message]):
         self._runtime.input_refused("websocket", refusal.code)
         self._fail(refusal, close)
 
+    def release(self) -> None:
+        self.answers.release()
+        self._queue.release()
+
     def drain(self, refusal: Refusal) -> None:
         self._fail(refusal, refusal.kind.close)
 

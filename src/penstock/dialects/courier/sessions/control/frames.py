@@ -239,6 +239,8 @@ decode_reference = msgspec.json.Decoder(Reference).decode
 _decode_req_id: Callable[[bytes], str | int] = msgspec.json.Decoder(str | int).decode
 
 
+FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto", "backoff"]
+FEATURES += ["views", "live", "triggers", "tap", "partition"]
 FRAME_WEIGHT = 8
 """For how many enqueues or acks of a run a line counts that is refused, or that is another request."""
 NUMBER_MAX = 64

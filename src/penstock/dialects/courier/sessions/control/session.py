@@ -35,8 +35,6 @@ from penstock.dialects.courier.wire.delivery_frames import delivery_lines, expir
 from penstock.dialects.courier.wire.envelopes import json_problem
 from penstock.dialects.courier.wire.request_checks import check_request
 
-FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto", "backoff"]
-FEATURES += ["views", "live", "triggers", "tap", "partition"]
 WEIGHT_MAX = 2_000
 """Lines of one connection that are handled in one turn, where each is an enqueue or an ack: about 10 ms."""
 READ_WEIGHT, SEARCHED = 100, 16
@@ -282,7 +280,7 @@ class ControlSession:
             return
         health = self._runtime.health(now)
         server = f"penstock/{health['version']}"
-        result = {"version": "v1", "features": FEATURES, "server": server, "bootId": health["bootId"]}
+        result = {"version": "v1", "features": frames.FEATURES, "server": server, "bootId": health["bootId"]}
         self.answers.add(ok_line(req_id, result))
 
     def _enqueue(self, now: Now, frame: frames.EnqueueFrame) -> None:
@@ -392,6 +390,10 @@ class ControlSession:
 
     def expired(self, consumer: Consumer, record: Record, lease_id: str) -> None:
         self.out.append(expired_line(consumer, record, lease_id))
+
+    def release(self) -> None:
+        for part in (self.answers, self._queue, self._followers):
+            part.release()
 
     def drain(self, refusal: Refusal) -> None:
         self._fail(None, refusal, close=refusal.kind.close)

@@ -36,11 +36,15 @@ class AnswerChunk(msgspec.Struct, eq=False):
     is_done: bool = False
 
 
+def _end_nothing() -> None:
+    """No chunk is open."""
+
+
 @dataclass(slots=True, eq=False)
 class FrontAnswers(Answers):
     """The answers of one client connection."""
 
-    end_chunk: Callable[[], None] = lambda: None
+    end_chunk: Callable[[], None] = _end_nothing
     """Ends the chunk that is open, because an answer of the front itself follows."""
     is_unordered: bool = False
     held_legs: int = 0
@@ -63,6 +67,11 @@ class FrontAnswers(Answers):
     def after(self, gate: int, render: Render, *, fresh: bool = False) -> None:
         """The front waits for no commit: its cells do."""
         self.add(render(None))
+
+    def release(self) -> None:
+        Answers.release(self)
+        self._chunks.clear()
+        self.end_chunk = _end_nothing
 
     def begin(self, finish: Finish | None = None) -> AnswerChunk:
         """A chunk at the end of the order."""
