@@ -10,10 +10,12 @@ DEBIAN_PACKAGES := chromium-headless-shell
 UV_VERSION := 0.13.7
 BIN        := .venv/bin
 STAMP      := .venv/.setup-done
+NATIVE     := .venv/.native-done
 
 # What pip and npm print goes to a log; after a failure its end is shown.
 SETUP_LOG   := build/setup.log
 CONSOLE_LOG := build/console.log
+NATIVE_LOG  := build/native.log
 SYSTEM_LOG  := build/system.log
 LOCK_PARTS  := build/requirements
 shown        = { tail -n 40 $(1) >&2; echo "the whole output: $(1)" >&2; false; }
@@ -31,7 +33,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: ## install everything into .venv; does nothing when it is up to date
-	@$(MAKE) --no-print-directory -sj2 $(STAMP) $(CONSOLE)
+	@$(MAKE) --no-print-directory -sj2 $(NATIVE) $(CONSOLE)
 
 # pip fetches and unpacks one package after the other, so four parts of the lock are installed at a time; it names every dependency.
 # The stamp is written last, so an interrupted set-up starts again instead of passing for a whole one.
@@ -56,6 +58,17 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $(STAMP)
 	@echo "==> ready: $(BIN)/penstock"
 
+# An optional wheel in C that makes the JSON checks faster. Everything works without it, so a failure is a warning.
+$(NATIVE): $(STAMP) $(wildcard native/*.*)
+	@mkdir -p $(dir $(NATIVE_LOG))
+	@if reason=$$($(BIN)/python native/hatch_build.py); then \
+	  echo "==> compiling the JSON checks in C"; \
+	  $(BIN)/python -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation --force-reinstall ./native \
+	    > $(NATIVE_LOG) 2>&1 || { tail -n 5 $(NATIVE_LOG) >&2; \
+	    echo "warning: could not compile native/penstock_native.c; the JSON checks run in Python" >&2; }; \
+	else echo "==> the JSON checks run in Python: $$reason"; fi
+	@touch $(NATIVE)
+
 # Without a package registry the rest is of use all the same, so this says what is missing and lets the set-up go on.
 $(CONSOLE_PAGE): $(CONSOLE_SOURCES)
 	@echo "==> building the console with Node $$(node --version)"
@@ -75,7 +88,7 @@ demo: setup ## the same with sample traffic on every door
 	@exec $(BIN)/penstock up --demo $(ARGS)
 
 test: ## set up, then check style, types and layers and run every test (some: ARGS=tests/core)
-	@$(MAKE) --no-print-directory -sj3 system $(STAMP) $(CONSOLE)
+	@$(MAKE) --no-print-directory -sj3 system $(NATIVE) $(CONSOLE)
 	$(if $(strip $(ARGS)),@$(MAKE) --no-print-directory checks)
 	$(BIN)/python -m $(if $(strip $(ARGS)),pytest $(ARGS),tests.parts)
 
@@ -121,5 +134,5 @@ system:
 
 clean: ## back to a fresh clone, except for penstock-data
 	rm -rf console/node_modules src/penstock/console
-	rm -rf .venv .lock-venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .lock-venv build native/build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,14 +15,15 @@ PYTHON = """\
 case "$1" in
   --version) echo "Python 3.12.0" ;;
   -c) exit 0 ;;
+  native/*) test -z "$NO_COMPILER" || { echo "there is no C compiler"; exit 1; } ;;
   -m) if [ "$2" = venv ]; then mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit; fi
       seq -f "pip line %g" 100
-      case "$*" in *require-hashes*) test -z "$PIP_FAILS" ;; esac ;;
+      case "$*" in *require-hashes*) test -z "$PIP_FAILS" ;; *./native*) test -z "$COMPILER_FAILS" ;; esac ;;
 esac
 """
 NPM = '#!/bin/sh\necho "npm did $1"; test -z "$NPM_FAILS"\n'
 NODE = '#!/bin/sh\nif [ "$1" = -p ]; then echo true; else echo v22.0.0; fi\n'
-STEPS = ["building", "1/3", "2/3", "3/3", "ready:"]
+STEPS = ["building", "1/3", "2/3", "3/3", "ready:", "compiling"]
 
 
 @pytest.fixture
@@ -74,3 +75,20 @@ def test_a_console_that_cannot_be_built_is_a_warning(make):
     done = make(NPM_FAILS="1")
     assert done.returncode == 0
     assert "npm did ci\nthe whole output: build/console.log\nwarning: could not build" in done.stderr
+
+
+@pytest.mark.promise("Operations", "`make setup` says when the checks in C cannot be built, and works without them")
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"NO_COMPILER": "1"}, "==> the JSON checks run in Python: there is no C compiler\n"),
+        (
+            {"COMPILER_FAILS": "1"},
+            "warning: could not compile native/penstock_native.c; the JSON checks run in Python\n",
+        ),
+    ],
+)
+def test_a_machine_without_a_c_compiler_is_set_up_all_the_same(make, env, said):
+    done = make(**env)
+    assert done.returncode == 0
+    assert said in done.stdout + done.stderr

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from penstock.core.errors import Refusal
+
+try:
+    from penstock_native import scan as _scan
+except ImportError:  # the wheel is optional: the checks in Python then look at everything
+    _scan = None
+
+IS_NATIVE = _scan is not None
+plain_depth: Callable[[bytes], int] = _scan or (lambda data: -1)
+"""How deep plain JSON is nested, or -1: look closer. Plain JSON is well-formed, repeats no key and costs little to decode."""
 
 CONTAINERS_MAX = 100_000
 """Arrays and objects in one message: each costs about 0.3 µs, however few bytes it has."""

@@ -15,6 +15,7 @@ import pytest
 import penstock
 from penstock.cli import main
 from penstock.cli.ops.doctor import _check
+from penstock.core.json_checks import IS_NATIVE
 from tests.server_process import ServerProcess
 
 FREE = "listen: {http: 'localhost:0', control: 'off'}\nrelay: {enabled: false}\n"
@@ -55,6 +56,7 @@ def test_a_machine_without_a_server_is_sound(tmp_path: Path, report) -> None:
     assert "pyarrow" in found["versions"][1]
     assert found["relay port"] == ("info", "off")
     assert found["console"][0] in ("ok", "info")
+    assert found["penstock_native"][0] == ("ok" if IS_NATIVE else "info")
 
 
 @pytest.mark.promise("Delivery", "`redelivery.hot` names an envelope that fails again and again")

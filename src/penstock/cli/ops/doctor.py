@@ -91,7 +91,7 @@ def doctor(
         _clock(),
         *_journal(data),
         *_lake(data),
-        _uvloop(),
+        *_accelerators(),
         *_spark(),
         _console(),
         *_server(common, file, running),
@@ -285,10 +285,10 @@ def _console() -> CheckResult:
     return CheckResult("console", "info", "not built: `make setup` builds it where Node is installed; a wheel has it")
 
 
-def _uvloop() -> CheckResult:
-    if importlib.util.find_spec("uvloop") is None:
-        return CheckResult("uvloop", "info", "absent: slower, but everything works")
-    return CheckResult("uvloop", "ok", "present")
+def _accelerators() -> Iterator[CheckResult]:
+    for name in ("uvloop", "penstock_native"):
+        is_there = importlib.util.find_spec(name) is not None
+        yield CheckResult(name, *("ok", "present") if is_there else ("info", "absent: slower, but everything works"))
 
 
 def _spark() -> Iterator[CheckResult]:

@@ -25,7 +25,7 @@ from penstock.core.queue.ready_order import (
     merged,
     ready_order_for,
 )
-from penstock.core.records import DELAYED, GONE, HELD, LEASED, READY, Record
+from penstock.core.records import DELAYED, GONE, HELD, LEASED, READY, Record, plain_stores
 from penstock.core.tenants import Holding
 
 NO_IDS: deque[str] = deque(maxlen=0)
@@ -45,6 +45,7 @@ class Seen(msgspec.Struct, gc=False, eq=False):
     """The commit of its settle: who asks earlier waits for it."""
 
 
+@plain_stores
 class Channel(msgspec.Struct, gc=False, eq=False):
     """One queue. Not tracked by the garbage collector: leaving consumers break its only cycle."""
 

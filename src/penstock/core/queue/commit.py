@@ -37,7 +37,7 @@ def committed(
     touched: dict[Channel, int] = {}
     kept: list[Record] = []
     pending, revived = state.triggers.pending, state.revived
-    size = 0
+    size = begun = 0
     ready: deque[Record] | None = None
     channel: Channel | None = None
     for offset, record in enumerate(facts, first_offset):
@@ -45,11 +45,13 @@ def committed(
             continue
         record.offset = offset
         record.recorded_us = recorded_us
-        kept.append(record)
         if record.channel is not channel:
+            if channel is not None:
+                touched[channel] = touched.get(channel, 0) + len(kept) - begun
+            begun = len(kept)
             channel = record.channel
             ready = channel.ready if type(channel.ready) is deque else None
-        touched[channel] = touched.get(channel, 0) + 1
+        kept.append(record)
         if revived:
             revived.pop(record, None)
         if pending:
@@ -66,6 +68,8 @@ def committed(
             ready.append(record)
         else:
             channel.make_ready(record, now_us)
+    if channel is not None:
+        touched[channel] = touched.get(channel, 0) + len(kept) - begun
     state.pending_bytes -= size
     note_arrivals(state.views.latest, touched, kept)
     for channel, count in touched.items():

@@ -9,6 +9,8 @@ from operator import add
 
 import msgspec
 
+from penstock.core.records import plain_stores
+
 RATE_WINDOW_S = 10
 """Seconds a rate looks back."""
 SECOND_US = 1_000_000
@@ -18,7 +20,8 @@ _SUB_BITS = 3
 _BUCKETS = 36 << _SUB_BITS
 
 
-class Counters(msgspec.Struct):
+@plain_stores
+class Counters(msgspec.Struct, gc=False):
     """Totals since the channel began, restarts included."""
 
     in_: int = msgspec.field(default=0, name="in")
@@ -54,6 +57,7 @@ _NEVER: list[int] = []
 """The counts of a rate that nothing was ever added to."""
 
 
+@plain_stores
 class MinuteRate(msgspec.Struct, gc=False, eq=False):
     """Events a second over the last `RATE_WINDOW_S` seconds, in one list of fixed length."""
 
@@ -103,6 +107,7 @@ def bucket_us(bucket: int) -> int:
     return (((1 << _SUB_BITS) + (bucket & ((1 << _SUB_BITS) - 1)) + 1) << shift) - 1
 
 
+@plain_stores
 class Latencies(msgspec.Struct, gc=False, eq=False):
     """A sliding histogram: two halves of `LATENCY_HALF_US`, turned over as time passes."""
 

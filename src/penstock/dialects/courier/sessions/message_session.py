@@ -39,13 +39,25 @@ class FloodLimiter:
 
     def flood(self, now: Now) -> Refusal | None:
         """Count one message; a refusal if there were too many this second."""
+        rest = self.rest(now) - 1
+        self.leave(rest)
+        return self.refusal if rest < 0 else None
+
+    def rest(self, now: Now) -> int:
+        """How many messages there may still be in this second."""
         second = now.us // SECOND_US
         if second != self._second:
             self._second = second
             self._count = 0
-        self._count += 1
-        if self._count <= self._limit:
-            return None
+        return self._limit - self._count
+
+    def leave(self, rest: int) -> None:
+        """Many messages were handled: so many may still follow in their second."""
+        self._count = self._limit - rest
+
+    @property
+    def refusal(self) -> Refusal:
+        """Why one message too many is refused."""
         return Refusal("RateLimited", f"more than {self._limit} messages a second")
 
 

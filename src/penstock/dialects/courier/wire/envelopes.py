@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.core.clock import rfc3339
 from penstock.core.errors import Refusal
-from penstock.core.json_checks import cost_steps, decode_any, depth_problem, outside_strings
+from penstock.core.json_checks import cost_steps, decode_any, depth_problem, outside_strings, plain_depth
 from penstock.core.limits import Limits
 from penstock.core.queue.ready_order import LEVELS, NORMAL
 from penstock.core.queue.state import Cause
@@ -75,6 +75,11 @@ def inbox(to: str) -> str:
 
 def json_problem(data: bytes) -> Refusal | None:
     """Why the JSON of a whole request is rejected: malformed, a number out of range, or a key given twice."""
+    return None if plain_depth(data) >= 0 else decoded_json_problem(data)
+
+
+def decoded_json_problem(data: bytes) -> Refusal | None:
+    """The same for any JSON, without the scanner in C."""
     try:
         value = decode_any(data)
     except _MALFORMED as error:
@@ -198,6 +203,7 @@ def parse_all(
 ) -> list[Record] | None:
     """The records of several envelopes, for half of what `parse` costs; None if one of them is refused, or lacks an id."""
     records: list[Record] = []
+    id_max, kind, sender = limits.id_max, "", None
     for start in range(0, len(raws), HEADS_MAX):
         part = raws[start : start + HEADS_MAX]
         joined = b"[%b]" % b",".join(part)
@@ -212,10 +218,14 @@ def parse_all(
         if not is_shallow and any(depth_problem(raw, limits.depth_max) for raw in part):
             return None
         for raw, head in zip(part, heads, strict=True):
+            if head.type == kind and head.from_ == sender and head.to == to and 0 < len(head.id) <= id_max:
+                records.append(Record(head.id, kind, raw, sender, head.corr))
+                continue
             record = _to_record(head, raw, to, principal, limits)
             if isinstance(record, Refusal):
                 return None
             records.append(record)
+            kind, sender = record.kind, record.sender  # the same in the next ones: then they are accepted too
     return records
 
 

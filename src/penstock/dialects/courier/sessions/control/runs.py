@@ -7,11 +7,13 @@ itself, because one bad line must not fail the others.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
+from penstock.core.json_checks import IS_NATIVE, plain_depth
 from penstock.core.links import Consumer, Link
 from penstock.core.queue.settle import Denied
 from penstock.core.rate_limits import Meter
@@ -26,10 +28,15 @@ from penstock.dialects.courier.wire import envelopes
 
 TOGETHER = 64
 """Lines that are checked for repeated keys at once. If one of them has any, those after it in the turn are checked one by one."""
+DEPTH_UNKNOWN = 1 << 20
+"""The depth of a line that nothing is wrong with except, perhaps, its depth."""
 RUN_MAX = 64
 """Enqueues of one run: the weight of those that are refused is known when it ends."""
 
 _encode = msgspec.json.encode
+_encode_lines = msgspec.json.Encoder().encode_lines
+"""Values of many answers in one call: JSON has no line end in a value, so the lines are the values again."""
+_OK_LINE = b'{"type":"ok","reqId":%b,"result":{"id":%b,"seq":%b}}\n'
 
 
 class LineBuffer:
@@ -69,15 +76,19 @@ class LineBuffer:
         return head
 
 
-def checked(lines: list[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Each line, and whether `json_problem` would find nothing in it, provided that it is JSON by itself."""
+def checked(lines: list[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Each line, and its depth if `json_problem` would find nothing in it, provided that it is JSON by itself; else -1."""
+    if IS_NATIVE:
+        for line in lines:
+            yield line, plain_depth(line) if len(line) <= STEP_BYTES else -1
+        return
     is_clean = len(lines) > 1
     for start in range(0, len(lines), TOGETHER):
         part = lines[start : start + TOGETHER]
         is_clean = is_clean and sum(map(len, part)) <= STEP_BYTES
         is_clean = is_clean and envelopes.json_problem(b"[%b]" % b",".join(part)) is None
         for line in part:
-            yield line, is_clean
+            yield line, DEPTH_UNKNOWN if is_clean else -1
 
 
 def ok_line(req_id: str | int, result: object) -> bytes:
@@ -99,7 +110,9 @@ def deny(answers: Answers, req_id: str | int | None, denied: Denied) -> None:
 class Runs:
     """The open run of one connection: enqueues to one stream, or acks of one consumer."""
 
-    __slots__ = ("_acks", "_answers", "_consumer", "_link", "_machine", "_raws", "_reqs", "_runtime", "_to", "refused")
+    __slots__ = (
+        "_acks", "_answers", "_consumer", "_deepest", "_link", "_machine", "_raws", "_reqs", "_runtime", "_to", "refused"
+    )  # fmt: skip
 
     def __init__(self, runtime: RuntimePort, answers: Answers) -> None:
         self._runtime = runtime
@@ -110,12 +123,14 @@ class Runs:
         """The connection of the run; set with `_to`."""
         self._raws: list[bytes] = []
         self._reqs: list[str | int] = []
+        self._deepest = 0
+        """Depth of its deepest line, which is more than that of any envelope."""
         self._consumer: Consumer | None = None
         self._acks: list[str] = []
         self.refused = 0
         """How many envelopes were refused."""
 
-    def join_enqueue(self, now: Now, link: Link, frame: EnqueueFrame) -> int:
+    def join_enqueue(self, now: Now, link: Link, frame: EnqueueFrame, depth: int) -> int:
         """Add a single enqueue without a schedule; returns its weight, 0 for any other."""
         raw = bytes(frame.env)
         if raw[:1] == b"[" or frame.delay_ms is not None or frame.deliver_at is not None:
@@ -129,7 +144,8 @@ class Runs:
             if refusal is not None:
                 self._answers.add(error_line(req_id, refusal))
                 return FRAME_WEIGHT
-            self._to, self._link = to, link
+            self._to, self._link, self._deepest = to, link, 0
+        self._deepest = max(self._deepest, depth if depth >= 0 else DEPTH_UNKNOWN)
         self._raws.append(raw)
         self._reqs.append(req_id)
         if len(self._raws) == RUN_MAX:
@@ -168,8 +184,9 @@ class Runs:
     def _enqueue_all(self, now: Now, to: str, raws: list[bytes], reqs: list[str | int]) -> None:
         """Enqueue envelopes in order, and answer in their places for those that are refused."""
         principal = self._link.principal
+        is_shallow = self._deepest <= self._machine.limits.depth_max
         while raws:
-            records, refusal = parse_part(self._machine, principal, to, raws)
+            records, refusal = parse_part(self._machine, principal, to, raws, is_checked=is_shallow)
             count = len(records)
             if records:
                 self._enqueue(now, principal.to_channel(to), records, reqs[:count])
@@ -203,13 +220,8 @@ class Runs:
             if refusal is not None:
                 return b"".join([error_line(req_id, refusal) for req_id in reqs])
             if twice is None:
-                return b"".join(
-                    [
-                        b'{"type":"ok","reqId":%b,"result":{"id":%b,"seq":%d}}\n'
-                        % (_encode(req_id), _encode(record.id), seq)
-                        for req_id, record, seq in zip(reqs, records, seqs, strict=True)
-                    ]
-                )
+                values = chain.from_iterable(zip(reqs, [record.id for record in records], seqs, strict=True))
+                return (_OK_LINE * len(reqs)) % tuple(_encode_lines(values).split(b"\n")[:-1])
             return b"".join(
                 [
                     ok_line(req_id, {"id": record.id, "seq": seq, **({"duplicate": True} if again else {})})

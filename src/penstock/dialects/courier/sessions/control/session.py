@@ -87,19 +87,27 @@ class ControlSession:
 
     def _take(self, now: Now, lines: list[bytes], problem: Refusal | None) -> None:
         """Handle whole lines; `problem` is what the checks of a large one found."""
-        self._weight = self._runs.refused = 0
-        for number, (line, is_clean) in enumerate(checked(lines), 1):
-            if len(line) > self._line_max:
-                self._runs.close(now)
+        runs, never_long = self._runs, min(self._machine.limits.frame_max, HELLO_MAX)
+        self._weight = runs.refused = 0
+        rest = self._flood_limiter.rest(now)
+        for number, (line, depth) in enumerate(checked(lines), 1):
+            if len(line) > never_long and len(line) > self._line_max:
+                runs.close(now)
                 self._too_large(line)
             elif line and line != b"\r":
-                self._line(now, line, problem, is_clean)
+                rest -= 1
+                self._line(now, line, problem, depth) if rest >= 0 else self._flood(now)
             if self.closing is not None:
                 break
-            if self._queue.is_busy or self._weight + frames.FRAME_WEIGHT * self._runs.refused > WEIGHT_MAX:
+            if self._weight + frames.FRAME_WEIGHT * runs.refused > WEIGHT_MAX or self._queue.is_busy:
                 self._queue.hold_back(lines[number:])
                 break
+        self._flood_limiter.leave(rest)
+        runs.close(now)
+
+    def _flood(self, now: Now) -> None:
         self._runs.close(now)
+        self._fail(None, self._flood_limiter.refusal, close=1008)
 
     @property
     def _line_max(self) -> int:
@@ -140,12 +148,7 @@ class ControlSession:
         elif req_id is not None:
             self.answers.add(ok_line(req_id, result))
 
-    def _line(self, now: Now, line: bytes, problem: Refusal | None, is_clean: bool) -> None:
-        flood = self._flood_limiter.flood(now)
-        if flood is not None:
-            self._runs.close(now)
-            self._fail(None, flood, close=1008)
-            return
+    def _line(self, now: Now, line: bytes, problem: Refusal | None, depth: int) -> None:
         if problem is not None and problem.code != "InvalidJSON":  # it would cost too much to decode
             self._runs.close(now)
             self._refuse(frames.scan_reference(line, is_whole=False), problem)
@@ -156,13 +159,13 @@ class ControlSession:
             self._runs.close(now)
             self._bad_line(now, line, error)
             return
-        if problem is None and not is_clean and len(line) <= STEP_BYTES:  # a larger one was checked in the queue
+        if problem is None and depth < 0 and len(line) <= STEP_BYTES:  # a larger one was checked in the queue
             problem = json_problem(line)
         if problem is not None:
             self._runs.close(now)
             self._refuse(frames.reference_of(line), problem)
             return
-        if not self.token_needed and (weight := self._joins_run(now, frame)):
+        if not self.token_needed and (weight := self._joins_run(now, frame, depth)):
             self._weight += weight
             return
         self._weight += READ_WEIGHT if isinstance(frame, ReadFrame) else frames.FRAME_WEIGHT
@@ -170,16 +173,16 @@ class ControlSession:
         if getattr(frame, "sub_id", frame) is None:
             self._weight += len(self.link.consumers) // SEARCHED
         self._runs.close(now)
-        self._frame(now, frame)
+        self._frame(now, frame, depth)
         self._weight += READ_WEIGHT * (len(self.out[-1]) // STEP_BYTES) if self.out else 0
         if self._machine.effects:
             self._runtime.apply(now)
         self._weight += max(self._machine.cost - spent, 0)
 
-    def _joins_run(self, now: Now, frame: frames.ControlFrame) -> int:
+    def _joins_run(self, now: Now, frame: frames.ControlFrame, depth: int) -> int:
         """Add a frame to the open run; returns its weight, 0 if it does not fit there. The hot path ends here."""
         if type(frame) is frames.EnqueueFrame:
-            return self._runs.join_enqueue(now, self.link, frame)
+            return self._runs.join_enqueue(now, self.link, frame, depth)
         if type(frame) is frames.AckFrame and self._subs.only is not None:
             return self._runs.join_ack(now, self._subs.only, frame)
         return 0
@@ -193,7 +196,7 @@ class ControlSession:
 
     # Frames
 
-    def _frame(self, now: Now, frame: frames.ControlFrame) -> None:
+    def _frame(self, now: Now, frame: frames.ControlFrame, depth: int) -> None:
         if type(frame) is frames.HelloFrame:
             self._hello(now, frame)
             return
@@ -205,7 +208,7 @@ class ControlSession:
             return
         match frame:
             case frames.EnqueueFrame():
-                self._enqueue(now, frame)
+                self._enqueue(now, frame, 0 <= depth <= self._machine.limits.depth_max)
             case frames.SubscribeFrame():
                 self._subscribe(now, frame)
             case frames.TapFrame():
@@ -283,11 +286,11 @@ class ControlSession:
         result = {"version": "v1", "features": frames.FEATURES, "server": server, "bootId": health["bootId"]}
         self.answers.add(ok_line(req_id, result))
 
-    def _enqueue(self, now: Now, frame: frames.EnqueueFrame) -> None:
-        raw = bytes(frame.env)
-        req_id = "enqueue" if frame.req_id is None else frame.req_id
+    def _enqueue(self, now: Now, frame: frames.EnqueueFrame, is_shallow: bool) -> None:
+        raw, req_id = bytes(frame.env), "enqueue" if frame.req_id is None else frame.req_id
         request = EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
         link, is_large = self.link, len(raw) > STEP_BYTES
+        is_seen = is_large or is_shallow
 
         def work() -> Generator[None, Now, Outcome]:
             if raw[:1] == b"[":  # of a large line in a turn of its own
@@ -295,7 +298,7 @@ class ControlSession:
             else:
                 request.envelope = frame.env
             who, address = link.principal, link.address
-            steps = enqueue_steps(self._machine, now, who, request, assign=False, address=address, is_checked=is_large)
+            steps = enqueue_steps(self._machine, now, who, request, assign=False, address=address, is_checked=is_seen)
             return (yield from steps)
 
         if is_large:

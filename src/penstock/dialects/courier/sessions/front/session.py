@@ -100,7 +100,7 @@ class FrontSession(LeggedSession):
             if len(line) > self._line_max:
                 self._too_large(line)
             elif line and line != b"\r":
-                self._line(now, line, None, is_clean=False)
+                self._line(now, line, None, -1) if self._flood_limiter.flood(now) is None else self._flood(now)
             if self._weight > WEIGHT_MAX:
                 self._queue.hold_back(lines[number:])
                 return
@@ -109,9 +109,9 @@ class FrontSession(LeggedSession):
         super()._take(now, lines, problem)
         self._send_due()  # lines that have waited may come without an input
 
-    def _line(self, now: Now, line: bytes, problem: Refusal | None, is_clean: bool) -> None:
+    def _line(self, now: Now, line: bytes, problem: Refusal | None, depth: int) -> None:
         if self.token_needed:
-            super()._line(now, line, problem, is_clean)
+            super()._line(now, line, problem, depth)
             return
         try:
             place = decode_place(line)
@@ -120,11 +120,7 @@ class FrontSession(LeggedSession):
             return
         kind = place.type
         if kind in ("hello", "ping"):
-            super()._line(now, line, problem, is_clean)
-            return
-        flood = self._flood_limiter.flood(now)
-        if flood is not None:
-            self._fail(None, flood, close=1008)
+            super()._line(now, line, problem, depth)
             return
         if kind in BY_STREAM:
             self._by_stream(kind, line, place)
@@ -132,7 +128,7 @@ class FrontSession(LeggedSession):
             self._settle(line, place)
         elif kind in ("grant", "unsubscribe"):
             if place.sub_id is not None and place.sub_id in self._followers:
-                super()._line(now, line, problem, is_clean)
+                super()._line(now, line, problem, depth)
             else:
                 self._with_label(kind, line, place)
         elif kind == "settle":
@@ -157,7 +153,7 @@ class FrontSession(LeggedSession):
         if place.sub_id is not None and place.sub_id in self._labels:
             self._fail(place.req_id, _in_use(place.sub_id))
         else:
-            super()._line(now, line, None, is_clean=False)
+            super()._line(now, line, None, -1)
 
     def _follow(self, now: Now, frame: FollowFrame) -> None:
         frame.since = None  # versions of a snapshot, which the cells give, are not those of the copy
