@@ -87,7 +87,9 @@ def server_problem(servers: Iterable[ServerAbout]) -> Refusal | None:
     peers = max(server.peers for server in known)
     if len(known) < peers:
         message = f"{len(known)} of the {peers} NATS servers answer, so not all of them are checked"
-        return Refusal("Unsupported", message, hint="start the others, or remove them with `nats server cluster peer-remove`")
+        return Refusal(
+            "Unsupported", message, hint="start the others, or remove them with `nats server cluster peer-remove`"
+        )
     for server in known:
         name = f"the NATS server `{server.server_name}`"
         if not server.jetstream.config.sync_always:

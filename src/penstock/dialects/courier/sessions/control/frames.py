@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -241,6 +241,14 @@ _decode_req_id: Callable[[bytes], str | int] = msgspec.json.Decoder(str | int).d
 
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto", "backoff"]
 FEATURES += ["views", "live", "triggers", "tap", "partition"]
+
+
+def hello_result(health: dict[str, Any]) -> dict[str, Any]:
+    """What the answer to a `hello` says of the server."""
+    server = f"penstock/{health['version']}"
+    return {"version": "v1", "features": FEATURES, "server": server, "bootId": health["bootId"]}
+
+
 FRAME_WEIGHT = 8
 """For how many enqueues or acks of a run a line counts that is refused, or that is another request."""
 NUMBER_MAX = 64

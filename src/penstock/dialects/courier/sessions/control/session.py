@@ -281,10 +281,7 @@ class ControlSession:
         if (foreign := self.link.claim(frame.agent, self._runtime.is_agent_taken)) is not None:
             self._fail(req_id, foreign, close=1008)
             return
-        health = self._runtime.health(now)
-        server = f"penstock/{health['version']}"
-        result = {"version": "v1", "features": frames.FEATURES, "server": server, "bootId": health["bootId"]}
-        self.answers.add(ok_line(req_id, result))
+        self.answers.add(ok_line(req_id, frames.hello_result(self._runtime.health(now))))
 
     def _enqueue(self, now: Now, frame: frames.EnqueueFrame, is_shallow: bool) -> None:
         raw, req_id = bytes(frame.env), "enqueue" if frame.req_id is None else frame.req_id
