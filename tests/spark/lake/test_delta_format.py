@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.errors import PenstockError
+from penstock.spark.errors import HintedError
 from penstock.spark.lake import rewrite
 from penstock.spark.lake.data_files import SchemaError
 from penstock.spark.lake.delta_format import _path
@@ -59,6 +60,24 @@ def test_a_wrong_option_says_what_would_be_right(tmp_path, options, message):
     LakeTable(tmp_path, NOTES).append(notes(0, 3), {APP: Progress(0, 3)})
     with pytest.raises((LakeError, PenstockError), match=message):
         read(**{"path": tmp_path / "notes", **options})
+
+
+@pytest.mark.parametrize("option", ["versionsAsOf", "mergeKey", "startVersion", "AppID2"])
+def test_a_misspelled_option_is_an_error_with_the_nearest(tmp_path, option):
+    with pytest.raises(LakeError, match=f"there is no option `{option}`; did you mean `"):
+        _path({"path": str(tmp_path), option: "1"})
+    assert _path({"path": str(tmp_path), "recursiveFileLookup": "true", "VERSIONASOF": "1"}) == tmp_path
+
+
+def test_files_outside_of_bounds_are_not_read(tmp_path):
+    table = LakeTable(tmp_path, NOTES)
+    for first in (0, 10, 20):
+        table.append(notes(first, first + 10), {APP: Progress(first, first + 10)})
+    assert offsets(read(table.path, within='{"offset": [12, 14]}')) == list(range(10, 20))
+    assert offsets(read(table.path, within='{"offset": [15, null]}')) == list(range(10, 30))
+    assert len(read(table.path)) == 30
+    with pytest.raises(HintedError, match="`within` is `oops`"):
+        read(table.path, within="oops")
 
 
 def test_paths_of_hadoop_and_of_files_are_understood():
@@ -130,6 +149,19 @@ def test_a_stream_writes_each_batch_once(tmp_path):
     for version in ("7", "7"):
         write(path, counts({("b", 0): 1}), appId="nightly", version=version)
     assert len(counted(read(path))) == 4
+
+
+@pytest.mark.parametrize("options", [{}, {"mergeKeys": "channel,minute"}])
+def test_a_batch_write_with_a_lower_version_of_its_application_is_an_error(tmp_path, options):
+    path = tmp_path / "mine"
+    for version in ("7", "8", "8"):
+        write(path, counts({("b", 0): int(version)}), appId="nightly", version=version, **options)
+    before = read(path).to_pylist()
+    with pytest.raises(LakeError, match=r"version 7 of `nightly` is older than 8, .*not written; count"):
+        write(path, counts({("c", 0): 1}), appId="nightly", version="7", **options)
+    assert read(path).to_pylist() == before
+    write(path, counts({("c", 0): 1}), appId="daily", version="7", **options)
+    assert len(read(path).to_pylist()) == len(before) + 1
 
 
 def test_a_long_stream_looks_after_its_table(tmp_path):

@@ -217,13 +217,16 @@ def history(
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    from penstock.spark.lake import pushdown
+
     start = None if since is None else parse_moment(since, "since")
     stop = None if until is None else parse_moment(until, "until")
     schema = from_arrow_schema(TABLES[EVENTS].schema)
     bounds = {"recorded_at": (start, stop), "offset": (first, None if end is None else end - 1)}
     [(base, credentials), *files] = _ask(spark, data, partial(_sealed_files, bounds))
     if "://" in base:  # Spark's own reader has no client for object stores without further jars
-        rows = spark.read.format("penstock_delta").options(**_credentials_option(credentials)).load(base)
+        only = _credentials_option(credentials) | {"within": pushdown.format_bounds(bounds)}
+        rows = spark.read.format("penstock_delta").options(**only).load(base)
     elif not files:
         return spark.createDataFrame([], schema)
     else:

@@ -8,6 +8,7 @@ Reading, `spark.read.format("penstock_delta").load(path)`:
 - `versionAsOf`: a version by number; `timestampAsOf`: the version at a time, such as `2026-01-31T12:00:00Z`.
 - `columns`: names separated by commas; other columns are not read.
 - `pushdown`: whether files that the filters of the query exclude are skipped; see `pushdown.py`.
+- `within`: bounds as JSON, such as `{"offset": [10, null]}`: files without rows within them are skipped. The query filters the rows.
 - `readChangeFeed`: read the changes of versions `startingVersion` to `endingVersion`, with the columns of `commits.FEED_COLUMNS` too.
 
 Reading, `spark.readStream.format("penstock_delta").load(path)`, with `columns` and `readChangeFeed`, else only inserted rows:
@@ -20,8 +21,8 @@ Writing, `df.write.format("penstock_delta").mode("append" or "overwrite").save(p
 - `mergeKeys`: key columns; a row replaces the stored row with the same key. Rows of a change feed, with `_change_type` and
   `_commit_version`, apply their changes: the last one of each key replaces or deletes the stored row.
 - `partitionBy`: partition columns of a new table.
-- `appId`, and for batch writes `version`: a repeated version changes nothing. A stream needs an `appId` of its own; its version is the
-  number of the batch.
+- `appId`, and for batch writes `version`: a repeated version changes nothing, and a lower one is an error. A stream needs an `appId`
+  of its own; its version is the number of the batch.
 
 A missing table is created. New columns are added, null in the existing rows; no column is ever retyped.
 """
@@ -31,6 +32,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -57,6 +59,10 @@ from penstock.spark.location import absolute, is_object_store, storage_url
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+OPTIONS = (
+    "path", "credentials", "columns", "versionAsOf", "timestampAsOf", "pushdown", "within", "readChangeFeed", "startingVersion",
+    "endingVersion", "maxVersionsPerTrigger", "mergeKeys", "partitionBy", "appId", "version",
+)  # fmt: skip
 _STAGING = ".staging-"
 _CHANGES = "readChangeFeed"
 
@@ -78,7 +84,8 @@ class PenstockDelta(DataSource):
             versions = range(_whole(self.options, "startingVersion") or 0, last + 1)
             return delta_readers.DeltaReader(table, versions, schema)
         kind = delta_readers.FilteredDeltaReader if pushdown.is_asked(self.options) else delta_readers.DeltaReader
-        return kind(_existing(self.options), _version(self.options), schema)
+        bounds = pushdown.parse_bounds(self.options.get("within", "{}"))
+        return kind(_existing(self.options), _version(self.options), schema, bounds)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = self.options
@@ -187,7 +194,15 @@ class DeltaBatchWriter(DataSourceArrowWriter):
         return self._target.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._target.commit(messages, self._version)
+        app, version = self._target.app, self._version
+        if self._target.commit(messages, version) or app is None or version is None:
+            return
+        newest = self._target.table.progress(app)
+        if newest is not None and version < newest:  # a repeated write is the newest one: these rows are others
+            why = f"version {version} of `{app}` is older than {newest}, the newest that table `{self._target.table.name}` has"
+            raise LakeError(
+                f"{why}: its rows were not written", "count the versions up with each write, or use another `appId`"
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._target.abort(messages)
@@ -216,6 +231,11 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
 
 def _path(options: Mapping[str, str]) -> LakePath:
     """The location of the table, absolute: executors have another working directory."""
+    known = {name.lower(): name for name in OPTIONS}
+    for name in options:  # Spark passes options of its own too, so only names similar to ours are refused
+        near = get_close_matches(name.lower(), known, 1, cutoff=0.8)
+        if near and name.lower() not in known:
+            raise LakeError(f"there is no option `{name}`", f"did you mean `{known[near[0]]}`?")
     given = options.get("path")
     if not given:
         raise LakeError(

@@ -74,8 +74,14 @@ def rows_of(table: TableReader, partition: InputPartition, schema: pa.Schema) ->
 class DeltaReader(DataSourceReader):
     """Reads one version of a table, or the changes of some versions."""
 
-    def __init__(self, table: TableReader, version: int | range | None, schema: StructType) -> None:
-        self._bounds: pushdown.Bounds = {}
+    def __init__(
+        self,
+        table: TableReader,
+        version: int | range | None,
+        schema: StructType,
+        bounds: pushdown.Bounds | None = None,
+    ) -> None:
+        self._bounds = bounds or {}
         self._table = table
         self._version = version
         self._schema = to_arrow_schema(schema, timezone="UTC")

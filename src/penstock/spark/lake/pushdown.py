@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import (
     EqualTo,
@@ -36,6 +37,19 @@ def is_asked(options: Mapping[str, str], name: str = OPTION) -> bool:
     if given not in ("true", "false"):
         raise HintedError(f"`{name}` is `{given}`", "it is one of true, false")
     return given == "true"
+
+
+def format_bounds(bounds: Bounds) -> str:
+    """Bounds as the text of an option."""
+    return msgspec.json.encode({name: pair for name, pair in bounds.items() if pair != (None, None)}).decode()
+
+
+def parse_bounds(text: str) -> Bounds:
+    """Bounds from the text of an option; a text as a bound is a time."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, tuple[int | datetime | None, int | datetime | None]])
+    except msgspec.DecodeError as error:
+        raise HintedError(f"`within` is `{text}`: {error}", 'write it as `{"offset": [10, null]}`') from error
 
 
 def bounds_of(filters: Iterable[Filter], schema: pa.Schema) -> Bounds:
