@@ -28,6 +28,7 @@ from penstock.spark.pipeline.alerts import (
     Breach,
     alert_id,
     breaches,
+    broken_minutes,
     envelope,
     episodes,
     silences,
@@ -260,8 +261,10 @@ def test_minutes_that_break_a_rule_are_found_in_one_pass(spark: SparkSession) ->
     minutes = spark.createDataFrame(rows_of_minutes())
     exact = RateRule("exact", above=-0.0, channel="j%bs_")
     some = RateRule("some", above=1, channel="jobs*")
-    found = breaches(minutes, [RATE, SLOW, DEAD, QUIET, exact, some])
-    assert sorted(Breach(*row) for row in found.collect()) == [
+    rules: list[AnyAlertRule] = [RATE, SLOW, DEAD, QUIET, exact, some]
+    by_spark = sorted(Breach(*row) for row in breaches(minutes, rules).collect())
+    assert by_spark == sorted(broken_minutes(rows_of_minutes(), rules))
+    assert by_spark == [
         Breach(JOURNAL, "busy", "critical", "jobs", MINUTE_0, 3.0, 2.0),
         Breach(JOURNAL, "dead", "warning", "jobs", MINUTE_0, 1.0, 0.0),
         Breach(JOURNAL, "slow", "warning", "jobs/more", MINUTE_0, 200.0, 100.0),

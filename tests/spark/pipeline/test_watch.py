@@ -11,12 +11,16 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from penstock.client.admin import Stage
 from penstock.ipc.pipeline import AlertsSection, DeadLetterRule, SilenceRule, TriggerFailureRule
 from penstock.spark import location
 from penstock.spark.lake.schemas import AGENTS, ALERTS
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline.queries import CHECKPOINTS
+from penstock.spark.pipeline.watch import APP as APP_ID
 from penstock.spark.pipeline.watch import AlertWatch
+from tests.integration.serving import Http
+from tests.server_process import ServerProcess
 from tests.spark.journal_builder import (
     WATCHED,
     JournalBuilder,
@@ -192,3 +196,37 @@ def test_without_a_rule_of_silence_the_clock_does_nothing(idle: tuple[Path, int]
     data, at_us = idle
     quiet(data).on_clock(at_us + 10 * MINUTE_MS * 1000)
     assert states(data) == []
+
+
+# Envelopes
+
+
+def test_alerts_are_sent_when_the_ends_of_the_journals_fell(tmp_path: Path) -> None:
+    """A journal lost rows, or is not read any more: the numbers of batches begin below what the server has."""
+    data = tmp_path / "data"
+    story = JournalBuilder(data)
+    work(story, 1)
+    story.close()
+    (tmp_path / "server").mkdir()
+    server = ServerProcess(tmp_path / "server")
+    try:
+        journal = location.open_one(data)
+        end = journal.bounds().end
+        with Stage(server.http) as stage:
+            before = [b'{"to":"other","type":"t","payload":1}']
+            stage.part(APP_ID, 10 * end << 20, "alerts", before)
+            stage.commit(APP_ID, 10 * end << 20, ["alerts"])
+            watch = AlertWatch(NO_SPARK, journal, data / "lake", AlertsSection(RULES.rules[:1], to="ops"), stage)
+            watch.on_batch({journal.id: end})
+            sent = sorted(row["envelope_id"] for row in content(data / "lake", ["alerts"])["alerts"])
+            answer = Http(server.http).get("/v1/peek", stream="agents/ops/inbox", max=100)
+            assert sorted(row["env"]["id"] for row in answer.json["rows"]) == sent != []
+            for name in WATCHED:  # killed between the two: the same batch comes again
+                shutil.rmtree(data / "lake" / name)
+            AlertWatch(NO_SPARK, journal, data / "lake", AlertsSection(RULES.rules[:1], to="ops"), stage).on_batch(
+                {journal.id: end}
+            )
+        answer = Http(server.http).get("/v1/peek", stream="agents/ops/inbox", max=100)
+        assert len(answer.json["rows"]) == len(sent)
+    finally:
+        server.kill()

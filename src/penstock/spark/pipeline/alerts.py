@@ -149,6 +149,30 @@ def _broken(rule: pipeline.AnyAlertRule, subject: str) -> Column | None:
     return f.when(is_meant & is_known & (value > f.lit(float(rule.above))), row)
 
 
+def broken_minutes(minutes: pa.Table, rules: Sequence[pipeline.AnyAlertRule]) -> list[Breach]:
+    """The same of rows of `queue_minutes` in memory."""
+    times = minutes.column("minute").cast(pa.int64()).to_pylist()
+    names = ("journal", "channel", "enqueued", "dead", "wait_p95_ms", "final")
+    found: list[Breach] = []
+    for minute_us, row in zip(times, minutes.select(names).to_pylist(), strict=True):
+        for rule in rules:
+            match rule:
+                case pipeline.RateRule():
+                    value = row["enqueued"]
+                case pipeline.DeadLetterRule():
+                    value = row["dead"]
+                case pipeline.LatencyRule():
+                    value = row["wait_p95_ms"] if row["final"] else None
+                case pipeline.SilenceRule() | pipeline.TriggerFailureRule():
+                    continue
+            if value is not None and value > rule.above and matches(rule.channel, row["channel"]):
+                above = float(rule.above)
+                found.append(
+                    Breach(row["journal"], rule.id, rule.severity, row["channel"], minute_us, float(value), above)
+                )
+    return found
+
+
 def like(pattern: str) -> str:
     """A glob as a SQL pattern."""
     for special in ("\\", "%", "_"):

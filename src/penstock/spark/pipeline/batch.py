@@ -83,7 +83,7 @@ def open_batch(
         for one, rows in (held or {}).items():
             has_gauges = pc.any(pc.equal(rows.column("event"), "gauge")).as_py()
             ranges[one] = replace(ranges[one], has_gauges=has_gauges)
-        batch = JournalBatch(spark if held is None else small_session(spark), lake, group, ranges, held, recent=recent)
+        batch = JournalBatch(spark, lake, group, ranges, held, recent=recent)
         given = batch.given = batch.read(batch.firsts).persist() if ranges and held is None else None
     try:
         if ranges and conditions:
@@ -99,7 +99,7 @@ def open_batch(
 class JournalBatch:
     """Some rows of one or more journals, and the older rows that a step may need with them."""
 
-    spark: SparkSession
+    session: SparkSession
     lake: Callable[[str], LakeTable]
     group: JournalGroup
     ranges: dict[str, JournalRange]
@@ -137,6 +137,11 @@ class JournalBatch:
     def minutes_since(self) -> dict[str, int]:
         """The first minute of each journal that this batch touches or may close."""
         return {one: part.minutes_since_us for one, part in self.ranges.items()}
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session, with the settings for a small batch if it is one."""
+        return self.session if self.held is None else small_session(self.session)
 
     @cached_property
     def rows(self) -> pa.Table | None:
@@ -207,7 +212,7 @@ class JournalBatch:
                 rows = self.given.where(
                     " or ".join(f"(journal = '{one}' and offset >= {part.first})" for one, part in left.items())
                 )
-        return JournalBatch(self.spark, self.lake, self.group, left, held, rows, recent=self.recent)
+        return JournalBatch(self.session, self.lake, self.group, left, held, rows, recent=self.recent)
 
     @cached_property
     def whole_minutes(self) -> DataFrame:

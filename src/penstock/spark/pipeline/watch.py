@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +21,7 @@ from penstock.ipc.pipeline import AlertsSection, SilenceRule, TriggerFailureRule
 from penstock.journal.lake_location import LakePath
 from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
 from penstock.spark.lake.table import LakeTable, Progress
-from penstock.spark.lake_tables.envelopes import agents, turns
+from penstock.spark.lake_tables.envelopes import agents, newest_acts, turns
 from penstock.spark.lake_tables.minutes import TRIGGERED, trigger_minutes
 from penstock.spark.lake_tables.queue_minutes import touched_queue_minutes
 from penstock.spark.pipeline import alerts
@@ -33,7 +34,7 @@ from penstock.spark.pipeline.journal_rows import RecentRows, ranges_between
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.client.admin import Stage
+    from penstock.client.admin import Stage, StageCommitted
     from penstock.spark.location import SourceJournal
 
 APP = "penstock"
@@ -43,7 +44,8 @@ Place: TypeAlias = tuple[int, str, int]
 """The time, journal and offset of a row: the order of rows of several journals."""
 _NEVER: Place = (-1, "", -1)
 _BATCH_BITS = 20
-"""The number of a staged batch is its end offset, shifted by this many bits to leave room for batches of the clock in between."""
+"""The number of a staged batch is the sum of its ends, shifted by this many bits, and a checksum of its envelopes in these bits: other
+envelopes at the same ends, after a journal lost rows, are another batch."""
 
 
 class AlertWatch:
@@ -160,7 +162,8 @@ class AlertWatch:
         stored = self._group.stored(self._agents)
         if any(stored[one] < end for one, end in batch.ends.items()):
             batch = batch.since(stored)
-            rows = agents(batch.events, self._group.cluster).toArrow()
+            cluster = self._group.cluster
+            rows = agents(batch.events, cluster).toArrow() if batch.rows is None else newest_acts(batch.rows, cluster)
             newer = {name: place for name, place in _places(rows).items() if place > self._last.get(name, _NEVER)}
             self._agents.merge(rows.filter(pc.field("agent").isin(pa.array(list(newer), pa.string()))), batch.progress)
             self._last |= newer
@@ -169,12 +172,14 @@ class AlertWatch:
         """Minutes that break a rule, of those that the new rows may have changed."""
         found: list[Breach] = []
         if self._watches_minutes:
-            counted = touched_queue_minutes(batch)
-            minutes = batch.spark.createDataFrame(counted) if isinstance(counted, pa.Table) else counted
-            found += [Breach(*row) for row in alerts.breaches(minutes, self._settings.rules).collect()]
+            minutes = touched_queue_minutes(batch)
+            if isinstance(minutes, pa.Table):
+                found += alerts.broken_minutes(minutes, self._settings.rules)
+            else:
+                found += [Breach(*row) for row in alerts.breaches(minutes, self._settings.rules).collect()]
         if self._watches_triggers and TRIGGERED not in batch.unmet:
-            minutes = trigger_minutes(batch.whole_minutes, batch.until)
-            broken = alerts.breaches(minutes, self._settings.rules, "trigger")
+            fired = trigger_minutes(batch.whole_minutes, batch.until)
+            broken = alerts.breaches(fired, self._settings.rules, "trigger")
             found += [Breach(*row) for row in broken.collect()]
         return found
 
@@ -227,11 +232,19 @@ class AlertWatch:
             return
         lines = [msgspec.json.encode(alerts.envelope(alert, to)) for alert in news]
         # A repeated batch has the same number, so the server drops it. Batches of the clock get the next free number.
-        number = end << _BATCH_BITS
+        number = end << _BATCH_BITS | crc32(b"\n".join(lines)) >> (32 - _BATCH_BITS)
         if is_clock:
             number = max(number, self._stage.last(APP) or 0) + 1
+        done = self._enqueue(number, lines)
+        if done.duplicate and done.last is not None and number < done.last:
+            # The sum of the ends fell: a journal lost rows, or is not read any more. These alerts are new, and the server knows the ids of
+            # any that are not.
+            self._enqueue(done.last + 1, lines)
+
+    def _enqueue(self, number: int, lines: Sequence[bytes]) -> StageCommitted:
+        assert self._stage is not None
         self._stage.part(APP, number, PART, lines)
-        self._stage.commit(APP, number, [PART])
+        return self._stage.commit(APP, number, [PART])
 
     def compact_tables(self) -> None:
         """Compact the tables if they are due."""
