@@ -11,7 +11,14 @@ import pytest
 from penstock.spark import location
 from penstock.spark.errors import DataLossError
 from penstock.spark.lake_tables.minutes import MINUTE_US, reach_us
-from penstock.spark.pipeline.journal_rows import MEASURED, JournalRange, RecentRows
+from penstock.spark.pipeline.journal_rows import (
+    MEASURED,
+    PIECE_BYTES,
+    JournalRange,
+    RecentRows,
+    in_pieces,
+    release_memory,
+)
 from tests.spark.journals import SECOND_US, Written, offsets_of
 
 
@@ -91,3 +98,14 @@ def test_a_minute_without_its_first_rows_is_not_recounted(tmp_path: Path) -> Non
     oldest_us = source.time_of(110)
     assert oldest_us % MINUTE_US >= SECOND_US, "it begins within a minute"
     assert range_of(journal, 120).minutes_since_us == (oldest_us // MINUTE_US + 1) * MINUTE_US
+
+
+def test_tasks_pass_rows_in_pieces_of_bounded_size() -> None:
+    sizes = [100, 3_000_000, 5, 700_000, 700_000, 700_000]
+    batch = pa.RecordBatch.from_pydict({"n": list(range(6)), "body": [b"x" * size for size in sizes]})
+    pieces = list(in_pieces(batch))
+    assert pa.Table.from_batches(pieces).equals(pa.Table.from_batches([batch]))
+    assert len(pieces) > 1 and all(one.nbytes <= PIECE_BYTES or one.num_rows <= 2 for one in pieces)
+    assert list(in_pieces(batch.slice(0, 0))) == []
+    release_memory()  # whatever the allocators of this machine are
+    assert pa.default_memory_pool().bytes_allocated() >= batch.nbytes

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.ipc.pipeline import ExpectationStatus
 from penstock.spark.errors import HintedError
+from penstock.spark.pipeline.journal_rows import release_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -136,6 +137,7 @@ def stage(rows: DataFrame, table: LakeTable, tally: ExpectationTally) -> list[St
         if expectations:
             batches = (kept for one in batches for kept in here.sift(pa.Table.from_batches([one]))[0].to_batches())
         files = table.stage(batches)
+        release_memory()
         yield pa.RecordBatch.from_pydict({"files": pa.array([pickle.dumps((files, here.failed))], pa.binary())})
 
     checks = checked(rows, expectations)

@@ -33,7 +33,7 @@ from penstock.spark.location import SourceJournal
 from penstock.spark.pipeline.batch import JournalBatch, StepTimes, open_batch
 from penstock.spark.pipeline.expectations import ExpectationCounts, ExpectationError, ExpectationTally, checked, stage
 from penstock.spark.pipeline.journal_group import JournalGroup, Positions, app_of
-from penstock.spark.pipeline.journal_rows import JournalRange, RecentRows
+from penstock.spark.pipeline.journal_rows import JournalRange, RecentRows, release_memory
 from penstock.spark.pipeline.reporter import describe, diagnose
 from penstock.spark.pipeline.steps import Step, only, ordered
 
@@ -284,6 +284,7 @@ class Ingest:
                 end = min(stored[one] + CHUNK_ROWS, stop)
                 part = JournalRange(journal, stored[one], end, journal.time_of(end - 1))
                 self._write(step, JournalBatch(self.spark, self.table, self.group, {one: part}))
+                release_memory()
                 stored[one] = end
                 if on_progress is not None:
                     on_progress(step.table.name, sum(stored.values()), sum((stored | until).values()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,8 +28,25 @@ RECENT_ROWS = 100_000
 """Journal rows, without bodies, that the driver caches."""
 TASK_ROWS = 250_000
 """Journal rows that one task reads."""
+PIECE_BYTES = 2 * 1024 * 1024
+"""Bytes that a task passes to Spark at a time: the JVM allocates each piece whole, and keeps the memory of the largest."""
 MEASURED = [name for name in FILE_SCHEMA.names if name != "body"]
 """Columns without the body, for counts and times."""
+
+
+def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch as batches of about `PIECE_BYTES`, without a copy."""
+    rows = max(1, batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def release_memory() -> None:
+    """Give memory that is not used back to the system: Spark keeps Python workers, and allocators keep what they once had."""
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # only glibc has it
+    if trim is not None:
+        trim(0)
 
 
 def journal_frame(
@@ -52,7 +71,9 @@ def journal_frame(
                 stop = min(start + step, end)
                 journal = location.open()
                 check_present(journal, known, stop)
-                yield from journal.batches(start, stop, names)
+                for found in journal.batches(start, stop, names):
+                    yield from in_pieces(found)
+        release_memory()
 
     rows = spark.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))
     return rows.coalesce(1) if count == 1 else rows  # one partition: Spark plans no shuffle

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 """How often the process checks its queries."""
+REST_S = 1.0
+"""The same while no rows wait: each look costs a few calls into the JVM."""
 STOP_S = 4.0
 """How long a running batch may continue when the process is asked to stop."""
 LOCK = "_pipeline"
@@ -215,14 +217,17 @@ class Runner:
         queries = {name: self._start(spark, group, name, work) for name, work in works.items()}
         reporter.status.enter("running", time.time_ns() // 1000)
         reporter.status.journal = group.cluster
-        while not self._stop.wait(POLL_S):
+        pause_s = POLL_S
+        while not self._stop.wait(pause_s):
             for name, query in queries.items():
                 if not query.isActive:
                     return self._fail(name, query.exception() or RuntimeError(f"the query `{name}` ended by itself"))
             self._check_own(spark, group)
             ingest.catch_up_skipped()
             watch.on_clock(time.time_ns() // 1000)
-            reporter.status.reach(group.ends())
+            ends = group.ends()
+            pause_s = REST_S if ingest.end == ends else POLL_S
+            reporter.status.reach(ends)
             self._report(ingest)
             reporter.write()
         deadline = time.monotonic() + STOP_S  # for all of them together
