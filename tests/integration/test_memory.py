@@ -12,7 +12,17 @@ from msgspec.json import decode
 from nacl.signing import SigningKey
 
 from tests.integration import token_peers
-from tests.integration.serving import Http, client_frame, connected, encode, envelope, handshake, server_frame, until
+from tests.integration.serving import (
+    Bytes,
+    Http,
+    client_frame,
+    connected,
+    encode,
+    envelope,
+    handshake,
+    server_frame,
+    until,
+)
 
 MIB = 1024 * 1024
 
@@ -105,6 +115,39 @@ spaces:
 """
 LARGE_HEAD = b"\x81\xff" + (4 * MIB).to_bytes(8, "big") + b"mask"
 """A text frame of 4 MiB begins."""
+
+
+SENT = 3 * MIB
+
+
+@pytest.mark.promise(
+    "Hold under hostile conditions", "bodies, lines and messages that do not end count together on every door"
+)
+def test_unfinished_input_counts_on_every_door_and_the_largest_is_cut(start_server):
+    server = start_server(config=SPACE.replace("join_ms: 5000", f"input_total_max: {5 * SENT - MIB}"))
+    http = Http(server.http)
+    with ExitStack() as peers:
+
+        def send(peer, *chunks):
+            peers.callback(peer.close)
+            peer.write(*chunks)
+
+        head = f"POST /v1/enqueue HTTP/1.1\r\nHost: {http.host}\r\nContent-Length: {4 * MIB}\r\n\r\n".encode()
+        send(Bytes(server.http.replace("http:", "tcp:")), head, b" " * SENT)
+        until(lambda: SENT <= figure(http, "input_bytes") < 2 * SENT, "a body")
+        send(Bytes(server.control), b" " * SENT)
+        until(lambda: 2 * SENT <= figure(http, "input_bytes") < 3 * SENT, "a line")
+        send(handshake(server.http, "/v1/control"), LARGE_HEAD, b"x" * SENT)
+        until(lambda: 3 * SENT <= figure(http, "input_bytes") < 4 * SENT, "a message of lines")
+        send(handshake(server.http, "/?space=demo&token=ann-token"), LARGE_HEAD, b"x" * SENT)
+        until(lambda: 4 * SENT <= figure(http, "input_bytes") < 5 * SENT, "a message of a participant")
+        assert figure(http, "senders_cut_total") == 0
+        send(Bytes(server.control), b" " * (SENT + MIB))
+        until(lambda: figure(http, "senders_cut_total") == 1, "the cut")
+        assert figure(http, "input_bytes") < 5 * SENT
+    until(lambda: figure(http, "input_bytes") == 0, "the end of all")
+    (line,) = until(lambda: [line for line in server.log().splitlines() if "sender.cut" in line], "a line in the log")
+    assert '"sender":"' in line and "127.0.0.1" in line
 
 
 @pytest.mark.promise(

@@ -17,6 +17,7 @@ from penstock.transports.transport import (
     ConnectionPort,
     ServerWebSocketTransport,
     UnreadBytes,
+    Upload,
 )
 
 BODY_MAX = 1_000
@@ -102,6 +103,9 @@ class Handler:
         self.refusal: Reply | None = None
         self.admitted: list[Admitted] = []
         self.unread: list[int] = []
+        self.inputs: list[int] = []
+        self.counted = asyncio.Event()
+        """Set by each of these."""
         self.is_asked = asyncio.Event()
         self.begun: list[str] = []
         """The paths of plain requests."""
@@ -122,6 +126,10 @@ class Handler:
 
     def note_unread(self, reader: UnreadBytes, size: int) -> None:
         self.unread.append(size)
+
+    def note_input(self, upload: Upload, size: int) -> None:
+        self.inputs.append(size)
+        self.counted.set()
 
     async def handle(self, exchange: Exchange) -> Reply | StreamingReply | Upgrade:
         self.is_asked.set()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.transports import narrow_parser
-from penstock.transports.narrow_parser import HEADS, NarrowParser
+from penstock.transports.narrow_parser import COUNTED, HEADS, CountingParser, NarrowParser
 
 
 class Parser:
@@ -73,3 +73,18 @@ def test_the_rest_is_dropped_when_the_peer_stays_unknown(monkeypatch: pytest.Mon
         assert case.inner.is_ended
 
     asyncio.run(go())
+
+
+def test_what_arrives_of_a_large_message_is_counted_until_it_is_taken() -> None:
+    sizes: list[int] = []
+    inner = Parser()
+    parser = CountingParser(inner, sizes.append)
+    parser.feed_data(b"x" * COUNTED)
+    parser.taken()
+    assert sizes == [], "small messages cost nothing"
+    parser.feed_data(b"x" * COUNTED)
+    parser.feed_data(b"x" * 10)
+    parser.feed_data(b"x" * 10)
+    parser.taken()
+    assert sizes == [COUNTED + 10, COUNTED + 20, 0]
+    assert len(inner.data) == 2 * COUNTED + 20

@@ -77,6 +77,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes at which a peer that reads no answers is cut off."""
     outbox_total_max: int = 256 * MIB
     """Bytes that all peers together have not read: then the token or address that holds most loses its largest reader, strangers first."""
+    input_total_max: int = 256 * MIB
+    """Bytes of large bodies, messages and lines that all peers have sent and that wait: then the token or address that sent most loses its
+    largest sender, strangers first."""
     answers_max: int = 10_000
     """Requests of one connection waiting for their commit: then we stop reading it."""
     strikes_max: int = 20

@@ -44,6 +44,10 @@ class Session(Protocol):
     def answers(self) -> Sized:
         """What still waits for an answer. A connection closes only when it is empty."""
 
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that the peer has sent and that wait to be handled."""
+
     def receive(self, now: Now, data: bytes) -> None:
         """Handle bytes of the peer: a chunk, or one WebSocket message."""
 
@@ -58,6 +62,8 @@ class Session(Protocol):
 
 class PeerlessSession:
     """Base of sessions without a peer, such as a worker inside the server: no bytes arrive, and none are written."""
+
+    input_bytes = 0
 
     def __init__(self) -> None:
         self.out: list[bytes] = []

@@ -50,6 +50,10 @@ class Steps(Generic[T]):
         self._is_begun = True
         return False
 
+    def end(self) -> None:
+        """Do no further step; a result would be of no use."""
+        self._work.close()
+
     def all(self, now: Now | None = None) -> T:
         """Do all steps at once."""
         while not self.step(now):
@@ -92,11 +96,17 @@ class InputQueue(Generic[T]):
         """The checks of the first message."""
         self._work: Steps[None] | None = None
         self._is_running = self._is_late = False
+        self._waiting = self._taken = 0
         self.is_paused = False
         """Whether messages wait for something else, such as a join."""
 
     def __len__(self) -> int:
         return len(self._messages) + (self._work is not None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages that wait, and of those whose request is being carried out."""
+        return self._waiting if self._work is None else self._waiting + self._taken
 
     @staticmethod
     def is_needed(messages: list[bytes], size: int) -> bool:
@@ -107,6 +117,7 @@ class InputQueue(Generic[T]):
         """Handle these messages after those that wait; with `is_late` not in this turn."""
         self._is_late = is_late and not self._is_running
         self._messages.extend(messages)
+        self._waiting += sum(map(len, messages))
         self._start()
 
     def carry_out(self, work: Generator[None, Any, R], answer: Callable[[R], None]) -> None:
@@ -121,6 +132,7 @@ class InputQueue(Generic[T]):
     def hold_back(self, messages: list[bytes]) -> None:
         """Handle these messages in a later turn, before those that wait."""
         self._messages.extendleft(reversed(messages))
+        self._waiting += sum(map(len, messages))
         self._start()
 
     def resume(self) -> None:
@@ -132,6 +144,7 @@ class InputQueue(Generic[T]):
     def clear(self) -> None:
         """Forget the messages that wait."""
         self._messages.clear()
+        self._waiting = 0
         self._checked = None
         self._intake.is_full = self._is_running
 
@@ -156,7 +169,7 @@ class InputQueue(Generic[T]):
         self._is_running = False
         if self._session.closing is not None:
             self._work = None  # set if it failed
-            self._messages.clear()
+            self.clear()
         self._intake.is_full = bool(self)
 
     def step(self, now: Now) -> bool:
@@ -185,5 +198,7 @@ class InputQueue(Generic[T]):
                 found, self._checked = self._checked.result, None
             ready.append(self._messages.popleft())
             size += len(message)
+        self._waiting -= size
+        self._taken = size
         self._take(now, ready, found)
         return self.is_paused or not self

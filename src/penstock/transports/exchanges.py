@@ -7,10 +7,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from penstock.transports.http_replies import Reply, StreamingReply, Upgrade
-from penstock.transports.transport import Admission, UnreadBytes
+from penstock.transports.transport import Admission, UnreadBytes, Upload, party_of
 
 Answer = Reply | StreamingReply | Upgrade
 Answered = Callable[[Reply | StreamingReply], None]
+
+
+SMALL = 4_096
+"""Bytes of a body that are not counted among what peers have sent: the bounds on connections bound these."""
 
 
 class BodyTooLargeError(Exception):
@@ -24,7 +28,7 @@ class BodyMalformedError(Exception):
 class Exchange(ABC):
     """One request as its handler sees it."""
 
-    __slots__ = ("headers", "holder", "is_upgrade", "method", "path", "peer", "size")
+    __slots__ = ("headers", "holder", "is_upgrade", "method", "path", "peer", "size", "upload")
 
     def __init__(self, method: str, path: str, headers: Mapping[str, str], peer: str, size: int | None) -> None:
         self.method = method
@@ -37,6 +41,28 @@ class Exchange(ABC):
         self.size = size
         """What `Content-Length` says."""
         self.is_upgrade = False
+        self.upload: Upload | None = None
+        """What it holds, if that is worth counting."""
+
+    def holds(self, size: int) -> None:
+        """So many bytes of its body wait in memory; 0 when it is answered, or its peer is gone."""
+        if self.upload is None:
+            if size <= SMALL:
+                return
+            name = f"{self.method} {self.path[:200]} ({self.peer})"
+            self.upload = Upload(name, party_of(self.holder, self.peer), self._abort)
+        self.upload.size = size
+        self._note(self.upload, size)
+        if not size:
+            self.upload = None
+
+    @abstractmethod
+    def _abort(self) -> None:
+        """Close its connection at once."""
+
+    @abstractmethod
+    def _note(self, upload: Upload, size: int) -> None:
+        """Count what it holds."""
 
     @abstractmethod
     def known(self) -> None:
@@ -64,6 +90,9 @@ class HttpHandler(Protocol):
 
     def note_unread(self, reader: UnreadBytes, size: int) -> None:
         """A large answer is on its way; 0 when it has left."""
+
+    def note_input(self, upload: Upload, size: int) -> None:
+        """A body waits in memory; 0 when it is done with."""
 
     async def handle(self, exchange: Exchange) -> Answer:
         """Answer a request; the handler decides when to read its body."""

@@ -9,20 +9,22 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from aiohttp import WSMsgType, web
+from aiohttp import StreamReader, WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from penstock.transports.exchanges import BodyMalformedError, BodyTooLargeError, Exchange, HttpHandler
 from penstock.transports.http_replies import Reply, Upgrade
-from penstock.transports.narrow_parser import NarrowParser
+from penstock.transports.narrow_parser import CountingParser, NarrowParser
 from penstock.transports.plain_http import DOWNLOAD_MIN, HEAD_TIMEOUT_S, KEEPALIVE_S, HttpPort, PlainConnection, stream
 from penstock.transports.transport import (
     Admission,
     ConnectionPort,
     Download,
+    InputListener,
     PongListener,
     ServerWebSocketTransport,
+    Upload,
     tune,
 )
 
@@ -33,11 +35,12 @@ BODY_TIMEOUT_S = 30.0
 class _RequestExchange(Exchange):
     """A request that aiohttp reads."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("_handler", "_request")
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, handler: HttpHandler) -> None:
         super().__init__(request.method, request.path, request.headers, request.remote or "", request.content_length)
         self._request = request
+        self._handler = handler
         self.is_upgrade = request.headers.get("Upgrade", "").lower() == "websocket"
 
     def known(self) -> None:
@@ -60,17 +63,32 @@ class _RequestExchange(Exchange):
             return b""
         try:
             if request.content.is_eof():  # a small body comes with the head and needs no timer
-                return await request.read()
+                return await self._collect(request.content)
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 if self.headers.get("Expect", "").lower() == "100-continue":
                     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                     request.writer.output_size = 0  # the final response has not begun
-                return await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            raise BodyTooLargeError from None
+                return await self._collect(request.content)
         except (RequestPayloadError, HttpProcessingError) as error:
             request.content.feed_eof()  # otherwise aiohttp reads on and fails again
             raise BodyMalformedError(_reason(error)) from error
+
+    async def _collect(self, content: StreamReader) -> bytes:
+        """The whole body, counted as it arrives."""
+        body, bound = bytearray(), self._handler.body_max
+        while piece := await content.readany():
+            body += piece
+            if len(body) > bound:
+                raise BodyTooLargeError
+            self.holds(len(body))
+        return bytes(body)
+
+    def _abort(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    def _note(self, upload: Upload, size: int) -> None:
+        self._handler.note_input(upload, size)
 
 
 class _Handler(RequestHandler):
@@ -105,6 +123,11 @@ class _Handler(RequestHandler):
             self.admission.known()
         if isinstance(self._payload_parser, NarrowParser):
             self._payload_parser = self._payload_parser.widen()
+
+    def count(self, collecting: Callable[[int], None]) -> CountingParser:
+        """Count what arrives of messages that are not complete."""
+        parser = self._payload_parser = CountingParser(self._payload_parser, collecting)
+        return parser
 
     def narrow(self, bound: int, too_large: Callable[[], None]) -> None:
         """Read few bytes until the peer is known; `too_large` is called when it sends more."""
@@ -197,7 +220,7 @@ class HttpListener:
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=limit)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        exchange = _RequestExchange(request)
+        exchange = _RequestExchange(request, self._handler)
         if isinstance(request.protocol, _Handler):
             request.protocol.asked()
         try:
@@ -221,6 +244,8 @@ class HttpListener:
             is_unread = isinstance(error, BodyTooLargeError) and exchange.is_unread
             closes = is_unread or isinstance(error, BodyMalformedError)
             return _response(self._handler.failed(exchange, error), closes=closes)
+        finally:
+            exchange.holds(0)
 
     async def _send_large(self, request: web.BaseRequest, response: web.Response, reader: Download, size: int) -> None:
         """Write an answer and wait until the peer has read it, or is cut off because it does not."""
@@ -258,6 +283,8 @@ class HttpListener:
         protocol = request.protocol
         assert isinstance(protocol, _Handler)
         protocol.endpoint = endpoint
+        if isinstance(endpoint, InputListener):
+            wire.parser = protocol.count(endpoint.collecting)
         if plan.unauthenticated_max is not None and endpoint is not None:
             over = bytes(plan.unauthenticated_max + 1)  # the endpoint refuses a message of this size
             protocol.narrow(plan.unauthenticated_max, lambda: endpoint.received(over))
@@ -279,11 +306,13 @@ class HttpListener:
     ) -> None:
         """Hand messages over until the peer says goodbye. The shortest loop that we can make of it: see it as the hot path."""
         text, binary = WSMsgType.TEXT, WSMsgType.BINARY
-        receive, merge = ws.receive, plan.merge
+        receive, merge, parser = ws.receive, plan.merge, wire.parser
         received = None if endpoint is None else endpoint.received
         while True:
             message = await receive()
             kind = message.type
+            if parser is not None and parser.size:
+                parser.taken()
             if kind is binary or kind is text:
                 if received is not None and not wire.is_closing:
                     received(message.data + b"\n" if merge else message.data)

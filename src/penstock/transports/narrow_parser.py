@@ -25,6 +25,34 @@ class FrameParser(Protocol):
     def feed_eof(self) -> None: ...
 
 
+COUNTED = 64 * 1024
+"""Bytes of a message from which on it is counted while it arrives."""
+
+
+class CountingParser:
+    """Counts what arrived since the last message was taken: aiohttp keeps it until the message is complete."""
+
+    def __init__(self, parser: FrameParser, collecting: Callable[[int], None]) -> None:
+        self._parser = parser
+        self._collecting = collecting
+        self.size = 0
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        self.size += len(data)
+        if self.size > COUNTED:
+            self._collecting(self.size)
+        return self._parser.feed_data(data)
+
+    def feed_eof(self) -> None:
+        self._parser.feed_eof()
+
+    def taken(self) -> None:
+        """A message was taken: what comes belongs to the next."""
+        is_counted, self.size = self.size > COUNTED, 0
+        if is_counted:
+            self._collecting(0)
+
+
 class NarrowParser:
     """Passes on `bound` bytes and keeps what arrived with them."""
 

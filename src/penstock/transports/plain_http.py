@@ -20,7 +20,7 @@ from typing import Any, cast
 from penstock.transports.exchanges import Answer, BodyTooLargeError, Exchange, HttpHandler
 from penstock.transports.http_replies import Reply, StreamingReply, Upgrade, head_of
 from penstock.transports.plain_requests import BODY_MAX, HEAD_MAX, PlainHead, parse_head
-from penstock.transports.transport import Admission, ByteStreamTransport, ConnectionPort, Download, tune
+from penstock.transports.transport import Admission, ByteStreamTransport, ConnectionPort, Download, Upload, tune
 
 BODY_GRACE_S = 0.25
 """How long a body may come after its head: many clients write them one after the other."""
@@ -49,6 +49,13 @@ class PlainExchange(Exchange):
     def known(self) -> None:
         self._connection.known()
 
+    def _abort(self) -> None:
+        if self._connection.transport is not None:
+            self._connection.transport.abort()
+
+    def _note(self, upload: Upload, size: int) -> None:
+        self._connection.port.handler.note_input(upload, size)
+
     @property
     def query_pairs(self) -> list[tuple[str, str]]:
         return self._query_pairs()
@@ -56,6 +63,7 @@ class PlainExchange(Exchange):
     async def read(self) -> bytes:
         if len(self.body) > self._connection.port.handler.body_max:
             raise BodyTooLargeError
+        self.holds(len(self.body))
         return self.body
 
 
@@ -246,6 +254,8 @@ class PlainConnection(asyncio.Protocol):
             self.port.handler.note_unread(reader, 0)
 
     def _answered(self) -> None:
+        if self._exchange is not None and self._exchange.upload is not None:
+            self._exchange.holds(0)
         self._exchange = None
         if self._finished is not None and not self._finished.done():
             self._finished.set_result(None)

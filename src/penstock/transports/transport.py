@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 TEXT = 0x81
@@ -87,6 +87,13 @@ class PongListener(Protocol):
     """A connection that is notified of pongs."""
 
     def pong_received(self) -> None: ...
+
+
+@runtime_checkable
+class InputListener(Protocol):
+    """A connection that counts what it has sent of a message that is not complete."""
+
+    def collecting(self, size: int) -> None: ...
 
 
 class ByteStreamTransport:
@@ -175,13 +182,36 @@ class Download:
         self.unread_bytes = 0
         self.is_paused = False
         self.reader_name = name
-        self.party = (True, peer) if holder is None else holder.party(peer)
+        self.party = party_of(holder, peer)
 
     def unread(self) -> int:
         return self._transport.get_write_buffer_size()
 
     def cut(self, size: int) -> None:
         self._transport.abort()
+
+
+class Upload:
+    """What a peer has sent and its request or session has not done with: counted like what a peer has not read."""
+
+    def __init__(self, name: str, party: tuple[bool, str], abort: Callable[[], None]) -> None:
+        self.reader_name = name
+        self.party = party
+        self.unread_bytes = self.size = 0
+        self.is_paused = False
+        self._abort = abort
+
+    def unread(self) -> int:
+        return self.size
+
+    def cut(self, size: int) -> None:
+        self._abort()
+
+
+def party_of(holder: Any, peer: str) -> tuple[bool, str]:
+    """Who pays for a request: its token, or the address of a stranger."""
+    party: tuple[bool, str] = (True, peer) if holder is None else holder.party(peer)
+    return party
 
 
 def frame(opcode: int, payload: bytes) -> bytes:
@@ -230,6 +260,8 @@ class ServerWebSocketTransport(ByteStreamTransport):
         self.is_closing = False
         """A close frame was sent; what the peer still sends is read and dropped."""
         self._patience: asyncio.TimerHandle | None = None
+        self.parser: Any = None
+        """Counts what arrives, where that is counted."""
 
     def send(self, messages: list[bytes]) -> None:
         if self.is_framed:

@@ -31,7 +31,7 @@ def test_the_server_and_its_children_are_measured(server: ServerProcess) -> None
     assert disk["path"] == str(server.data) and 0 < disk["freeBytes"] < disk["totalBytes"] and disk["reservedBytes"] > 0
     operator.enqueue("held", *(f"{number}" for number in range(100)))
     memory = {row["limit"]: row for row in operator.get("/v1/resources").json["memory"]}
-    assert memory.keys() == {"memory_max", "pending_max", "outbox_total_max"}
+    assert memory.keys() == {"memory_max", "pending_max", "outbox_total_max", "input_total_max"}
     assert 100 < memory["memory_max"]["used"] < memory["memory_max"]["bound"]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.limits import Limits
 from penstock.server.engine.outboxes import Outboxes
-from tests.dialects.courier.talking import Broker, filled
+from tests.dialects.courier.talking import Broker, envelope, filled, line
 
 LIMIT = 100
 
@@ -162,3 +162,56 @@ class TestConnections:
         (answer,) = broker.control().say(type_="explain", stream="jobs", reqId=1)
         reasons: list[dict[str, object]] = answer["result"]["reasons"]
         return reasons
+
+
+class TestSenders:
+    """What peers have sent and what waits has the same ledger."""
+
+    LIMITS = Limits(frame_max=100_000, envelope_max=100_000, input_total_max=150_000)
+
+    @pytest.mark.promise(
+        "Hold under hostile conditions",
+        "what all peers have sent and what waits is bounded: the largest sender is cut off, counted and logged",
+    )
+    def test_lines_that_do_not_end_are_bounded_together(self) -> None:
+        broker = Broker(limits=self.LIMITS)
+        logged: list[str] = []
+        inputs = broker.runtime.peers.inputs
+        inputs._log = lambda event, **fields: logged.append(f"{event} {fields['sender']} {fields['bytes']}")
+        peers = [broker.control() for _ in range(3)]
+        for peer, size in zip(peers, (50_000, 90_000, 5_000), strict=True):
+            peer.send(b"x" * size)
+            broker.run()
+        assert (inputs.total, inputs.cut) == (145_000, 0)
+        peers[2].send(b"x" * 10_000)
+        broker.run()
+        assert [peer.wire.aborted for peer in peers] == [False, True, False]
+        assert (inputs.total, inputs.cut) == (65_000, 1)
+        assert logged == [f"sender.cut {peers[1].session.link.name()} 90000"]
+        peers[0].send(b"\n")
+        broker.run()
+        assert inputs.total == 15_000, "an answered line waits no more"
+        peers[2].gone()
+        assert inputs.total == 0
+
+    def test_a_large_line_counts_while_it_is_checked_and_carried_out(self) -> None:
+        broker = Broker()
+        peer = broker.control()
+        items = [envelope(str(number), payload="x" * 900) for number in range(500)]
+        peer.send(line(type_="enqueue", to="a", envs=items, env=items, reqId=1))
+        sizes = []
+        while broker.scheduler._soon:
+            broker.scheduler._soon.popleft()()
+            sizes.append(broker.runtime.peers.inputs.total)
+        assert max(sizes) > 400_000 and sizes.count(max(sizes)) > 2 and sizes[-1] == 0
+        assert peer.heard()
+
+    def test_a_message_that_is_not_complete_counts(self) -> None:
+        broker = Broker()
+        peer = broker.subscribe("a")
+        peer.connection.collecting(70_000)
+        broker.run()
+        assert broker.runtime.peers.inputs.total == 70_000
+        peer.connection.collecting(0)
+        broker.run()
+        assert broker.runtime.peers.inputs.total == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Generator
 
 import pytest
@@ -21,6 +22,7 @@ from penstock.server.engine.schedulers import (
     LoopScheduler,
     SurveyQueue,
     TurnTimes,
+    checked,
     in_steps,
 )
 from tests.core.driving import counting_entropy
@@ -214,3 +216,37 @@ def test_work_in_steps_that_fails_hands_its_exception_to_who_waits() -> None:
                 await in_steps(runtime.survey, work())
 
     asyncio.run(go())
+
+
+class Body:
+    """Stands for megabytes."""
+
+
+def test_checks_end_with_the_request_that_asked_for_them() -> None:
+    """A busy loop comes to a survey late: meanwhile what it looks at must not fill the memory."""
+    body = Body()
+    watched, steps = weakref.ref(body), list[int]()
+
+    def work(body: Body) -> Generator[None, None, Body]:
+        for number in range(100):
+            steps.append(number)
+            yield
+        return body
+
+    async def go(body: Body) -> None:
+        clock = Clock()
+        scheduler = HandScheduler(clock)
+        queue = SurveyQueue(scheduler, lambda now: None)
+        task = asyncio.ensure_future(checked(queue.add, work(body)))
+        await asyncio.sleep(0)
+        assert queue._waiting and len(steps) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del body, task
+        scheduler.run()
+        assert not queue._waiting and len(steps) == 1
+
+    asyncio.run(go(body))
+    del body
+    assert watched() is None

@@ -41,6 +41,9 @@ class FakeExchange:
     def known(self) -> None:
         self.is_known = True
 
+    def holds(self, size: int) -> None:
+        """What it holds is counted by real connections."""
+
     async def read(self) -> bytes:
         self.reads += 1
         return self._body

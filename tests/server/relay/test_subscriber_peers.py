@@ -54,8 +54,7 @@ def test_a_peer_with_too_many_subscriptions_is_disconnected_and_others_hear_on(s
     flood = connect(run)
     for _ in range(200):
         flood.send(b"\x01" + peers.make_topic())
-    run.wait(lambda: cut(run))
-    assert run.refused("subscriptions")
+    run.wait(lambda: cut(run) and run.refused("subscriptions"))
     flood.close()
     run.wait(lambda: total(run) == 1)
     frame = publisher.chunk(b"still heard")

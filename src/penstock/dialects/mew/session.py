@@ -106,6 +106,10 @@ class MewSession:
         self._space_name = space
         self._id = participant
 
+    @property
+    def input_bytes(self) -> int:
+        return self._queue.size
+
     # The hot path
 
     def publish(self, data: bytes) -> bool:

@@ -73,6 +73,7 @@ def measure(runtime: Runtime, archive: JournalLifecycle | None) -> ResourcesRepl
         MemoryRow("memory_max", runtime.machine.bytes, limits.memory_max),
         MemoryRow("pending_max", runtime.machine.pending_bytes, limits.pending_max),
         MemoryRow("outbox_total_max", runtime.peers.outboxes.total, limits.outbox_total_max),
+        MemoryRow("input_total_max", runtime.peers.inputs.total, limits.input_total_max),
     ]
     return ResourcesReply(_processes(os.getpid()), None if archive is None else _disk(archive), memory)
 

@@ -37,6 +37,8 @@ _NESTED_LIMITS = (
     ("envelope_max", "frame_max"),
     ("outbox_max", "outbox_hard_max"),
     ("outbox_hard_max", "outbox_total_max"),
+    ("frame_max", "input_total_max"),
+    ("space_envelope_max", "input_total_max"),
     ("unauthenticated_per_address_max", "links_max"),
 )
 

@@ -43,6 +43,8 @@ class SocketFrontSession:
     def answers(self) -> Sized:
         return range(self._is_held * 1_000_000_000)  # more than any bound: the socket is not read
 
+    input_bytes = 0
+
     def receive(self, now: Now, data: bytes) -> None:
         if self.closing is None:
             self._leg.send(data)

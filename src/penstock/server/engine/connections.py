@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from penstock.core.clock import Now
@@ -18,6 +19,8 @@ from penstock.core.queue.deliver import end_pull
 from penstock.core.scopes import Principal
 from penstock.server.engine.outboxes import Outboxes
 from penstock.server.files.addresses import is_ip, payer_address
+from penstock.transports.exchanges import SMALL
+from penstock.transports.transport import Upload
 
 if TYPE_CHECKING:
     from penstock.server.engine.runtime import Runtime
@@ -94,6 +97,10 @@ class Connection:
     unread_bytes: int = 0
     sent: int = 0
     """Messages handed to the wire."""
+    collected: int = 0
+    """Bytes of a message that is not complete."""
+    upload: Upload | None = None
+    """What the peer has sent that waits, if that is worth counting."""
     shares: ClassVar[int] = 1
     """Among how many connections of one reader its room is divided."""
 
@@ -119,6 +126,11 @@ class Connection:
 
     def received(self, data: bytes) -> None:
         self._runtime.received(self, data)
+
+    def collecting(self, size: int) -> None:
+        """A message arrives in parts; 0 when it is complete."""
+        self.collected = size
+        self._runtime.peers.touch(self)
 
     def adopt(self, principal: Principal) -> bool:
         """Apply these rights to the peer's followers; False when they do not allow one of them."""
@@ -164,6 +176,8 @@ class ConnectionTable:
         self._held: dict[Connection, None] = {}
         """Connections that are not read for now."""
         self.outboxes = Outboxes(lambda: self._machine.limits.outbox_total_max, self._scheduler.soon, log)
+        self.inputs = Outboxes(lambda: self._machine.limits.input_total_max, self._scheduler.soon, log, "sender")
+        """What peers have sent and what waits."""
         self.slow_cut = 0
         """Peers cut off because they did not read."""
         self.last_cut: tuple[int, str] | None = None
@@ -215,6 +229,8 @@ class ConnectionTable:
         link = connection.link
         if connection.unread_bytes:
             self.outboxes.note(connection, 0)
+        if connection.upload is not None:
+            self._note_input(connection, 0)
         if self._connections.pop(link.no, None) is None:
             return
         connection.closed = True
@@ -280,6 +296,8 @@ class ConnectionTable:
             if connection.closed:
                 continue
             session, wire = connection.session, connection.wire
+            if (waiting := session.input_bytes + connection.collected) > SMALL or connection.upload is not None:
+                self._note_input(connection, waiting)
             if session.closing is not None and connection.link.open:
                 self._hang_up(connection)
             if session.out:
@@ -317,6 +335,22 @@ class ConnectionTable:
                     now = self._scheduler.now()
                     self._machine.writable(now, link)
                     self._runtime.apply(now)
+
+    def _note_input(self, connection: Connection, size: int) -> None:
+        """What a peer has sent that waits."""
+        upload = connection.upload
+        if upload is None:
+            abort = partial(self._cut_sender, connection)
+            upload = connection.upload = Upload(connection.reader_name, connection.party, abort)
+        upload.size = size if size > SMALL else 0
+        self.inputs.note(upload, upload.size)
+        if not upload.size:
+            connection.upload = None
+
+    def _cut_sender(self, connection: Connection) -> None:
+        """All peers together have sent too much, and this one sent most."""
+        connection.wire.abort()
+        self.lost(connection, (1008, "QuotaExceeded: `limits.input_total_max`"))
 
     def _close(self, connection: Connection, why: tuple[int, str]) -> None:
         """Close a connection. What its peer has not read counts until the wire is empty."""

@@ -1,10 +1,12 @@
-"""One bound over what all readers of a process have not read: beyond it, readers are cut off.
+"""One bound over what all readers of a process have not read, and one over what all senders have sent: beyond it, peers are cut off.
 
 Readers are connections that do not read, participants that poll, and large HTTP answers. Their sizes are noted at the end of a
 turn. A peer may read without an event, so a size is an estimate from above: all are measured again before a reader is cut off.
 Bytes that readers share count for each of them.
 A party is a token, or an address without one. The party that holds most loses its largest reader, so many small readers do not make
 another party's the largest. Unauthenticated parties go before tokens, because they may come from many addresses.
+
+The same ledger bounds what peers have sent and what waits: bodies, messages and lines. Its holders are senders then, and what is noted is exact.
 """
 # size: one ledger.
 
@@ -24,6 +26,7 @@ class Outboxes:
     _limit: Callable[[], int]
     _soon: Callable[[Callable[[], None]], object]
     _log: Callable[..., None]
+    _role: str = "reader"
     _readers: dict[UnreadBytes, None] = field(default_factory=dict)
     is_due: bool = False
     """More is held than the bound allows, and readers are about to be cut off."""
@@ -68,8 +71,7 @@ class Outboxes:
         largest = max((one for one in self._readers if one.party == party), key=lambda one: one.unread_bytes)
         size = largest.unread_bytes
         self.cut += 1
-        self._log(
-            "reader.cut", reader=largest.reader_name, bytes=size, party=held[party], total=self.total, limit=limit
-        )
+        who = {self._role: largest.reader_name}
+        self._log(f"{self._role}.cut", **who, bytes=size, party=held[party], total=self.total, limit=limit)
         self.note(largest, 0)
         largest.cut(size)

@@ -208,6 +208,17 @@ async def completed(run: RunSurvey, survey: Survey) -> None:
         raise error
 
 
+async def checked(run: RunSurvey, work: Generator[None, Any, T]) -> T:
+    """The same for work that only looks at something: it ends with the request, so that what it looks at leaves the memory."""
+    steps = Steps(work)
+    try:
+        await completed(run, steps)
+    except asyncio.CancelledError:
+        steps.end()
+        raise
+    return steps.result
+
+
 async def in_steps(run: RunSurvey, work: Generator[None, Any, T]) -> T:
     """Do work that a request asked for, one step a turn."""
     steps = Steps(work)

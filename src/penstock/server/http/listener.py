@@ -25,7 +25,7 @@ from penstock.dialects.courier.wire.request_checks import check_request
 from penstock.server.admin.journal import permit
 from penstock.server.admin.reload import REVOKED
 from penstock.server.auth.tokens import Guard, bearer, subprotocol
-from penstock.server.engine.schedulers import in_steps
+from penstock.server.engine.schedulers import checked
 from penstock.server.http import idempotency, routes, sockets
 from penstock.server.http.request import Done, Request, Route, body_refusal, error_reply, inflate, too_large
 from penstock.server.http.services import HttpServices
@@ -34,7 +34,7 @@ from penstock.server.spaces.listener import SpaceEndpoint, is_for_spaces
 from penstock.transports import content_encoding
 from penstock.transports.exchanges import Answer, Answered, BodyMalformedError, BodyTooLargeError, Exchange
 from penstock.transports.http_replies import Reply, StreamingReply, Upgrade, json_reply
-from penstock.transports.transport import Admission, UnreadBytes
+from penstock.transports.transport import Admission, UnreadBytes, Upload
 
 MAX_AGE_S = 600
 """How long a browser may cache a preflight."""
@@ -94,6 +94,9 @@ class HttpEndpoint:
 
     def note_unread(self, reader: UnreadBytes, size: int) -> None:
         self._runtime.peers.outboxes.note(reader, size)
+
+    def note_input(self, upload: Upload, size: int) -> None:
+        self._runtime.peers.inputs.note(upload, size)
 
     async def handle(self, exchange: Exchange) -> Answer:
         """Answer one request."""
@@ -196,8 +199,9 @@ class HttpEndpoint:
         if isinstance(data, Reply):
             return data
         request.data = data
+        exchange.holds(len(body) + len(data) * (name is not None))
         if len(data) > STEP_BYTES and route.body is not None:
-            refusal = await in_steps(self._runtime.survey, check_request(data, self._runtime.machine.limits))
+            refusal = await checked(self._runtime.survey, check_request(data, self._runtime.machine.limits))
             if refusal is not None:
                 return error_reply(self._counted(refusal))
             request.is_checked = True

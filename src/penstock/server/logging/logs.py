@@ -56,6 +56,7 @@ LEVELS = {
     "conn.close": logging.DEBUG,
     "conn.slow": logging.WARNING,
     "reader.cut": logging.WARNING,
+    "sender.cut": logging.WARNING,
     "redelivery.hot": logging.WARNING,
     "journal.refused": logging.ERROR,
     "session.failed": logging.ERROR,

@@ -98,6 +98,8 @@ class Exporter(msgspec.Struct, eq=False):
             "penstock_pending_bytes": machine.pending_bytes,
             "penstock_outbox_bytes": runtime.peers.outboxes.total,
             "penstock_readers_cut": runtime.peers.outboxes.cut,
+            "penstock_input_bytes": runtime.peers.inputs.total,
+            "penstock_senders_cut": runtime.peers.inputs.cut,
             "penstock_dedup_ids": machine.ids,
             "penstock_rate_buckets": 0 if meter is None else len(meter),
             "penstock_idempotency_keys": len(replays),

@@ -55,6 +55,8 @@ class RelaySession:
         self.topic: bytes | None = None
         self._hub = hub
 
+    input_bytes = 0
+
     def receive(self, now: Now, data: bytes) -> None:
         if self.closing is not None:
             return

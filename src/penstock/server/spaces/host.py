@@ -26,7 +26,7 @@ from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import SpaceMemory
 from penstock.server.engine.connections import Timer
 from penstock.server.engine.runtime import Runtime
-from penstock.server.engine.schedulers import in_steps
+from penstock.server.engine.schedulers import checked
 from penstock.server.spaces.connection import Sink, SpaceConnection, StreamWaits
 from penstock.transports.transport import PING, TEXT, frame, frame_head
 
@@ -292,9 +292,7 @@ class Spaces:
     async def read(self, data: bytes) -> Fields | MewRefusal:
         """The members of an envelope of an HTTP request; a large one is checked in steps."""
         is_small = len(data) <= STEP_BYTES
-        read = (
-            read_object(data, self.limits) if is_small else await in_steps(self.survey, read_steps(data, self.limits))
-        )
+        read = read_object(data, self.limits) if is_small else await checked(self.survey, read_steps(data, self.limits))
         if isinstance(read, MewRefusal):
             self.input_refused("space", read.error)
         return read

@@ -104,6 +104,10 @@ class MessageSession(ABC, Generic[Message]):
         self._flood_limiter = FloodLimiter(runtime.machine.limits.control_rate)
 
     @property
+    def input_bytes(self) -> int:
+        return self._queue.size
+
+    @property
     def _size_max(self) -> int:
         return self._machine.limits.message_max
 

@@ -239,6 +239,7 @@ decode_reference = msgspec.json.Decoder(Reference).decode
 _decode_req_id: Callable[[bytes], str | int] = msgspec.json.Decoder(str | int).decode
 
 
+UNIDENTIFIED = Refusal("Unauthorized", "say hello with a token first")
 FEATURES = ["credit", "extend", "release", "term", "pull", "peek", "delay", "dlq", "batch", "auto", "backoff"]
 FEATURES += ["views", "live", "triggers", "tap", "partition"]
 
@@ -251,6 +252,8 @@ def hello_result(health: dict[str, Any]) -> dict[str, Any]:
 
 FRAME_WEIGHT = 8
 """For how many enqueues or acks of a run a line counts that is refused, or that is another request."""
+READ_WEIGHT, SEARCHED = 100, 16
+"""The same for a read, which may list a thousand envelopes, or `STEP_BYTES` of an answer; subscriptions that are searched in the time of one."""
 NUMBER_MAX = 64
 """Bytes of a `reqId` that is a number: to decode a longer one would cost too much."""
 HEAD_MAX = 1024

@@ -44,7 +44,8 @@ class LineBuffer:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._size = 0
+        self.size = 0
+        """Bytes of the line that has not ended."""
         self._is_discarding = False
         """The rest of a line that was too long is dropped, up to its end."""
 
@@ -58,21 +59,21 @@ class LineBuffer:
         begin = data.index(b"\n") if self._is_discarding else 0
         whole = b"".join([*self._parts, data[begin:cut]]) if self._parts else data[begin:cut]
         self._is_discarding = False
-        self._parts, self._size = [], 0
+        self._parts, self.size = [], 0
         if cut + 1 < len(data):
             self._keep(data[cut + 1 :])
         return whole
 
     def _keep(self, data: bytes) -> None:
         self._parts.append(data)
-        self._size += len(data)
+        self.size += len(data)
 
     def overflow(self, limit: int) -> bytes:
         """The first bytes of a line that is longer than `limit`, which is dropped; empty if it is not."""
-        if self._size <= limit:
+        if self.size <= limit:
             return b""
         head = b"".join(self._parts[:HEAD_MAX])[:HEAD_MAX]  # each has a byte or more, all together megabytes
-        self._parts, self._size, self._is_discarding = [], 0, True
+        self._parts, self.size, self._is_discarding = [], 0, True
         return head
 
 

@@ -37,11 +37,8 @@ from penstock.dialects.courier.wire.request_checks import check_request
 
 WEIGHT_MAX = 2_000
 """Lines of one connection that are handled in one turn, where each is an enqueue or an ack: about 10 ms."""
-READ_WEIGHT, SEARCHED = 100, 16
-"""For how many of those lines a read counts, which may list a thousand envelopes, or `STEP_BYTES` of an answer; subscriptions that are searched in the time of one."""
 HELLO_MAX = 64 * 1024
 """Bytes of a line while its sender is unknown: strangers get little memory."""
-UNIDENTIFIED = Refusal("Unauthorized", "say hello with a token first")
 
 
 class ControlSession:
@@ -71,6 +68,10 @@ class ControlSession:
         self._runs = Runs(runtime, self.answers)
         self._reads = Reads(runtime, self.answers)
         self._followers = Followers(runtime, self)
+
+    @property
+    def input_bytes(self) -> int:
+        return self._lines.size + self._queue.size
 
     def receive(self, now: Now, data: bytes) -> None:
         if self.closing is not None:
@@ -126,7 +127,7 @@ class ControlSession:
         if self.token_needed and close is None:
             close = 1008
             if reference is None or bytes(reference.type) != b'"hello"':
-                refusal = UNIDENTIFIED
+                refusal = frames.UNIDENTIFIED
                 self._runtime.token_refused(None, self.link.peer)
         if reference is not None and bytes(reference.type) == b'"subscribe"':
             self._subs.refused()
@@ -168,13 +169,13 @@ class ControlSession:
         if not self.token_needed and (weight := self._joins_run(now, frame, depth)):
             self._weight += weight
             return
-        self._weight += READ_WEIGHT if isinstance(frame, ReadFrame) else frames.FRAME_WEIGHT
+        self._weight += frames.READ_WEIGHT if isinstance(frame, ReadFrame) else frames.FRAME_WEIGHT
         spent = self._machine.cost
         if getattr(frame, "sub_id", frame) is None:
-            self._weight += len(self.link.consumers) // SEARCHED
+            self._weight += len(self.link.consumers) // frames.SEARCHED
         self._runs.close(now)
         self._frame(now, frame, depth)
-        self._weight += READ_WEIGHT * (len(self.out[-1]) // STEP_BYTES) if self.out else 0
+        self._weight += frames.READ_WEIGHT * (len(self.out[-1]) // STEP_BYTES) if self.out else 0
         if self._machine.effects:
             self._runtime.apply(now)
         self._weight += max(self._machine.cost - spent, 0)
@@ -201,7 +202,7 @@ class ControlSession:
             self._hello(now, frame)
             return
         if self.token_needed:
-            self._refuse_stranger(frames.req_id_of(frame), UNIDENTIFIED)
+            self._refuse_stranger(frames.req_id_of(frame), frames.UNIDENTIFIED)
             return
         if isinstance(frame, ReadFrame):
             self._reads.read(now, frame)

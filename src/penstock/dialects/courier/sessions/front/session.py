@@ -17,9 +17,9 @@ from penstock.core.errors import Refusal
 from penstock.core.placement import SHARDS
 from penstock.dialects.courier.operations.merges import MERGES
 from penstock.dialects.courier.sessions.answers import RuntimePort
-from penstock.dialects.courier.sessions.control.frames import FollowFrame, HelloFrame
+from penstock.dialects.courier.sessions.control.frames import READ_WEIGHT, FollowFrame, HelloFrame
 from penstock.dialects.courier.sessions.control.runs import ok_line
-from penstock.dialects.courier.sessions.control.session import READ_WEIGHT, WEIGHT_MAX
+from penstock.dialects.courier.sessions.control.session import WEIGHT_MAX
 from penstock.dialects.courier.sessions.front.legged_session import ANSWERS, FrontLeg, LeggedSession
 from penstock.dialects.courier.sessions.front.legs import LegOpener
 from penstock.dialects.courier.sessions.front.lines import (
