@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import zmq
 
 from penstock.core.relay.bounds import RelayLimits
 from penstock.server.relay.reports import RelayReady, decode
+from penstock.server.relay.subscriber_peers import SUSPECT_MAX, SUSPECT_S, SubscriberPeer, SubscriberPeers
 from tests.integration import token_peers as peers
 from tests.server.relay.test_process import task
 from tests.server.relay.test_service import Running, Start, start
@@ -59,6 +61,49 @@ def test_a_peer_with_too_many_subscriptions_is_disconnected_and_others_hear_on(s
     run.wait(lambda: total(run) == 1)
     frame = publisher.chunk(b"still heard")
     assert reader.receive() == [publisher.topic + frame]
+
+
+def test_after_a_flood_the_peers_of_its_address_hold_few_for_a_while(start: Start) -> None:
+    """A peer that is cut off connects again, and each of its subscriptions costs the relay."""
+    limits = RelayLimits(peer_subscriptions_max=SUSPECT_MAX + 50)
+    run = start(pub=TCP, limits=limits)
+    crowded = connect(run)
+    for _ in range(SUSPECT_MAX + 10):
+        crowded.send(b"\x01" + peers.make_topic())
+    run.wait(lambda: total(run) == SUSPECT_MAX + 10)
+    flood = connect(run)
+    flood.setsockopt(zmq.RECONNECT_IVL, -1)
+    for _ in range(limits.peer_subscriptions_max + 10):
+        flood.send(b"\x01" + peers.make_topic())
+    run.wait(lambda: cut(run) == 1)
+    flood.close()
+    run.wait(lambda: total(run) == SUSPECT_MAX + 10)
+    second = RawPeer(run)
+    second.send(*[b"\1" + peers.make_topic() for _ in range(SUSPECT_MAX + 1)])
+    run.wait(lambda: cut(run) == 2)
+    run.wait(lambda: total(run) == SUSPECT_MAX + 10)
+    assert list(run.service._subscribers.peers._suspects) == ["127.0.0.1"]
+    second.socket.close()
+
+
+def test_only_a_flood_makes_an_address_suspect_and_not_for_good() -> None:
+    """Otherwise a reader of many topics, which connects again at once, would never be served again."""
+
+    def subscribe(held: SubscriberPeers, count: int, second: int) -> SubscriberPeer:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            peer = SubscriberPeer(os.fstat(ours.fileno()).st_ino, ours.fileno())
+            peer.is_bounded, peer.address = True, "10.0.0.1"
+            for _ in range(count):
+                held.add(peer, peers.make_topic(), second)
+        return peer
+
+    held = SubscriberPeers(2 * SUSPECT_MAX, 100 * SUSPECT_MAX)
+    assert not subscribe(held, SUSPECT_MAX + 1, 0).is_cut
+    assert subscribe(held, 2 * SUSPECT_MAX + 1, 10).is_cut
+    assert subscribe(held, SUSPECT_MAX + 1, 10 + SUSPECT_S - 1).is_cut
+    assert not subscribe(held, SUSPECT_MAX, 10 + SUSPECT_S - 1).is_cut
+    assert not subscribe(held, SUSPECT_MAX + 1, 10 + SUSPECT_S).is_cut
 
 
 def test_the_peer_that_holds_most_gives_way_at_the_bound_of_all(start: Start) -> None:

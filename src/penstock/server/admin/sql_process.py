@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.core.errors import PenstockError
 from penstock.hide_pandas import hide_pandas
+from penstock.ipc.processor_share import yield_processor
 from penstock.journal.lake_location import lake_of
 from penstock.journal.plain_values import plain
 from penstock.journal.sql import QueryResult, ask
@@ -93,7 +94,7 @@ def _gathered(answer: QueryResult, rows_max: int) -> tuple[list[Any], bool]:
 
 
 def main() -> int:
-    os.nice(10)  # queries can wait, messages cannot
+    yield_processor(10)  # queries can wait, messages cannot
     hide_pandas()
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=SqlTask)
     bound(task.alarm_ms)

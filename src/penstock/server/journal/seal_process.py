@@ -16,6 +16,7 @@ import msgspec
 from penstock.core.errors import PenstockError
 from penstock.core.limits import Limits
 from penstock.hide_pandas import hide_pandas
+from penstock.ipc.processor_share import yield_processor
 from penstock.journal.disk import RealDisk
 from penstock.journal.lake_location import LAKE, lake_of, store_errors
 from penstock.journal.retention import Retention
@@ -76,7 +77,7 @@ def run(task: SealTask) -> bytes:
 
 
 def main() -> int:
-    os.nice(10)  # sealing yields the CPU to the server
+    yield_processor(10)  # sealing yields the CPU to the server
     hide_pandas()
     try:
         sys.stdout.buffer.write(run(msgspec.json.decode(sys.stdin.buffer.read(), type=SealTask)))

@@ -23,6 +23,7 @@ from penstock.core.relay.bounds import MIB
 from penstock.core.relay.topic import Remembered
 from penstock.dialects.streamservice.relay_memory import UsedNonce
 from penstock.dialects.streamservice.signatures import Registrar, TrustStore
+from penstock.ipc.processor_share import yield_processor
 from penstock.server.engine.admission import raise_descriptor_limit
 from penstock.server.relay.guards import MemoryGuard
 from penstock.server.relay.reports import FACTS, BindFailed, RelayReport, encode
@@ -159,7 +160,7 @@ def run(task: RelayTask, source: int, descriptor: int) -> int:
 
 def yield_to_others() -> None:
     """Let other processes run first on a busy machine. Then libzmq's thread wakes less often, for more messages at a time."""
-    os.nice(NICE)
+    yield_processor(NICE)
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 

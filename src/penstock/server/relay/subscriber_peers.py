@@ -4,6 +4,9 @@ libzmq stores every subscription that arrives, granted or refused, about 32 byte
 or disconnects. It has no call that ends one connection of a socket. Each frame carries the descriptor of its connection: the relay shuts
 the connection down, and libzmq frees what it stored for the peer.
 
+A flood costs the relay about 30 us for each subscription, and a peer that is cut off connects again. So for a while the peers of its address
+may hold few. Only a peer above the whole bound makes its address suspect, so others of the address are served again when the flood is over.
+
 The inode of a connection identifies a peer, because descriptors are reused. A peer on a Unix socket has no bound of its own: it belongs
 to the owner of the socket, such as the server, which subscribes for all its WebSockets.
 """
@@ -17,12 +20,18 @@ from itertools import islice
 
 import zmq
 
+from penstock.server.files.addresses import payer_address
+
 SCANNED_MAX = 64
 """Holders of one name that are checked for the one that disconnected."""
 
 
 MESSAGES_MAX = 4
 """Requests to resume that one peer may send as messages within a second."""
+SUSPECT_MAX, SUSPECT_S = 50, 60
+"""Subscriptions of one peer of an address from which there was a flood, and for how many seconds."""
+ADDRESSES_MAX = 10_000
+"""Suspect addresses that are remembered; then the oldest is forgotten."""
 UNIT = 65
 """Bytes of a subscription to a topic; a longer name counts as several subscriptions."""
 _LOST = -1
@@ -31,7 +40,7 @@ _LOST = -1
 class SubscriberPeer:
     """One connection."""
 
-    __slots__ = ("count", "descriptor", "inode", "is_bounded", "is_cut", "matched")
+    __slots__ = ("address", "count", "descriptor", "inode", "is_bounded", "is_cut", "matched")
 
     def __init__(self, inode: int, descriptor: int) -> None:
         self.inode = inode
@@ -41,9 +50,11 @@ class SubscriberPeer:
         self.matched: dict[bytes, int] = {}
         """Granted subscriptions by what libzmq matches, which topics may share."""
         self.is_bounded = self.is_cut = False
+        self.address = ""
         if descriptor != _LOST:
-            with socket.socket(fileno=os.dup(descriptor)) as connection:
+            with socket.socket(fileno=os.dup(descriptor)) as connection, suppress(OSError):  # it may be gone by now
                 self.is_bounded = connection.family != socket.AF_UNIX
+                self.address = payer_address(connection.getpeername()[0]) if self.is_bounded else ""
 
     @property
     def is_connected(self) -> bool:
@@ -74,6 +85,8 @@ class SubscriberPeers:
         self.cut = {"subscriptions": 0, "message": 0, "mixed": 0, "memory": 0}
         """Peers that were disconnected, by reason: too many subscriptions; a message that is no request, or too many of them; a subscription
         behind the message of another peer; too much memory."""
+        self._suspects: dict[str, int] = {}
+        """Addresses of peers that were above the bound, and until which second."""
         self._second = 0
         self._senders: dict[int, tuple[SubscriberPeer, int]] = {}
         """Peers that sent messages in this second, and how many."""
@@ -91,7 +104,7 @@ class SubscriberPeers:
         except OSError:
             return SubscriberPeer(0, _LOST)
 
-    def add(self, peer: SubscriberPeer, name: bytes) -> None:
+    def add(self, peer: SubscriberPeer, name: bytes, second: int) -> None:
         """A peer subscribes to a name. Over a bound, the peer that holds most is disconnected."""
         holders = self._holders.setdefault(name, {})
         if peer in holders:
@@ -102,11 +115,20 @@ class SubscriberPeers:
         if peer.is_cut:
             return
         self.total += _units(name)
-        if peer.is_bounded and peer.count > self._peer_max:
+        if peer.is_bounded and peer.count > SUSPECT_MAX and self._suspects.get(peer.address, 0) > second:
+            self.disconnect(peer, "subscriptions")
+        elif peer.is_bounded and peer.count > self._peer_max:
+            self._suspect(peer.address, second)
             self.disconnect(peer, "subscriptions")
         elif self.total > self._total_max:
             bounded = [each for each in self._peers.values() if each.is_bounded and not each.is_cut]
             self.disconnect(max(bounded, key=lambda each: each.count, default=peer), "subscriptions")
+
+    def _suspect(self, address: str, second: int) -> None:
+        self._suspects.pop(address, None)
+        if len(self._suspects) >= ADDRESSES_MAX:
+            del self._suspects[next(iter(self._suspects))]
+        self._suspects[address] = second + SUSPECT_S
 
     def holds(self, peer: SubscriberPeer, name: bytes) -> bool:
         return not peer.is_cut and peer in self._holders.get(name, ())

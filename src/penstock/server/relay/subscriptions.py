@@ -151,7 +151,7 @@ class SubscriberSocket:
         """Grant a subscription, unless its peer holds too many; while its sender is unsure, later."""
         if peer is None:
             return
-        self.peers.add(peer, name)
+        self.peers.add(peer, name, now.us // 1_000_000)
         if peer.is_cut:
             self._stats.refuse("subscriptions")
         elif name[:1] == b"\x02":

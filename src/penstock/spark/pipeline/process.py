@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.ipc.pipeline import BatchStatus, PipelineTask, QueryStatus
+from penstock.ipc.processor_share import yield_processor
 from penstock.journal.lake_location import lake_of, side_of
 from penstock.spark.lake.locks import TableLock
 from penstock.spark.pipeline.queries import CHECKPOINTS, READER, load_queries, start_query, stop_query
@@ -258,7 +259,7 @@ class Runner:
 
 def main() -> int:
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=PipelineTask)
-    os.nice(task.settings.nice)
+    yield_processor(task.settings.nice)
     runner = Runner(task, Reporter(Path(task.data), task.before))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: runner.stop())
