@@ -137,7 +137,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage_bytes_max: int = 64 * MIB
     """Bytes of parts that applications have staged and not committed, all together."""
     stage_envelopes_max: int = 20_000
-    """Envelopes of one staged batch: its commit admits them in one turn, about 20 ms."""
+    """Envelopes of one staged batch: its commit makes them in steps and admits them in one turn, about 10 ms."""
     stage_apps_max: int = 10_000
     """Applications whose newest batch is remembered, for good, of each tenant: about 300 bytes each."""
     stage_ms: int = 30 * 60_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -14,6 +16,7 @@ from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.queue.stage import Draft
 from penstock.core.scopes import ANONYMOUS, OPERATOR, Principal, require
+from penstock.core.steps import STEP_COST
 from penstock.dialects.courier.operations.outcomes import Outcome, Result
 from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit, StagedFrame, read
 from penstock.server.courier.stage_store import Staging
@@ -249,3 +252,74 @@ def test_the_lines_of_a_part_are_counted_before_they_are_split() -> None:
 
     assert value(staged(2 * most))["staged"] == 1
     assert refused(staged(2 * most + 1)).message.endswith(f"one a line, not {2 * most + 1}")
+
+
+class TestLargeBatches:
+    """The records of a large batch are made a step a turn: no turn makes all of them."""
+
+    PARTS = ("a", "b", "c")
+    COUNT = 3 * STEP_COST
+
+    def staged(self) -> StageDriver:
+        driver = StageDriver()
+        for part in self.PARTS:
+            lines = [{"to": f"jobs/{n % 2}", "type": "t", "payload": 0, "id": f"{part}{n}"} for n in range(STEP_COST)]
+            outcome = driver.part(0, part, *lines)
+            if isinstance(outcome, Coroutine):
+                self.finish(driver, outcome)
+        return driver
+
+    def finish(
+        self, driver: StageDriver, work: Coroutine[Any, Any, Outcome], look: Callable[[], None] = lambda: None
+    ) -> Outcome:
+        async def go() -> Outcome:
+            task = asyncio.ensure_future(work)
+            await asyncio.sleep(0)
+            while driver.broker.scheduler._soon:
+                driver.broker.scheduler._soon.popleft()()
+                look()
+            return await asyncio.wait_for(task, 30)
+
+        return asyncio.run(go())
+
+    def commit(self, driver: StageDriver) -> Coroutine[Any, Any, Outcome]:
+        outcome = driver.staging.commit(driver.broker.now, driver.source(0), StageCommit(list(self.PARTS)))
+        assert isinstance(outcome, Coroutine)
+        return outcome
+
+    @pytest.mark.promise(
+        "Hold under hostile conditions", "a large staged batch is made in steps, and admitted and visible at once"
+    )
+    def test_its_records_are_made_in_steps_and_admitted_at_once(self) -> None:
+        driver = self.staged()
+        channels, seen = driver.broker.machine.channels, list[int]()
+        work = self.commit(driver)
+        done = self.finish(driver, work, lambda: seen.append(sum(len(each.live) for each in channels.values())))
+        assert seen.count(0) >= len(self.PARTS) and set(seen) == {0, self.COUNT}
+        assert not any(each.ready for each in channels.values()), "nothing is visible before it is durable"
+        driver.journal.commit()
+        assert {len(each.ready) for each in channels.values()} == {self.COUNT // 2}
+        assert value(done)["enqueued"] == self.COUNT
+        assert driver.staging._batches == {} and driver.staging._cost == 0
+
+    def test_parts_that_change_meanwhile_refuse_the_commit(self) -> None:
+        driver = self.staged()
+        work = self.commit(driver)
+        (first, *_) = self.PARTS
+        driver.part(0, first, queued("other"))
+        assert refused(self.finish(driver, work)).code == "UnknownPart"
+        assert not driver.broker.machine.channels and driver.last() is None
+
+    def test_its_parts_go_when_it_is_durable_though_the_application_is_gone(self) -> None:
+        driver = self.staged()
+
+        async def go() -> None:
+            task = asyncio.ensure_future(self.commit(driver))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        asyncio.run(go())
+        driver.broker.run()
+        driver.journal.commit()
+        assert driver.last() == 0 and driver.staging._batches == {}

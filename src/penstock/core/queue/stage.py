@@ -7,6 +7,8 @@ client that repeats a pending batch waits for the same commit. It knows neither 
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -19,6 +21,7 @@ from penstock.core.queue.state import QueueState
 from penstock.core.records import PENDING, Applied, Record
 from penstock.core.rules import firing
 from penstock.core.scopes import PIPELINE
+from penstock.core.steps import STEP_COST, Steps
 from penstock.core.tenants import split
 
 SMALLER = "make batches smaller: on a Spark query set a smaller `maxOffsetsPerTrigger`"
@@ -47,6 +50,45 @@ class Taken(msgspec.Struct, frozen=True):
     enqueued: int = 0
     duplicate: bool = False
     """The batch was taken before."""
+
+
+class Prepared(msgspec.Struct):
+    """The drafts of a batch as records by stream and id, made before the turn that admits them."""
+
+    drafts: list[Draft]
+    fresh: dict[str, dict[str, Record]] = {}
+    first: dict[str, dict[str, Draft]] = {}
+    """The drafts of these records."""
+    sizes: dict[str, int] = {}
+    repeats: list[Draft] = []
+    """Drafts with an id that an earlier one of the batch has."""
+
+
+def prepare(drafts: list[Draft]) -> Generator[None, Any, Prepared]:
+    """Make the records of a batch, some in each step. It looks at no state, so nothing that happens meanwhile matters."""
+    prepared = Prepared(drafts)
+    counts: dict[tuple[str, str], int] = {}
+    for done, draft in enumerate(drafts, 1):
+        stream = draft.stream
+        fresh = prepared.fresh.get(stream)
+        if fresh is None:
+            fresh = prepared.fresh[stream] = {}
+            prepared.first[stream], prepared.sizes[stream] = {}, 0
+        if not draft.is_named:
+            key = (stream, draft.id)
+            number = counts.get(key, 0)
+            counts[key] = number + 1
+            if number:
+                draft = numbered(draft, number)
+        if draft.id in fresh:
+            prepared.repeats.append(draft)
+        else:
+            fresh[draft.id] = Record(draft.id, draft.kind, draft.body, draft.sender, draft.corr)
+            prepared.first[stream][draft.id] = draft
+            prepared.sizes[stream] += len(draft.body)
+        if done % STEP_COST == 0:
+            yield
+    return prepared
 
 
 class _Load(msgspec.Struct):
@@ -103,9 +145,11 @@ def unknown_app(state: QueueState, app: str) -> Refusal | None:
 
 
 def take(
-    state: QueueState, now: Now, app: str, batch: int, drafts: list[Draft], *, is_remembered: bool = False
+    state: QueueState, now: Now, app: str, batch: int, given: list[Draft] | Prepared, *, is_remembered: bool = False
 ) -> Taken | Refusal:
     """Admit a whole batch and remember it, or change nothing. A batch without drafts is remembered only if `is_remembered`."""
+    prepared = given if isinstance(given, Prepared) else Steps(prepare(given)).all()
+    drafts = prepared.drafts
     if (answer := repeated(state, app, batch)) is not None:
         return answer
     if state.commit_log.draining:
@@ -113,7 +157,7 @@ def take(
     if not drafts and not is_remembered:
         return Taken(0)
     loads: dict[str, _Load] = {}
-    refusal = unknown_app(state, app) or _fill(state, now, loads, drafts)
+    refusal = unknown_app(state, app) or _fill(state, now, loads, prepared)
     if refusal is None:
         if state.triggers.on_insert:
             for load in loads.values():
@@ -142,25 +186,23 @@ def take(
     return Taken(state.commit_log.gate, enqueued)
 
 
-def _fill(state: QueueState, now: Now, loads: dict[str, _Load], drafts: list[Draft]) -> Refusal | None:
-    """Sort the drafts by stream into new and known ones."""
-    counts: dict[tuple[str, str], int] = {}
-    for draft in drafts:
-        load = loads.get(draft.stream)
-        if load is None:
-            is_new = not state.known(draft.stream)
-            channel = state.open_channel(draft.stream)
-            if isinstance(channel, Refusal):
-                return channel
-            state.ids -= channel.trim(now.us, state.commit_log.decided)
-            load = loads[draft.stream] = _Load(channel, is_new, {})
-        if not draft.is_named:
-            key = (draft.stream, draft.id)
-            number = counts.get(key, 0)
-            counts[key] = number + 1
-            if number:
-                draft = numbered(draft, number)
-        if (refusal := _place(state, load, draft)) is not None:
+def _fill(state: QueueState, now: Now, loads: dict[str, _Load], prepared: Prepared) -> Refusal | None:
+    """Open the streams, and tell the new records of each from known ones."""
+    for stream, fresh in prepared.fresh.items():
+        is_new = not state.known(stream)
+        channel = state.open_channel(stream)
+        if isinstance(channel, Refusal):
+            return channel
+        state.ids -= channel.trim(now.us, state.commit_log.decided)
+        load = loads[stream] = _Load(channel, is_new, fresh, prepared.sizes[stream])
+        for id_ in [id_ for known in (channel.live, channel.settled) for id_ in fresh.keys() & known.keys()]:
+            fresh.pop(id_, None)
+            draft = prepared.first[stream][id_]
+            load.size -= len(draft.body)
+            if (refusal := _repeat(state, load, draft)) is not None:
+                return refusal
+    for draft in prepared.repeats:
+        if (refusal := _repeat(state, loads[draft.stream], draft)) is not None:
             return refusal
     return None
 
@@ -176,28 +218,21 @@ def numbered(draft: Draft, number: int) -> Draft:
     return msgspec.structs.replace(draft, id=id_, body=body, stamp=stamp)
 
 
-def _place(state: QueueState, load: _Load, draft: Draft) -> Refusal | None:
-    """Add a draft to the new records of its stream, or count it as a duplicate."""
+def _repeat(state: QueueState, load: _Load, draft: Draft) -> Refusal | None:
+    """Count a draft with a known id as a duplicate, or refuse it."""
     channel = load.channel
     id_ = draft.id
-    twin = load.fresh.get(id_) or channel.live.get(id_)
-    seen = channel.settled.get(id_)
-    if twin is None and seen is None:
-        record = Record(id_, draft.kind, draft.body, draft.sender, draft.corr)
-        load.fresh[id_] = record
-        load.size += len(draft.body)
-        record.batch = state.commit_log.gate
-        return None
+    own = load.fresh.get(id_)
+    twin = own or channel.live.get(id_)
     if twin is not None:
         same = _is_same(draft, twin)
-        if same and twin.state == PENDING and twin.batch != state.commit_log.gate:
+        if same and own is None and twin.state == PENDING and twin.batch != state.commit_log.gate:
             # One answer cannot wait for two commits that may end differently.
             busy = f"an earlier request with id `{id_}` is being written"
             return Refusal("JournalUnavailable", busy, ref=id_, retry_after_ms=RETRY_WRITE_MS)
     else:
-        assert seen is not None
         # Only a checksum of a settled record is left. If the server filled in a time, compare ids only.
-        same = draft.stamp[1] > 0 or seen.check == crc32(draft.body)
+        same = draft.stamp[1] > 0 or channel.settled[id_].check == crc32(draft.body)
     if not same:
         channel.counters.reject += 1
         return Refusal("IdConflict", f"id `{id_}` was used before with other content", ref=id_)

@@ -10,7 +10,7 @@ the server crashes in between, because frames are live and not stored.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.queue import stage
 from penstock.core.queue.stage import SMALLER, Draft, Taken
-from penstock.core.steps import STEP_BYTES, Steps
+from penstock.core.steps import STEP_BYTES, STEP_COST, Steps
 from penstock.dialects.courier.operations.enqueue import at
 from penstock.dialects.courier.operations.outcomes import Body, Outcome, Result, check_access
 from penstock.dialects.courier.wire import staged_envelopes
@@ -154,33 +154,64 @@ class Staging:
         message = f"{self._cost} bytes are staged and `limits.stage_bytes_max` allows {bound}"
         return Refusal("QuotaExceeded", message, retry_after_ms=RETRY_FULL_MS)
 
-    def commit(self, now: Now, source: BatchSource, request: StageCommit) -> Outcome:
-        """Enqueue a batch; its other parts are dropped when that is durable."""
+    def commit(self, now: Now, source: BatchSource, request: StageCommit) -> Outcome | Coroutine[Any, Any, Outcome]:
+        """Enqueue a batch; its other parts are dropped when that is durable. The records of a large one are made in steps."""
+        taken = stage.repeated(self._machine, source.memory, source.batch)
+        if taken is not None:
+            return taken if isinstance(taken, Refusal) else self._result(source, taken, 0)
+        names = list(dict.fromkeys(request.parts))
+        parts = self._gather(source, names)
+        if isinstance(parts, Refusal):
+            return parts
+        work = self._commit(now, source, parts)
+        if sum(len(part.lines) for part in parts) > STEP_COST:
+            return in_steps(self._runtime.survey, work)
+        return Steps(work).all(now)
+
+    def _commit(self, now: Now, source: BatchSource, parts: list[_Part]) -> Generator[None, Now, Outcome]:
         machine = self._machine
+        drafts: list[Draft] = []
+        frames: dict[tuple[str, str], list[bytes]] = {}
+        for part in parts:
+            drafts += [line for line in part.lines if isinstance(line, Draft)]
+            for line in part.lines:
+                if isinstance(line, StagedFrame):
+                    frames.setdefault((line.space, line.stream), []).append(line.data)
+            if len(drafts) > STEP_COST:
+                now = yield
+        prepared = Steps(stage.prepare(drafts))
+        while not prepared.step(now):
+            now = yield
+        # From here on all happens in one turn, because others may have changed what the steps before have found.
         taken = stage.repeated(machine, source.memory, source.batch)
-        count = 0
+        count = sum(map(len, frames.values()))
         if taken is None:
-            lines = self._gather(source, list(dict.fromkeys(request.parts)))
-            if isinstance(lines, Refusal):
-                return lines
-            drafts = [line for line in lines if isinstance(line, Draft)]
-            frames = _by_stream(lines)
-            count = len(lines) - len(drafts)
-            if (refusal := self._unwritable(frames)) is not None:
-                return refusal
+            refusal = self._changed(source, parts) or self._forbidden(source, prepared.result.fresh, bool(frames))
+            refusal = refusal or self._unwritable(frames)
             meter = machine.meter
-            if meter is not None:
-                refusal = meter.check(now.us, source.principal, source.address, None, len(lines), whole=True)
-                if refusal is not None:
-                    return refusal
-            taken = machine.take(now, source.memory, source.batch, drafts, is_remembered=bool(frames))
+            if meter is not None and refusal is None:
+                lines = len(drafts) + count
+                refusal = meter.check(now.us, source.principal, source.address, None, lines, whole=True)
+            if refusal is not None:
+                return refusal
+            taken = machine.take(now, source.memory, source.batch, prepared.result, is_remembered=bool(frames))
             if meter is not None and not isinstance(taken, Refusal):
-                meter.charge(now.us, source.principal, source.address, None, len(lines))
-            if frames and isinstance(taken, Taken) and not taken.duplicate:
-                self._runtime.when(taken.gate, True, partial(self._send, source, frames))
-        if isinstance(taken, Refusal):
-            return taken
-        return Result(partial(self._committed, source, taken, count), taken.gate, fresh=True)
+                meter.charge(now.us, source.principal, source.address, None, len(drafts) + count)
+            if isinstance(taken, Taken) and not taken.duplicate:
+                self._runtime.when(taken.gate, True, partial(self._durable, source, frames))
+        return taken if isinstance(taken, Refusal) else self._result(source, taken, count)
+
+    def _result(self, source: BatchSource, taken: Taken, frames: int) -> Result:
+        return Result(partial(self._committed, source, taken, frames), taken.gate, fresh=True)
+
+    def _changed(self, source: BatchSource, parts: list[_Part]) -> Refusal | None:
+        """Why a batch is not committed whose parts were replaced or dropped meanwhile."""
+        batch = self._batches.get((source.memory, source.batch))
+        known = [] if batch is None else list(map(id, batch.parts.values()))
+        if all(id(part) in known for part in parts):
+            return None
+        message = f"parts of batch {source.batch} of `{source.app}` were changed while it was committed"
+        return Refusal("UnknownPart", message, hint="stage the parts again, then commit once")
 
     def _unwritable(self, frames: dict[tuple[str, str], list[bytes]]) -> Refusal | None:
         """Why frames cannot be written."""
@@ -193,9 +224,14 @@ class Staging:
                 return refusal
         return None
 
-    def _send(self, source: BatchSource, frames: dict[tuple[str, str], list[bytes]], refusal: Refusal | None) -> None:
-        """Send the frames of a batch whose commit is durable."""
-        if refusal is not None or self._spaces is None:
+    def _durable(
+        self, source: BatchSource, frames: dict[tuple[str, str], list[bytes]], refusal: Refusal | None
+    ) -> None:
+        """The commit of a batch has its outcome: drop its parts and send its frames, also if the application is gone."""
+        if refusal is not None:
+            return
+        self._forget_up_to(source)
+        if self._spaces is None:
             return
         for (space, stream), data in frames.items():
             lost = self._spaces.write(space, stream, data)
@@ -210,7 +246,7 @@ class Staging:
                     reason=lost.message,
                 )
 
-    def _gather(self, source: BatchSource, names: list[str]) -> Lines | Refusal:
+    def _gather(self, source: BatchSource, names: list[str]) -> list[_Part] | Refusal:
         batch = self._batches.get((source.memory, source.batch))
         parts = {} if batch is None else batch.parts
         missing = [name for name in names if name not in parts]
@@ -219,28 +255,27 @@ class Staging:
             more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
             message = f"batch {source.batch} of `{source.app}` has no part {shown}{more}"
             return Refusal("UnknownPart", message, ref=missing[0])
-        lines = [line for name in names for line in parts[name].lines]
-        bound = self._machine.limits.stage_envelopes_max
-        if len(lines) > bound:
-            message = f"the batch has {len(lines)} envelopes and `limits.stage_envelopes_max` allows {bound}"
+        found = [parts[name] for name in names]
+        bound, count = self._machine.limits.stage_envelopes_max, sum(len(part.lines) for part in found)
+        if count > bound:
+            message = f"the batch has {count} envelopes and `limits.stage_envelopes_max` allows {bound}"
             return Refusal("TooLarge", message, hint=SMALLER)
-        return self._forbidden(source, lines) or lines
+        return found
 
-    def _forbidden(self, source: BatchSource, lines: Lines) -> Refusal | None:
+    def _forbidden(self, source: BatchSource, streams: Iterable[str], has_frames: bool) -> Refusal | None:
         """Check the rights of this token: another one may have staged the parts."""
-        if any(isinstance(line, StagedFrame) for line in lines):
+        if has_frames:
             refusal = space_problem(source.principal)
             if refusal is not None:
                 return refusal
-        for stream in dict.fromkeys(line.stream for line in lines if isinstance(line, Draft)):
+        for stream in streams:
             refusal = check_access(self._machine, source.principal, "enqueue", source.principal.from_channel(stream))
             if refusal is not None:
                 return refusal
         return None
 
     def _committed(self, source: BatchSource, taken: Taken, frames: int) -> Body:
-        for key in [key for key in self._batches if key[0] == source.memory and key[1] <= source.batch]:
-            self._forget(key)
+        self._forget_up_to(source)
         body: Body = {
             "app": source.app,
             "batch": source.batch,
@@ -258,7 +293,10 @@ class Staging:
         key = (source.memory, source.batch)
         batch = self._batches.get(key)
         lines = [] if batch is None else [line for part in batch.parts.values() for line in part.lines]
-        if (refusal := self._forbidden(source, lines)) is not None:
+        streams = dict.fromkeys(line.stream for line in lines if isinstance(line, Draft))
+        if (
+            refusal := self._forbidden(source, streams, any(isinstance(line, StagedFrame) for line in lines))
+        ) is not None:
             return refusal
         if batch is not None:
             self._forget(key)
@@ -267,6 +305,10 @@ class Staging:
     def last(self, source: BatchSource) -> Outcome:
         """The newest committed batch of an application."""
         return Result({"app": source.app, "last": self._machine.last_batch(source.memory)})
+
+    def _forget_up_to(self, source: BatchSource) -> None:
+        for key in [key for key in self._batches if key[0] == source.memory and key[1] <= source.batch]:
+            self._forget(key)
 
     def _forget(self, key: Key) -> None:
         self._cost -= self._batches.pop(key).cost
@@ -289,12 +331,3 @@ class Staging:
                 logs.warning("stage.expired", app=key[0], batch=key[1], parts=len(batch.parts))
                 self._forget(key)
         self._watch(now)
-
-
-def _by_stream(lines: Lines) -> dict[tuple[str, str], list[bytes]]:
-    """The frames of a batch by space and stream, in their order."""
-    frames: dict[tuple[str, str], list[bytes]] = {}
-    for line in lines:
-        if isinstance(line, StagedFrame):
-            frames.setdefault((line.space, line.stream), []).append(line.data)
-    return frames
