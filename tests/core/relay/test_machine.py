@@ -605,6 +605,28 @@ def test_a_burst_is_taken_as_its_messages_would_be_one_by_one(
     assert many.totals.unregistered == 75 * names.count(OTHER)
 
 
+@pytest.mark.promise("Relay", "a full relay keeps the same messages whether they arrive alone or in bursts")
+def test_in_a_full_relay_each_of_several_topics_makes_room_for_its_own_messages() -> None:
+    one, many = registered(bytes_max=2_000), registered(bytes_max=2_000)
+    for relay in (one, many):
+        assert isinstance(relay.register(at(0), OTHER, "anna", LATER_S), Topic)
+        relay.subscribe(at(0), T)
+        relay.subscribe(at(0), OTHER)
+    for first in range(0, 400, 4):
+        names = [OTHER if no % 3 else T for no in range(first, first + 4)]
+        burst = [message(no, 20 + no % 40 + (1_900 if no == 201 else 0)) for no in range(first, first + 4)]
+        forwarded = [
+            each for name, each in zip(names, burst, strict=True) if one.publish(at(1).us, name, each, len(each))
+        ]
+        assert many.publish_all(at(1).us, names, burst) == forwarded == burst
+        for name in (T, OTHER):
+            assert many.topics[name].held == one.topics[name].held
+            assert many.topics[name].bytes == one.topics[name].bytes == sum(map(cost_of, many.topics[name].held))
+            assert len(many.topics[name].times) == len(many.topics[name].held)
+        assert (many.bytes, many.sums()) == (one.bytes, one.sums())
+        assert many.bytes <= 2_000
+
+
 @pytest.mark.parametrize("name", ["message_ttl", "compact_interval", "max_pending_per_topic"])
 def test_the_seeds_settings_have_the_seeds_values(name: str) -> None:
     assert (

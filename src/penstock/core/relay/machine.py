@@ -179,19 +179,23 @@ class Relay:
                     out.append(message)
                 total = self.bytes
                 continue
-            held = topic.held
+            held, times = topic.held, topic.times
             if len(held) == count_max:  # the deque drops the oldest
                 room -= len(held[0]) + HELD_COST
+            elif held and total + room > bytes_max:  # the relay is full, as it stays under load: as `_make_room`
+                room -= len(held.popleft()) + HELD_COST
+                times.popleft()
             held.append(message)
-            topic.times.append(now_us)
+            times.append(now_us)
             topic.taken += cost
-            topic.bytes = mine = topic.bytes + room
-            total += room
             topic.seq = no = topic.seq + 1
-            if mine > topic_max or total > bytes_max:
-                self.bytes = total
-                self._make_room(topic)
-                total = self.bytes
+            if room:  # as a rule, the message that made room was as long
+                topic.bytes = mine = topic.bytes + room
+                total += room
+                if mine > topic_max or total > bytes_max:
+                    self.bytes = total
+                    self._make_room(topic)
+                    total = self.bytes
             if not no & _LOW_BITS:
                 self.counted[topic] = None
             out.append(message)
