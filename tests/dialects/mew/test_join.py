@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from penstock.core.limits import Limits
+from penstock.dialects.mew.machine import NOTICES_MAX
 from tests.dialects.mew.driving import (
     BASELINE,
     OPERATOR_TOKEN,
+    Client,
     GatewayDriver,
     envelope,
     error,
@@ -334,3 +336,73 @@ class TestReconnect:
                 client.gone()
         assert driver.space.present == {} and driver.space.router.members == {} and driver.spaces.sessions == {}
         assert [row.event for row in driver.journal.rows].count("leave") == 9
+
+
+class TestCrowd:
+    """Many join or leave in one turn."""
+
+    NAMES = tuple(f"p{number}" for number in range(150))
+
+    def put_joins(self) -> tuple[GatewayDriver, list[Client]]:
+        """All join before the turn ends."""
+        driver = GatewayDriver(settings(*self.NAMES))
+        clients = [driver.client() for _ in self.NAMES]
+        for name, client in zip(self.NAMES, clients, strict=True):
+            client.put(join(name))
+        return driver, clients
+
+    @pytest.mark.promise("MEW gateway", "many joins in one turn are let in over several turns, in order")
+    def test_one_turn_lets_in_as_many_as_it_can_notify_of(self) -> None:
+        driver, clients = self.put_joins()
+        here = len(driver.space.present)
+        assert here < len(self.NAMES), "this proves nothing unless some have to wait"
+        assert sum(range(1, here + 1)) >= NOTICES_MAX > sum(range(1, here))
+        assert list(driver.space.present) == list(self.NAMES[:here])
+        assert len(driver.space.arrivals) == len(self.NAMES) - here
+        driver.run()
+        assert list(driver.space.present) == list(self.NAMES)
+        assert not driver.space.arrivals
+        for number, client in enumerate(clients):
+            welcome, *notices = client.heard()
+            before = [one["id"] for one in welcome["payload"]["participants"]]
+            assert before == list(self.NAMES[:number])
+            after = [one["payload"]["participant"]["id"] for one in notices]
+            assert after == list(self.NAMES[number + 1 :]), (
+                "each is notified of those that came after it, once and in order"
+            )
+
+    def test_who_has_left_before_its_turn_is_not_let_in(self) -> None:
+        driver, clients = self.put_joins()
+        clients[-1].connection.lost()
+        driver.run()
+        assert list(driver.space.present) == list(self.NAMES[:-1])
+        heard = clients[0].heard()
+        assert all(one["payload"].get("participant", {}).get("id") != self.NAMES[-1] for one in heard)
+
+    def test_all_leave_in_one_turn_and_the_last_one_sees_each_go(self) -> None:
+        driver, clients = self.put_joins()
+        driver.run()
+        *gone, last = clients
+        last.received()
+        for client in gone:
+            client.connection.lost()
+        assert driver.space.arrivals, "this proves nothing unless some have to wait"
+        driver.run()
+        notices = [(one["payload"]["event"], one["payload"]["participant"]["id"]) for one in last.heard()]
+        assert notices == [("leave", name) for name in self.NAMES[:-1]]
+
+    def test_who_is_back_before_its_leave_is_announced_has_not_left(self) -> None:
+        driver, clients = self.put_joins()
+        driver.run()
+        for client in clients[1:-1]:
+            client.connection.lost()
+        back = driver.client()
+        back.put(join(self.NAMES[-2]))
+        driver.run()
+        notices = [
+            (one["payload"]["event"], one["payload"]["participant"]["id"])
+            for one in clients[0].heard()
+            if one["kind"] == "system/presence" and one["payload"]["participant"]["id"] == self.NAMES[-2]
+        ]
+        assert notices[-1] == ("join", self.NAMES[-2])
+        assert self.NAMES[-2] in driver.space.present

@@ -167,7 +167,12 @@ def leave(space: SpaceMachine, now: Now, participant: Participant, reason: str) 
         if stream.route.owner != id_ and not space.commit_log.draining:
             stream_writers.revoke_disconnected(space, stream, id_)
     space.commit_log.observe_entry(Entry(DOOR, "leave", space.id, peer=id_, reason=reason))
-    space.after(now, lambda now: space.broadcast(now, space.messages.presence(now, "leave", {"id": id_}), ""))
+    space.after(now, lambda now: space.in_turn(now, lambda now: _announce_leave(space, now, id_)))
+
+
+def _announce_leave(space: SpaceMachine, now: Now, id_: str) -> None:
+    if id_ not in space.present:  # it may be back before its turn came
+        space.broadcast(now, space.messages.presence(now, "leave", {"id": id_}), "")
 
 
 def _notify_owner(space: SpaceMachine, now: Now, stream: OpenStream, gone: Participant) -> None:

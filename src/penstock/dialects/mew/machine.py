@@ -33,6 +33,8 @@ from penstock.dialects.mew.participants import Answer, Done, Participant, Pendin
 from penstock.dialects.mew.settings import SpaceSettings
 from penstock.dialects.mew.state import DOOR, OpenStream, SpaceState
 
+NOTICES_MAX = 5_000
+"""Notices of joins and leaves that one turn makes, about 5 ms; joins beyond that wait for the next turn, in order."""
 OPERATOR = "operator"
 """The participant with the operator's token, in every space."""
 _EVERYTHING: tuple[Capability, ...] = ({"kind": "*"},)
@@ -87,6 +89,10 @@ class SpaceMachine:
         """Participants to disconnect, with close code and reason; the runtime empties the list."""
         self.minted: list[tuple[str, str]] = []
         """Invited participants and their tokens; the server writes these to files."""
+        self.arrivals: deque[Callable[[Now], None]] = deque()
+        """Joins and leaves that wait for their turn."""
+        self._notices = 0
+        """Notices of joins and leaves in this turn."""
         self.url = ""
         """The URL that participants connect to."""
         self._text = text
@@ -232,6 +238,19 @@ class SpaceMachine:
             self.pending.append(PendingCommit(0, None, announce))
         else:
             announce(now)
+
+    def in_turn(self, now: Now, arrive: Callable[[Now], None]) -> None:
+        """A join or a leave, of which all are notified: now, or in a later turn if this one has had enough of them."""
+        self.arrivals.append(arrive)
+        self.let_in(now)
+
+    def let_in(self, now: Now, *, is_new_turn: bool = False) -> None:
+        """Carry out the joins and leaves that wait, as many as the turn allows."""
+        if is_new_turn:
+            self._notices = 0
+        while self.arrivals and self._notices < NOTICES_MAX:
+            self._notices += len(self.present) + 1
+            self.arrivals.popleft()(now)
 
     def commit(
         self,

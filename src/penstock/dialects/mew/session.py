@@ -268,7 +268,7 @@ class MewSession:
         participant = Participant(*known, self.outbox)
         self._queue.is_paused = True
         self.identified()
-        space.after(now, lambda now: self._enter(now, space, participant, cause))
+        space.after(now, lambda now: space.in_turn(now, lambda now: self._enter(now, space, participant, cause)))
 
     def _enter(self, now: Now, space: SpaceMachine, participant: Participant, cause: str | None) -> None:
         self._queue.is_paused = False

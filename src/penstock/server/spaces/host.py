@@ -178,6 +178,9 @@ class Spaces:
         self.is_turn_due = False
         now = self.runtime.scheduler.now()
         for space in self.spaces.values():
+            space.let_in(now, is_new_turn=True)
+            if space.arrivals:
+                self.schedule_turn()
             router = space.router
             router.flush()
             if space.evicted:
