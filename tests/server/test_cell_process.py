@@ -13,7 +13,7 @@ from penstock.core.scopes import ANONYMOUS
 from penstock.dialects.courier.sessions.front.legs import LegHello
 from penstock.dialects.courier.sessions.front.lines import shard_of_stream
 from penstock.journal.disk import RealDisk
-from penstock.server.cell_process import ShardHost, await_locks, suffixed
+from penstock.server.cell_process import ShardHost, await_locks
 from penstock.server.cells.messages import (
     CellAnswer,
     CellConfig,
@@ -33,6 +33,7 @@ from penstock.server.cells.messages import (
 from penstock.server.config.load import Config
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.journal.seal_process import shard_config, shard_dir
+from penstock.server.open_cell import suffixed
 
 STREAM = "jobs/a"
 SHARD = shard_of_stream(STREAM)

@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from penstock.client.address import ServerEndpoints
 from penstock.core.errors import Refusal
+from penstock.dialects.courier.sessions.front.legs import LegOpener
 from penstock.dialects.courier.sessions.front.session import FrontSession
 from penstock.ipc.pipeline import PipelineStatus
 from penstock.server.admin.journal import JournalReads
@@ -24,7 +25,6 @@ from penstock.server.admin.tail import Tail
 from penstock.server.admin.tokens import TokenAdmin, learn
 from penstock.server.auth.minted_tokens import FILE, MintedTokens
 from penstock.server.auth.tokens import Guard, TokenStore, start_check, write_operator_token
-from penstock.server.cells.cell_group import CellGroup
 from penstock.server.config.load import Config, ConfigError
 from penstock.server.config.spaces.space_yaml import load_spaces
 from penstock.server.courier.control_listener import ControlListener
@@ -34,6 +34,7 @@ from penstock.server.courier.skill_worker import SkillWorker, start_skills
 from penstock.server.courier.stage_store import Staging
 from penstock.server.engine.admission import AdmissionControl
 from penstock.server.engine.garbage import GarbageCollector
+from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort, is_loopback, parse_alias, parse_control, parse_host_port
 from penstock.server.files.secret_files import make_private_folder, write_private
@@ -44,7 +45,7 @@ from penstock.server.http.idempotency import Replays
 from penstock.server.http.listener import HttpEndpoint
 from penstock.server.http.openapi import document
 from penstock.server.http.routes import ROUTES
-from penstock.server.http.services import HttpServices
+from penstock.server.http.services import CellsPort, HttpServices
 from penstock.server.journal.lifecycle import JournalLifecycle
 from penstock.server.logging import logs
 from penstock.server.logging.event_log import make_event_log
@@ -59,6 +60,32 @@ from penstock.server.spaces.listener import SpaceEndpoint
 from penstock.transports.http import HttpListener
 
 
+class Cells(CellsPort, LegOpener, Protocol):
+    """Several cells that hold the streams: processes of this machine, or a cluster."""
+
+    @property
+    def about(self) -> str:
+        """What they are, for people."""
+
+    async def start(self, front: Runtime) -> None:
+        """Open the shards; `front` holds the clients."""
+
+    def listens(self, http: str, control: str | None) -> None:
+        """Where clients reach this server."""
+
+    def adopt(self, config: Config) -> None:
+        """Use a reloaded config."""
+
+    async def drain(self, within_s: float) -> int:
+        """Take nothing more; returns the leases given up."""
+
+    async def stop(self) -> None: ...
+
+
+MakeCells: TypeAlias = Callable[[Config, "Path | None", Path, LoopScheduler], Cells]
+"""Makes them for a config, a data directory and a folder for this run."""
+
+
 class Service:
     """A running Penstock."""
 
@@ -68,7 +95,7 @@ class Service:
         data: Path | None,
         log_dropped: Callable[[], int],
         reread: Callable[[], Config] | None = None,
-        cells: int = 0,
+        make_cells: MakeCells | None = None,
     ) -> None:
         self._config = config
         self._reread = reread
@@ -118,10 +145,10 @@ class Service:
         self._listeners: list[HttpListener] = []
         self.skills: list[SkillWorker] = []
         self.control = ControlListener(self.runtime, self.tokens, self.guard, self.admission)
-        self.cells: CellGroup | None = None
-        """The processes that hold the streams, if there are several cells."""
-        if cells:
-            self.cells = self.control.cells = CellGroup(config, data, self.run_dir, cells)
+        self.cells: Cells | None = None
+        """What holds the streams, if there are several cells."""
+        if make_cells is not None:
+            self.cells = self.control.cells = make_cells(config, data, self.run_dir, self.scheduler)
             self.runtime.machine.is_here = lambda name: False
         self.endpoints: ServerEndpoints | None = None
         self._advertising: Advertisement | None = None
@@ -152,6 +179,8 @@ class Service:
         self.operator_token = write_operator_token(self.run_dir / "operator.token")
         self.tokens.add_operator(self.operator_token)
         console = f"{url}/" if config.console.enabled else None
+        if self.cells is not None:
+            self.cells.listens(url, control)
         self.endpoints = ServerEndpoints(os.getpid(), version(), url, control, *sockets, console, ws)
         if config.listen.advertise is not None:
             self._advertising = Advertisement(Path(config.listen.advertise), self.runtime, url, control)

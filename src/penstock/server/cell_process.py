@@ -14,44 +14,29 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.core.errors import PenstockError, Refusal
-from penstock.dialects.courier.sessions.front.lines import shard_of_stream, shard_suffix
+from penstock.core.errors import PenstockError
 from penstock.hide_pandas import hide_pandas
 from penstock.journal.disk import RealDisk
 from penstock.journal.segments import DamageError
 from penstock.server.cell import Cell
-from penstock.server.cells.cell_requests import CellServices, answer
-from penstock.server.cells.leg_host import HostedLeg
+from penstock.server.cells.cell_requests import CellServices
+from penstock.server.cells.hosted_link import HostedLink
 from penstock.server.cells.link import CellLink
 from penstock.server.cells.messages import (
     CellConfig,
     CellDrain,
     CellDrained,
     CellHello,
-    CellRequest,
     CellTask,
-    LegClosed,
-    LegEnded,
-    LegHeld,
-    LegIdentified,
-    LegInput,
-    LegOpened,
-    LegOutput,
-    LegRead,
-    RequestCancelled,
     ToCell,
 )
 from penstock.server.config.load import Config
-from penstock.server.config.sections import LogsSection
 from penstock.server.engine.garbage import GarbageCollector
 from penstock.server.engine.schedulers import LoopScheduler
-from penstock.server.http.idempotency import Replays
 from penstock.server.journal.lifecycle import JournalLifecycle, LockedError
 from penstock.server.journal.seal_process import shard_config, shard_dir
 from penstock.server.logging import logs
-from penstock.server.logging.event_log import make_event_log
-from penstock.server.metrics.prometheus_families import Exporter
-from penstock.server.open_cell import adopt_config, open_cell
+from penstock.server.open_cell import adopt_config, open_shard, suffixed
 
 LOOK_S = 1.0
 """How often the disk of the journals is looked at."""
@@ -59,30 +44,6 @@ EXIT_UNABLE = 3
 """Exit code when a shard cannot be opened; a retry does not help."""
 UNLOCKED_S, POLL_S = 10.0, 0.05
 """How long, and how often, the journals of the shards are tried while another process holds them."""
-
-
-def suffixed(section: LogsSection, suffix: str) -> LogsSection:
-    """The settings of logs with files of their own: two processes must not rotate the same ones."""
-    file, events = (None if path is None else f"{path}.{suffix}" for path in (section.file, section.events))
-    return msgspec.structs.replace(section, file=file, events=events)
-
-
-class LinkOwner:
-    """Where a leg of this process leads to: the link to its front."""
-
-    def __init__(self, host: ShardHost, no: int) -> None:
-        self._host = host
-        self._no = no
-
-    def arrived(self, messages: list[bytes]) -> None:
-        self._host.link.post(LegOutput(self._no, messages), sum(map(len, messages)))
-
-    def held(self, on: bool) -> None:
-        self._host.link.post(LegHeld(self._no, on))
-
-    def ended(self, code: int, reason: str, refusal: Refusal | None = None) -> None:
-        if self._host.legs.pop(self._no, None) is not None:
-            self._host.link.post(LegEnded(self._no, code, reason, refusal))
 
 
 class ShardHost:
@@ -95,9 +56,8 @@ class ShardHost:
         self.link: CellLink[ToCell] = CellLink(ToCell)
         self.cells: dict[int, Cell] = {}
         self.archives: dict[int, JournalLifecycle] = {}
-        self.legs: dict[int, HostedLeg] = {}
         self._services: dict[int, CellServices] = {}
-        self._requests: dict[int, asyncio.Task[None]] = {}
+        self._hosted = HostedLink(lambda message, size: self.link.post(message, size), self._services.__getitem__)
 
     def open(self) -> None:
         """Recover every shard."""
@@ -108,49 +68,16 @@ class ShardHost:
                 config = shard_config(config, data)
                 shard_dir(data, shard).mkdir(mode=0o700, parents=True, exist_ok=True)
                 archive = self.archives[shard] = JournalLifecycle(shard_dir(data, shard), config)
-            cell = open_cell(config, archive, self._scheduler, authenticate=lambda token: None)
-            cell.runtime.events = make_event_log(suffixed(config.logs, f"shard-{shard}"))
-            cell.machine.boot += shard_suffix(shard)
-            cell.machine.is_here = lambda name, shard=shard: shard_of_stream(name) == shard
-            self.cells[shard] = cell
-            exporter = Exporter(
-                cell.runtime, lambda: 0, Replays(), per_stream=config.metrics.per_stream, archive=archive
-            )
-            self._services[shard] = CellServices(config, cell.runtime, exporter)
+            self.cells[shard], self._services[shard] = open_shard(shard, config, archive, self._scheduler)
 
     def received(self, message: ToCell) -> None:
-        if isinstance(message, LegInput):
-            if (leg := self.legs.get(message.no)) is not None:
-                leg.send(message.data)
-        elif isinstance(message, LegRead):
-            if (leg := self.legs.get(message.no)) is not None:
-                leg.read(message.size)
-        elif isinstance(message, LegOpened):
-            runtime = self.cells[message.shard].runtime
-            leg = HostedLeg(runtime, message.hello, LinkOwner(self, message.no), message.query)
-            self.legs[message.no] = leg
-        elif isinstance(message, LegClosed):
-            if (leg := self.legs.pop(message.no, None)) is not None:
-                leg.close()
-        elif isinstance(message, LegIdentified):
-            if (leg := self.legs.get(message.no)) is not None:
-                leg.identify(message.principal, message.agent)
-        elif isinstance(message, CellRequest):
-            task = asyncio.get_running_loop().create_task(self._answer(message))
-            self._requests[message.no] = task
-        elif isinstance(message, RequestCancelled):
-            if (request := self._requests.pop(message.no, None)) is not None:
-                request.cancel()
-        elif isinstance(message, CellConfig):
+        if self._hosted.received(message):
+            return
+        if isinstance(message, CellConfig):
             self._adopt(message.config)
         else:
             assert isinstance(message, CellDrain)
             self._drain()
-
-    async def _answer(self, asked: CellRequest) -> None:
-        said = await answer(self._services[asked.shard], asked)
-        self._requests.pop(asked.no, None)
-        self.link.post(said, len(said.body))
 
     def _adopt(self, config: Config) -> None:
         logs.set_level(config.logs.level)

@@ -18,13 +18,15 @@ from penstock.core.placement import SHARDS
 from penstock.dialects.courier.triggers.shard_checks import cross_shard_refusal
 from penstock.journal.lake_location import lake_of
 from penstock.journal.segments import DamageError
-from penstock.server.assembly import Service
+from penstock.server.assembly import Cells, MakeCells, Service
+from penstock.server.cells.cell_group import CellGroup
 from penstock.server.config.cross_checks import relay_errors
 from penstock.server.config.load import Config, ConfigError, load
 from penstock.server.config.sections import SkillsSection
 from penstock.server.engine.admission import raise_descriptor_limit
 from penstock.server.engine.child_supervisor import ChildSupervisor
 from penstock.server.engine.process_memory import MemoryTrimmer
+from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.journal.lifecycle import LockedError
 from penstock.server.journal.seal_process import SHARDS_DIR
 from penstock.server.journal.shard_migration import is_interrupted
@@ -57,6 +59,17 @@ class Options(msgspec.Struct):
     no_relay: bool = False
     demo: bool = False
     cells: int | None = None
+    join: str | None = None
+    """URLs of NATS servers, with commas between them."""
+    cluster: str | None = None
+    node: str | None = None
+    advertise_host: str | None = None
+    nats_creds: Path | None = None
+    nats_system_creds: Path | None = None
+    nats_ca: Path | None = None
+    unsafe_servers: bool = False
+    creates_cluster: bool = False
+    """Whether a cluster that is missing is made: the servers are this machine's own."""
     as_json: bool = False
 
 
@@ -87,7 +100,25 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
         from penstock.server.ops.demo_supervisor import with_demo
 
         config = with_demo(config, has_data=options.data != "none")
-    return with_cells(config) if cells_of(options) else config
+    if options.join is not None:
+        check_join(options)
+    return with_cells(config) if cells_of(options) or options.join is not None else config
+
+
+def check_join(options: Options) -> None:
+    """Raise ConfigError for what a node of a cluster cannot be."""
+    problems: list[str] = []
+    for flag, value in (("--cluster", options.cluster), ("--node", options.node)):
+        if not value:
+            problems.append(f"{flag}: `--join` needs it: a name of letters, digits, `-` and `_`")
+    if options.data == "none":
+        problems.append("--data: a node keeps its copy of the shards on disk; name a directory")
+    if options.cells is not None:
+        problems.append("--cells: a node holds its shards itself; leave it out")
+    if options.demo:
+        problems.append("--demo: its triggers join streams of different shards; leave it out")
+    if problems:
+        raise ConfigError(problems)
 
 
 def data_of(options: Options) -> Path | None:
@@ -97,6 +128,8 @@ def data_of(options: Options) -> Path | None:
 
 def cells_of(options: Options) -> int:
     """How many processes hold the streams; 0 when the server itself does, in one journal."""
+    if options.join is not None:
+        return 0
     data, cells = data_of(options), options.cells
     if cells is not None and not 1 <= cells <= SHARDS:
         raise ConfigError([f"--cells: got {cells}, expected 1 to {SHARDS}"])
@@ -218,7 +251,7 @@ def _console_line(service: Service, url: str) -> str:
 
 def _pipeline_line(service: Service, config: Config, data: Path | None) -> str:
     if service.cells is not None:
-        return "off with --cells; history goes to the table `events`"
+        return "off with --cells and --join; history goes to the table `events`"
     if data is None or not config.pipeline.enabled:
         return "off"
     if not is_installed():
@@ -241,8 +274,7 @@ def _banner(service: Service, config: Config, data: Path | None, endpoints: Serv
         "relay": endpoints.pub and f"{endpoints.pub}, publishers at {endpoints.pull}",
         "spaces": ", ".join(space.settings.id for space in service.spaces),
         "journal": memory if data is None else f"{data / 'journal'} (sync: {config.journal.sync})",
-        "cells": service.cells
-        and f"{SHARDS} shards in {len(service.cells.processes)} processes, {data and data / SHARDS_DIR}",
+        "cells": service.cells and f"{service.cells.about}, {data and data / SHARDS_DIR}",
         "pipeline": _pipeline_line(service, config, data),
         "demo": demo,
         "run": str(service.run_dir),
@@ -285,11 +317,48 @@ async def drain(service: Service) -> int:
     return EXIT_OK
 
 
+def cell_processes(count: int) -> MakeCells:
+    """The streams in so many processes."""
+    return lambda config, data, run_dir, scheduler: CellGroup(config, data, run_dir, count)
+
+
+def cluster_cells(options: Options) -> MakeCells:
+    """The streams in a cluster that this process is a node of."""
+    # Here, so that a server alone needs no client of NATS.
+    from penstock.server.cluster.nats_client import Login
+    from penstock.server.cluster.node import ClusterNode, JoinOptions
+
+    assert options.join and options.cluster
+    assert options.node
+    ca, system = options.nats_ca, options.nats_system_creds
+    join = JoinOptions(
+        [url.strip() for url in options.join.split(",") if url.strip()],
+        options.cluster,
+        options.node,
+        Login(options.nats_creds, ca),
+        None if system is None else Login(system, ca),
+        options.advertise_host,
+        options.creates_cluster,
+        options.unsafe_servers,
+    )
+
+    def make(config: Config, data: Path | None, run_dir: Path, scheduler: LoopScheduler) -> Cells:
+        assert data is not None, "checked with the options"
+        return ClusterNode(config, data, join, scheduler)
+
+    return make
+
+
 async def _run(config: Config, data: Path | None, writer: LogWriter, options: Options) -> int:
     cells = cells_of(options)
     if cells and data is not None:  # before the journal of the server itself, which alone would look undivided
         (data / SHARDS_DIR).mkdir(mode=0o700, parents=True, exist_ok=True)
-    service = Service(config, data, lambda: writer.dropped, lambda: configure(options, os.environ), cells)
+    make_cells: MakeCells | None = None
+    if options.join is not None:
+        make_cells = cluster_cells(options)
+    elif cells:
+        make_cells = cell_processes(cells)
+    service = Service(config, data, lambda: writer.dropped, lambda: configure(options, os.environ), make_cells)
     can_reload = config.source is not None or not sys.stdout.isatty()
     stopping = stop_signals(writer, service.reload if can_reload else None)
     endpoints = await service.start()

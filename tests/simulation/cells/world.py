@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from penstock.core.cluster.status import OwnerMap
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
 from penstock.core.placement import SHARDS
@@ -142,6 +143,8 @@ class _Gone:
 
 class CellsWorld(CheckedWorld):
     """A front and sixteen cells."""
+
+    owners: OwnerMap | None = None
 
     def __init__(
         self,

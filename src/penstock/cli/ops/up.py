@@ -33,6 +33,34 @@ def up(
     cells: Annotated[
         int | None, Parameter(help="Hold the streams in so many processes, 1 to 16, to use more than one core.")
     ] = None,
+    join: Annotated[
+        str | None, Parameter(help="Be a node of a cluster: URLs of its NATS servers, with commas between them.")
+    ] = None,
+    cluster: Annotated[str | None, Parameter(help="With --join: the name of the cluster.")] = None,
+    node: Annotated[str | None, Parameter(help="With --join: the name of this node, which no other has.")] = None,
+    advertise_host: Annotated[
+        str | None, Parameter(help="With --join: the host in the URLs that clients learn.")
+    ] = None,
+    nats_creds: Annotated[
+        Path | None,
+        Parameter(
+            env_var="PENSTOCK_NATS_CREDS",
+            help="With --join: a file of nsc, of the seed of an nkey, or with one line `user:password`.",
+        ),
+    ] = None,
+    nats_system_creds: Annotated[
+        Path | None,
+        Parameter(
+            env_var="PENSTOCK_NATS_SYSTEM_CREDS",
+            help="With --join: the same for the system account, to check how the servers keep messages.",
+        ),
+    ] = None,
+    nats_ca: Annotated[
+        Path | None, Parameter(help="With --join: the certificates that the servers are checked with.")
+    ] = None,
+    unsafe_servers: Annotated[
+        bool, flag("With --join: accept NATS servers that may lose what they acknowledge.")
+    ] = False,
     output: Output = PLAIN,
 ) -> int:
     """Run the server until Ctrl-C or SIGTERM.
@@ -44,6 +72,7 @@ def up(
       penstock up --config penstock.yaml --log-level debug
       penstock up --lake s3://my-bucket/lake
       penstock up --cells 4
+      penstock up --join nats://10.0.0.1:4222,nats://10.0.0.2:4222 --cluster shop --node a
     """
     gc.disable()  # imported code is never garbage, and collecting during the imports slows the start
     from penstock.server.up import Options, main
@@ -64,6 +93,14 @@ def up(
         no_relay=no_relay,
         demo=demo,
         cells=cells,
+        join=join,
+        cluster=cluster,
+        node=node,
+        advertise_host=advertise_host,
+        nats_creds=nats_creds,
+        nats_system_creds=nats_system_creds,
+        nats_ca=nats_ca,
+        unsafe_servers=unsafe_servers,
         as_json=output.as_json,
     )
     return main(options)

@@ -138,6 +138,11 @@ class ShardOwnership:
         """End the epoch behind the frame under way: the next owner need not wait."""
         self._is_releasing = self.state == "owning"
 
+    def look(self) -> None:
+        """The log may have news: read it now, not with the next second."""
+        if self.state == "following":
+            self._is_at_end = False
+
     def published(self, now_us: int, outcome: Published) -> None:
         """The outcome of a `Publish`."""
         self._due_us = now_us if isinstance(outcome, Kept) else now_us + RETRY_US

@@ -27,6 +27,8 @@ from penstock.journal.replicated.shard_log import StoredLive
 REPLICAS = 3
 ANSWER_S = 2.0
 """Without an answer for this long, an outcome is unknown: less than a lease, more than a slow disk."""
+OBJECT_S = 120.0
+"""How long a live file may take to be stored or read: it may have gigabytes."""
 READS = 32
 """Messages that one read asks for, at once: 16 MiB."""
 WRONG_LAST_SEQUENCE = 10071
@@ -69,12 +71,14 @@ class _Tasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def run(self, operation: Coroutine[Any, Any, T], otherwise: T, done: Callable[[T], None]) -> None:
+    def run(
+        self, operation: Coroutine[Any, Any, T], otherwise: T, done: Callable[[T], None], within_s: float = ANSWER_S
+    ) -> None:
         """Call `done` with the result, or with `otherwise` if the servers do not give one in time."""
 
         async def finish() -> None:
             try:
-                async with asyncio.timeout(ANSWER_S):
+                async with asyncio.timeout(within_s):
                     result = await operation
             except FAILURES:
                 result = otherwise
@@ -203,7 +207,7 @@ class JetStreamLiveStore:
             await self._objects.put(self._prefix + file.name, bytes(data), meta=meta)
             return True
 
-        self._tasks.run(put(), False, done)
+        self._tasks.run(put(), False, done, OBJECT_S)
 
     def newest(self, done: Callable[[StoredLive | Unknown | None], None]) -> None:
         async def newest() -> StoredLive | Unknown | None:
@@ -229,7 +233,7 @@ class JetStreamLiveStore:
             except ObjectNotFoundError:
                 return Unknown()
 
-        self._tasks.run(get(), Unknown(), done)
+        self._tasks.run(get(), Unknown(), done, OBJECT_S)
 
     def remove_before(self, offset: int) -> None:
         async def remove() -> None:

@@ -117,9 +117,18 @@ class ReplicatedJournal:
         if self._timer is not None:
             self._timer.cancel()
 
+    def close_spool(self) -> None:
+        """Close the files, on the thread that writes them, after `close`."""
+        self._spool.close()
+
     def release(self) -> None:
         """Hand over the shard behind what is queued; `on_ended` follows."""
         self.ownership.release()
+        self.pump()
+
+    def look(self) -> None:
+        """Read the log now: another node said that something has changed."""
+        self.ownership.look()
         self.pump()
 
     def rows(self) -> Iterator[tuple[bool, Row]]:

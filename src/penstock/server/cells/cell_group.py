@@ -11,33 +11,22 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.placement import SHARDS
-from penstock.core.scopes import OPERATOR
-from penstock.dialects.courier.operations.merges import MERGES
-from penstock.dialects.courier.operations.outcomes import Result
-from penstock.dialects.courier.sessions.front.lines import shard_of_stream, shard_of_suffix
-from penstock.dialects.courier.wire.envelopes import inbox
 from penstock.server.cells.link import CellLink
-from penstock.server.cells.messages import CellConfig, CellDrain, CellHello, CellRequest, CellTask, FromCell
-from penstock.server.cells.remote_legs import ProcessLegs, RemoteCells
+from penstock.server.cells.messages import CellConfig, CellDrain, CellHello, CellTask, FromCell
+from penstock.server.cells.remote_legs import ProcessLegs
+from penstock.server.cells.shard_requests import ShardRequests
 from penstock.server.cells.view_copies import ViewCopies
 from penstock.server.config.load import Config
 from penstock.server.engine.child_supervisor import AfterExit, Backoff, ChildSupervisor
 from penstock.server.engine.runtime import Runtime
-from penstock.server.http.request import Request, Route
-from penstock.server.http.services import HttpServices
 from penstock.server.logging import logs
-from penstock.server.metrics import prometheus_families
-from penstock.server.metrics.shard_labels import merge_texts
-from penstock.transports.http_replies import Reply
 
 MODULE = "penstock.server.cell_process"
 SOCKET = "cells.sock"
@@ -49,33 +38,13 @@ STOP_S = 5.0
 """How long a process may take to exit after it has drained."""
 BACKOFF = Backoff(first_s=0.1, max_s=10.0, stable_s=30.0)
 
-_PLACES: dict[str, Callable[[Request], str]] = {
-    "enqueue": lambda r: r.body.to,
-    "send": lambda r: inbox(r.body.to),
-    **dict.fromkeys(("pull", "redrive", "purge", "drop"), lambda r: r.body.stream),
-    **dict.fromkeys(("stats", "peek"), lambda r: r.query.stream),
-    "explain": lambda r: r.values[0],
-    "trigger_try": lambda r: r.body.to,
-}
-"""The stream that places a request, by the name of its route."""
-_OF_ONE_JOURNAL = (
-    "journal", "journal_rows", "journal_seal", "journal_readers", "tail", "history",
-    "stage_part", "stage_commit", "stage_abort", "stage_last",
-)  # fmt: skip
-"""Routes of one journal."""
-_SEVERAL_JOURNALS = Refusal(
-    "Unsupported",
-    "this route reads or writes one journal, and with `--cells` there are several",
-    hint="history is in the table `events`: `penstock sql`, or `GET /v1/lake`",
-)
-
 
 def shards_of(index: int, count: int) -> tuple[int, ...]:
     """The shards of one process of several."""
     return tuple(shard for shard in range(SHARDS) if shard * count // SHARDS == index)
 
 
-class CellGroup(RemoteCells):
+class CellGroup(ShardRequests):
     """The processes of cells."""
 
     def __init__(self, config: Config, data: Path | None, run_dir: Path, count: int) -> None:
@@ -114,7 +83,7 @@ class CellGroup(RemoteCells):
             hint = "the lines above say why; `penstock doctor` checks the machine"
             raise PenstockError(Refusal("Unreachable", "a process of cells did not start", hint=hint))
         self._is_ready = True
-        self._tasks.append(loop.create_task(ViewCopies(front, self._read_view).run()))
+        self._tasks.append(loop.create_task(ViewCopies(front, self.read_view).run()))
 
     async def _all_up(self) -> None:
         for process in self.processes:
@@ -186,6 +155,13 @@ class CellGroup(RemoteCells):
         if self._short is not None:
             shutil.rmtree(self._short, ignore_errors=True)
 
+    @property
+    def about(self) -> str:
+        return f"{SHARDS} shards in {len(self.processes)} processes"
+
+    def listens(self, http: str, control: str | None) -> None:
+        """Only clients want to know, and they do."""
+
     def report(self) -> list[dict[str, Any]]:
         return [
             {
@@ -197,80 +173,3 @@ class CellGroup(RemoteCells):
             }
             for one in self.processes
         ]
-
-    # HTTP
-
-    def handler(self, route: Route) -> Callable[[HttpServices, Request], Any] | None:
-        """Who answers a route whose streams are not in this process."""
-        if route.name in _PLACES or route.name == "settle":
-            return self._at_shard
-        if route.name in MERGES:
-            return self._at_all
-        if route.name == "prometheus":
-            return self._prometheus
-        return (lambda services, request: _SEVERAL_JOURNALS) if route.name in _OF_ONE_JOURNAL else None
-
-    def _asked(self, request: Request, shard: int) -> CellRequest:
-        route, values, parameters = request.route.name, request.values, dict(request.parameters)
-        who, data, is_checked = request.principal, request.data, request.is_checked
-        return CellRequest(0, shard, route, values, parameters, request.peer, who, data, is_checked)
-
-    def _shard_of(self, request: Request) -> int:
-        if request.route.name != "settle":
-            return shard_of_stream(request.principal.to_channel(_PLACES[request.route.name](request)))
-        lease_id, stream = request.body.lease_id, request.body.stream
-        shard = None if lease_id is None else shard_of_suffix(lease_id)
-        if shard is None and stream is not None:
-            shard = shard_of_stream(request.principal.to_channel(stream))
-        return shard or 0
-
-    async def _at_shard(self, services: HttpServices, request: Request) -> Result | Reply | Refusal:
-        body = await self.ask(self._asked(request, self._shard_of(request)))
-        if isinstance(body, Refusal):
-            return body
-        # A reply counts as a read: a token that was revoked while it waited gets no envelopes.
-        return Reply(200, body) if request.route.name == "pull" else _result(body)
-
-    async def _gather(self, asked: Callable[[int], CellRequest]) -> tuple[list[tuple[int, bytes | Refusal]], list[int]]:
-        """What every shard says, and the shards whose process is down."""
-        up = [shard for shard in range(SHARDS) if self.by_shard[shard].link is not None]
-        answers = await asyncio.gather(*[self.ask(asked(shard)) for shard in up])
-        found = [(shard, said) for shard, said in zip(up, answers, strict=True) if not _is_gone(said)]
-        there = {shard for shard, _ in found}
-        return found, [shard for shard in range(SHARDS) if shard not in there]
-
-    async def _at_all(self, services: HttpServices, request: Request) -> Result | Refusal:
-        name = request.route.name
-        found, missing = await self._gather(lambda shard: self._asked(request, shard))
-        bodies = [said for _, said in found if isinstance(said, bytes)]
-        refused = [said for _, said in found if isinstance(said, Refusal)]
-        is_change = name in ("trigger_put", "trigger_remove")
-        if refused and (is_change or not bodies or not all(one.code == "UnknownEnvelope" for one in refused)):
-            return refused[0]
-        if not bodies or (missing and is_change):
-            return Refusal("Unreachable", f"shards {missing} are down", retry_after_ms=1_000)
-        body = MERGES[name](bodies)
-        if missing:
-            body = msgspec.json.encode({**msgspec.json.decode(body), "missing": missing})
-        return _result(body)
-
-    async def _read_view(self, name: str) -> dict[int, bytes]:
-        found, _ = await self._gather(
-            lambda shard: CellRequest(0, shard, "snapshot", (), {"view": name}, "here", OPERATOR, b"", False)
-        )
-        return {shard: said for shard, said in found if isinstance(said, bytes)}
-
-    async def _prometheus(self, services: HttpServices, request: Request) -> Reply | Refusal:
-        assert request.route.handler is not None
-        own: Reply = await request.route.handler(services, request)
-        found, _ = await self._gather(lambda shard: self._asked(request, shard))
-        texts = {shard: said.decode() for shard, said in found if isinstance(said, bytes)}
-        return Reply(200, merge_texts(own.body.decode(), texts).encode(), prometheus_families.CONTENT_TYPE)
-
-
-def _is_gone(said: bytes | Refusal) -> bool:
-    return isinstance(said, Refusal) and said.code == "Unreachable"
-
-
-def _result(body: bytes) -> Result:
-    return Result(lambda: msgspec.Raw(body))  # type: ignore[arg-type,return-value]  # JSON that is encoded already

@@ -89,6 +89,8 @@ class CellAnswer(msgspec.Struct, tag="answer", array_like=True):
     no: int
     body: bytes
     refusal: Refusal | None = None
+    is_untouched: bool = False
+    """Whether the request was not carried out, because the shard moves: its next owner may be asked."""
 
 
 class RequestCancelled(msgspec.Struct, tag="cancel", array_like=True):

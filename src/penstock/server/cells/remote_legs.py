@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from penstock.core.cluster.status import OwnerMap
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.front.legs import LEG_LOST, LegHello, LegOwner, LegPort
@@ -33,10 +34,6 @@ from penstock.server.cells.messages import (
 
 DOWN_MAX_S = 15.0
 """How long clients wait for a process of cells that is being restarted."""
-
-
-def _is_down(shard: int) -> Refusal:
-    return Refusal("Unreachable", f"the process of shard {shard} is down", retry_after_ms=1_000)
 
 
 class RemoteLeg:
@@ -86,6 +83,9 @@ class RemoteLeg:
 class ProcessLegs:
     """The legs and requests at one process of cells."""
 
+    lost = LEG_LOST
+    """How connections end whose leg was lost with it."""
+
     def __init__(self, index: int, shards: tuple[int, ...]) -> None:
         self.index = index
         self.shards = shards
@@ -99,6 +99,15 @@ class ProcessLegs:
         self.drained = asyncio.Event()
         self.abandoned = 0
         """Leases that it gave up when it was drained."""
+
+    def down(self, shard: int) -> Refusal:
+        """What waited for too long."""
+        return Refusal("Unreachable", f"the process of shard {shard} is down", retry_after_ms=1_000)
+
+    def unknown(self) -> Refusal:
+        """What becomes of a request that was under way."""
+        message = "the process of this stream was restarted, and what became of the request is not known"
+        return Refusal("Unreachable", message, retry_after_ms=1_000)
 
     def post(self, message: ToCell, size: int = 0) -> None:
         if self.link is not None:
@@ -128,12 +137,11 @@ class ProcessLegs:
         self.is_congested = False
         legs, self._legs = self._legs, {}
         for leg in legs.values():
-            leg.owner.ended(*LEG_LOST)
+            leg.owner.ended(*self.lost)
         asked, self._asked = self._asked, {}
         for no, future in asked.items():
             if not future.done():
-                message = "the process of this stream was restarted, and what became of the request is not known"
-                future.set_result(CellAnswer(no, b"", Refusal("Unreachable", message, retry_after_ms=1_000)))
+                future.set_result(CellAnswer(no, b"", self.unknown()))
 
     def _congested(self, on: bool) -> None:
         self.is_congested = on
@@ -174,7 +182,7 @@ class ProcessLegs:
 
     def _give_up(self, leg: RemoteLeg) -> None:
         if leg.early is not None and self._legs.pop(leg.no, None) is not None:
-            refusal = _is_down(leg.shard)
+            refusal = self.down(leg.shard)
             leg.owner.ended(1013, refusal.code, refusal)
 
     def forget(self, leg: RemoteLeg) -> None:
@@ -182,10 +190,17 @@ class ProcessLegs:
 
     async def ask(self, asked: CellRequest) -> bytes | Refusal:
         """Have a cell carry out a request."""
+        answer = await self.ask_once(asked)
+        if isinstance(answer, Refusal):
+            return answer
+        return answer.body if answer.refusal is None else answer.refusal
+
+    async def ask_once(self, asked: CellRequest) -> CellAnswer | Refusal:
+        """What the cell says, or why it cannot be asked."""
         try:
             await asyncio.wait_for(self.is_up.wait(), DOWN_MAX_S)
         except TimeoutError:
-            return _is_down(asked.shard)
+            return self.down(asked.shard)
         self._no += 1
         asked.no = self._no
         future = self._asked[asked.no] = asyncio.get_running_loop().create_future()
@@ -196,11 +211,13 @@ class ProcessLegs:
             self._asked.pop(asked.no, None)
             self.post(RequestCancelled(asked.no))
             raise
-        return answer.body if answer.refusal is None else answer.refusal
+        return answer
 
 
 class RemoteCells:
     """All shards, by the process that owns each."""
+
+    owners: OwnerMap | None = None
 
     def __init__(self, processes: list[ProcessLegs]) -> None:
         self.processes = processes

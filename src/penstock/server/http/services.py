@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from penstock.core.cluster.status import OwnerMap
 from penstock.core.errors import Refusal
 from penstock.core.queue.machine import QueueMachine
 from penstock.dialects.courier.sessions.front.legs import LegHello, LegOwner, LegPort
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 class CellsPort(Protocol):
     """Several cells that hold the streams in place of this server's own."""
+
+    owners: OwnerMap | None
 
     def open(self, shard: int, hello: LegHello, owner: LegOwner, query: SubscribeQuery | None = None) -> LegPort:
         """Open a leg at a shard."""

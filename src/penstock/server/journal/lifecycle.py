@@ -93,9 +93,7 @@ class JournalLifecycle:
                 f"another process writes `{self.data}`\n"
                 "hint: stop it, or choose another directory; if it is a server, `penstock top` and `penstock console` show it"
             )
-        # The lake holds message bodies too, so only its owner may read it by default.
-        (self.data / LAKE).mkdir(mode=0o700, exist_ok=True)
-        self._place_lake()
+        self.place_lake()
         # The sealer of a killed server may still run and delete the segments that are read below.
         sealing = RealDisk(self.data / "journal")
         sealing.lock("sealing", waits=True)
@@ -120,8 +118,10 @@ class JournalLifecycle:
         self._opened = opened
         return rows
 
-    def _place_lake(self) -> None:
+    def place_lake(self) -> None:
         """Record where the config places the lake. What was sealed before must be there: it may be nowhere else."""
+        # The lake holds message bodies too, so only its owner may read it by default.
+        (self.data / LAKE).mkdir(mode=0o700, exist_ok=True)
         now, journal = lake_of(self.data), _id_of(self._disk)
         if self._config.lake is None:
             return

@@ -44,6 +44,8 @@ class HelloFrame(_OwnFrame, tag="hello"):
     agent: str | None = None
     unordered: bool = False
     """Whether answers may come in another order than the requests, where several cells give them."""
+    owners: bool = False
+    """Whether the client wants to learn where the owners of the shards are, and when that changes."""
 
 
 class EnqueueFrame(_OwnFrame, tag="enqueue"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -282,7 +283,12 @@ class ControlSession:
         if (foreign := self.link.claim(frame.agent, self._runtime.is_agent_taken)) is not None:
             self._fail(req_id, foreign, close=1008)
             return
-        self.answers.add(ok_line(req_id, frames.hello_result(self._runtime.health(now))))
+        result = frames.hello_result(self._runtime.health(now)) | self._greeting(frame)
+        self.answers.add(ok_line(req_id, result))
+
+    def _greeting(self, frame: frames.HelloFrame) -> dict[str, Any]:
+        """What else the answer to a `hello` says."""
+        return {}
 
     def _enqueue(self, now: Now, frame: frames.EnqueueFrame, is_shallow: bool) -> None:
         raw, req_id = bytes(frame.env), "enqueue" if frame.req_id is None else frame.req_id

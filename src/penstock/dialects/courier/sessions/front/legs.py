@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.core.cluster.status import OwnerMap
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 
@@ -59,6 +60,9 @@ class LegPort(Protocol):
 
 class LegOpener(Protocol):
     """The cells, as a front knows them."""
+
+    owners: OwnerMap | None
+    """Where the owners of the shards are, if other nodes may own some."""
 
     def open(self, shard: int, hello: LegHello, owner: LegOwner) -> LegPort:
         """Open a leg. It is never refused here: `ended` is called later."""

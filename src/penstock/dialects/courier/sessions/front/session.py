@@ -9,10 +9,12 @@ cells waits for each cell in turn when it settles: only the cell knows what it h
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 from penstock.core.clock import Now
+from penstock.core.cluster.status import OwnerMap
 from penstock.core.errors import Refusal
 from penstock.core.placement import SHARDS
 from penstock.dialects.courier.operations.merges import MERGES
@@ -73,6 +75,7 @@ class FrontSession(LeggedSession):
         """Where the subscriptions are whose labels the client chose."""
         self._newest: list[FrontLeg | None] = []
         """Where it subscribed, the newest last; None for a subscribe that was refused here."""
+        self._wants_owners = False
 
     # From the client
 
@@ -147,6 +150,17 @@ class FrontSession(LeggedSession):
         super()._hello(now, frame)
         if (self.link.principal, self.link.agent) != before:
             self.identified_as()
+
+    def _greeting(self, frame: HelloFrame) -> dict[str, Any]:
+        self._wants_owners = frame.owners
+        owners = self._cells.owners
+        return {"owners": owners} if frame.owners and owners is not None else {}
+
+    def owners_changed(self, owners: OwnerMap) -> None:
+        """Another node owns a shard now."""
+        if self._wants_owners and self.closing is None:
+            self.out.append(msgspec.json.encode({"type": "owners", "owners": owners}) + b"\n")
+            self.wake()
 
     def _live(self, now: Now, line: bytes, place: LinePlace) -> None:
         """Follow a view: the front has copies of those of the cells."""

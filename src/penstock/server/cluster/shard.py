@@ -1,0 +1,463 @@
+"""One shard at a node: its spool, its part in the log, and while this node owns it, the cell that serves it.
+
+A shard follows its log until it may take it over, recovers a cell from the spool on a thread, and serves. Without its lease it lets
+nothing out (`Gate`); without it for `CUT_S` its clients are cut off, and another node may serve them. A shard that is lost ends its cell.
+One that is behind begins again at a live file; one whose log is damaged halts until it is repaired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.core.clock import Now
+from penstock.core.cluster.ownership import ShardOwnership
+from penstock.core.cluster.reader import LogEnd, ShardReader
+from penstock.core.cluster.status import ShardReport, ShardState
+from penstock.core.cluster.stream_space import StreamSpace
+from penstock.core.cluster.writer import Unknown
+from penstock.core.errors import PenstockError, Refusal
+from penstock.core.queue.machine import QueueMachine
+from penstock.journal.disk import RealDisk
+from penstock.journal.open_and_repair import read_identity
+from penstock.journal.replicated.jetstream import JetStreamLiveStore, JetStreamLog, stream_name
+from penstock.journal.replicated.membership import ShardSettings
+from penstock.journal.replicated.replicated_journal import MOVED, ReplicatedJournal
+from penstock.journal.replicated.shard_log import StoredLive
+from penstock.journal.replicated.spool import Spool, begin_again
+from penstock.journal.replicated.worker import Worker
+from penstock.server.cell import Cell
+from penstock.server.cells.cell_requests import CellServices
+from penstock.server.cells.hosted_link import HostedLink
+from penstock.server.cluster.channels import Gate
+from penstock.server.config.load import Config, quotas, rates
+from penstock.server.engine.connections import Timer
+from penstock.server.engine.machines import Machines
+from penstock.server.engine.schedulers import LoopScheduler
+from penstock.server.journal.seal_process import shard_config, shard_dir
+from penstock.server.logging import logs
+from penstock.server.open_cell import adopt_config, configured_machine, open_shard
+
+if TYPE_CHECKING:
+    from penstock.server.cluster.node import ClusterNode
+
+CUT_S = 5.0
+"""How long clients of a suspended shard wait before they are cut off."""
+REOPEN_S = 1.0
+"""Pause before a shard is opened again that could not go on."""
+FLUSH_S = 2.0
+"""How long a shard that moves may take to answer what it has taken; then it stays."""
+SUSPENDED = "its lease is over: the NATS servers do not keep its frames"
+T = TypeVar("T")
+
+
+def boot_us() -> int:
+    """A clock that goes on while the machine sleeps."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock) // 1000
+
+
+@contextmanager
+def unsealed(directory: Path) -> Iterator[None]:
+    """No sealer changes the directory meanwhile."""
+    disk = RealDisk(directory)
+    disk.lock("sealing", waits=True)
+    try:
+        yield
+    finally:
+        disk.unlock()
+
+
+class _NoTimer:
+    def cancel(self) -> None:
+        """There is nothing to cancel."""
+
+
+class CellScheduler:
+    """The scheduler of one cell: what it has scheduled ends with it."""
+
+    def __init__(self, scheduler: LoopScheduler) -> None:
+        self._scheduler = scheduler
+        self.is_over = False
+        self.now = scheduler.now
+
+    def soon(self, call: Callable[[], None]) -> object:
+        return None if self.is_over else self._scheduler.soon(partial(self._run, call))
+
+    def at(self, us: int, call: Callable[[], None]) -> Timer:
+        return _NoTimer() if self.is_over else self._scheduler.at(us, partial(self._run, call))
+
+    def _run(self, call: Callable[[], None]) -> None:
+        if not self.is_over:
+            call()
+
+
+class ClusterShard:
+    """One shard at this node."""
+
+    def __init__(self, node: ClusterNode, shard: int, settings: ShardSettings) -> None:
+        self._node = node
+        self.shard = shard
+        self.settings = settings
+        self._dir = shard_dir(node.data, shard)
+        self._disk = RealDisk(self._dir / "journal")
+        self._loop = asyncio.get_running_loop()
+        self._work = Worker(self._loop, f"spool-{shard}")
+        self.journal: ReplicatedJournal | None = None
+        self.log: JetStreamLog
+        self.store = JetStreamLiveStore(node.objects, shard)
+        self.cell: Cell | None = None
+        self.services: CellServices | None = None
+        self._scheduler: CellScheduler
+        self._gates: list[Gate] = []
+        self._life = 0
+        """Counts openings and endings: what belongs to an earlier one is dropped."""
+        self._is_moving = False
+        self._suspended_s: float | None = None
+        self.report = ShardReport("following", since=time.time_ns() // 1000)
+        self.takeovers = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_closed = False
+
+    # Opening
+
+    async def on_thread(self, call: Callable[[], T]) -> T:
+        """Do it on the thread of the spool, behind what it has to do."""
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def run() -> tuple[T | None, Exception | None]:
+            try:
+                return call(), None
+            except Exception as error:
+                return None, error
+
+        def finish(outcome: tuple[T | None, Exception | None]) -> None:
+            if done.cancelled():
+                return
+            result, error = outcome
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)  # type: ignore[arg-type]  # the result of the call
+
+        self._work(run, finish)
+        return await done
+
+    def _start(self, work: Callable[[], object]) -> None:
+        """Run a coroutine of this shard; an error is logged, and the shard is opened again."""
+
+        async def run() -> None:
+            try:
+                await work()  # type: ignore[misc]  # a coroutine function
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                logs.error("cluster.shard_failed", exc=error, shard=self.shard)
+                self._reopen_later()
+
+        task = self._loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _reopen_later(self) -> None:
+        if not self.is_closed:
+            self._loop.call_later(REOPEN_S, self._start, self.open)
+
+    async def prepare(self) -> None:
+        """Check that the directory is of this shard, and take it."""
+
+        def take() -> None:
+            (self._dir / "journal").mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._disk.lock():
+                raise PenstockError(
+                    Refusal(
+                        "InvalidRequest", f"another process writes `{self._dir}`", hint="stop it, or choose `--data`"
+                    )
+                )
+            identity = read_identity(self._disk)
+            if identity is not None and identity.id != self.settings.journal:
+                hint = "use an empty directory, or `penstock cluster import`"
+                raise PenstockError(Refusal("InvalidRequest", f"`{self._dir}` belongs to another journal", hint=hint))
+
+        await self.on_thread(take)
+
+    async def open(self) -> None:
+        """Read the spool and begin to follow the log."""
+        if self.is_closed:
+            return
+        self._life += 1
+
+        def read() -> Spool:
+            spool = Spool(self._disk, self.settings.journal)
+            with unsealed(self._disk.directory):
+                for _ in spool.rows():
+                    pass
+            return spool
+
+        spool = await self.on_thread(read)
+        node = self._node
+        self.log = JetStreamLog(node.client, stream_name(node.cluster, self.shard, self.settings.generation))
+        reader = ShardReader(self.log.stream, spool.log_end())
+        ownership = ShardOwnership(node.name, reader, os.urandom, kept_offset=spool.offset)
+        life = self._life
+        self.journal = ReplicatedJournal(
+            self.settings.journal,
+            ownership,
+            self.log,
+            spool,
+            StreamSpace(node.settings.bytes_max),
+            now=lambda: Now(boot_us(), time.time_ns() // 1000),
+            at=lambda us, call: self._loop.call_later(max(us - boot_us(), 0) / 1e6, call),
+            encode=node.encode,
+            write=self._work,
+            may_take=lambda ownership: node.may_take(self.shard, ownership.silent_owner),
+            on_owned=lambda: self._owned(life),
+            on_ended=lambda reason: self._ended(life, reason),
+        )
+        self._note("following")
+        self.journal.pump()
+
+    # Ownership
+
+    def _note(self, state: ShardState, reason: str = "") -> None:
+        """Report a change."""
+        before = self.report.state, self.report.reason
+        epoch, offset = 0, 0
+        if self.journal is not None:
+            end = self.journal.ownership.reader.whole
+            epoch, offset = end.epoch, end.offset
+        since = self.report.since if before[0] == state else time.time_ns() // 1000
+        self.report = ShardReport(state, epoch, offset, since, reason)
+        if before != (state, reason):
+            self._node.changed()
+
+    def look(self) -> None:
+        """Bring the report up to date, and do what is due: called some times a second."""
+        journal = self.journal
+        if journal is None or self.report.state in ("halted", "behind"):
+            return
+        state, reason = self.report.state, ""
+        if state in ("following", "taking"):
+            state = "taking" if journal.ownership.state == "taking" else "following"
+        if self.cell is not None:
+            reason = self._look_at_lease()
+        self._note(state, reason)
+
+    def _look_at_lease(self) -> str:
+        if self.may_serve:
+            self._suspended_s = None
+            for gate in self._gates:
+                gate.flush()
+            return ""
+        now_s = self._loop.time()
+        if self._suspended_s is None:
+            self._suspended_s = now_s
+            logs.warning("cluster.suspended", shard=self.shard)
+        elif now_s - self._suspended_s >= CUT_S and self._gates:
+            self._cut()
+        return SUSPENDED
+
+    def _cut(self) -> None:
+        """Cut off the clients of this shard: another node may serve them, or this one later."""
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.end()
+            gate.hosted.close()
+
+    def _owned(self, life: int) -> None:
+        if life != self._life or self.is_closed:
+            return
+        self.takeovers += 1
+        self._note("recovering")
+        self._start(partial(self._recover, life))
+
+    async def _recover(self, life: int) -> None:
+        """Build the cell from the spool. The lease goes on meanwhile."""
+        journal = self.journal
+        assert journal is not None
+        config = self._config
+        began_s = time.monotonic()
+
+        def rebuild() -> QueueMachine:
+            machine = configured_machine(config)
+            machine.limit_rates(rates(config))
+            machine.tenants.quota_for = quotas(config)
+            machines, now = Machines(machine), self._node.scheduler.now()
+            with unsealed(self._disk.directory):
+                for is_state, row in journal.rows():
+                    (machines.resume if is_state else machines.restore)(now, row)
+            machines.recovered(now)
+            return machine
+
+        machine = await self.on_thread(rebuild)
+        if life != self._life or journal.ownership.state != "owning":
+            return
+        self._scheduler = CellScheduler(self._node.scheduler)
+        self.cell, self.services = open_shard(self.shard, config, None, self._scheduler, (machine, journal))
+        self.cell.runtime.schedule_turn()
+        self._suspended_s = None
+        self._note("owning")
+        took_s = round(time.monotonic() - began_s, 3)
+        logs.event(
+            "cluster.owned", shard=self.shard, epoch=self.report.epoch, envelopes=machine.live, recovery_s=took_s
+        )
+
+    def _ended(self, life: int, reason: str) -> None:
+        """This node does not own the shard any more, or cannot follow it."""
+        if life != self._life or self.is_closed:
+            return
+        journal = self.journal
+        assert journal is not None
+        self._close_cell()
+        state = journal.ownership.state
+        if state == "halted":
+            logs.error("cluster.halted", shard=self.shard, code="JOURNAL_REWOUND", reason=reason)
+            self._note("halted", reason)
+        elif state == "behind":
+            self._note("behind", reason)
+            self._start(partial(self._begin_again, self._life))
+        elif reason == MOVED:
+            logs.event("cluster.moved", shard=self.shard, epoch=journal.ownership.reader.end.epoch)
+            self._note("following")
+        else:
+            logs.error("cluster.spool", shard=self.shard, reason=reason)
+            self._note("following", reason)
+            self._start(self._open_again)
+
+    async def _open_again(self) -> None:
+        assert self.journal is not None
+        await self.on_thread(self.journal.close_spool)
+        await asyncio.sleep(REOPEN_S)
+        await self.open()
+
+    async def _begin_again(self, life: int) -> None:
+        """Go on at the newest live file."""
+        journal = self.journal
+        assert journal is not None
+        while life == self._life and not self.is_closed:
+            found = await self._asked(self.store.newest)
+            if isinstance(found, StoredLive):
+                data = await self._asked(partial(self.store.get, found))
+                if isinstance(data, bytes):
+                    await self._restart_at(found.end, data, journal.offset)
+                    return
+            await asyncio.sleep(REOPEN_S)
+
+    async def _restart_at(self, end: LogEnd, live: bytes, offset: int) -> None:
+        journal = self.journal
+        assert journal is not None
+
+        def begin() -> None:
+            journal.close_spool()
+            with unsealed(self._disk.directory):
+                begin_again(self._disk, offset, live, end)
+
+        await self.on_thread(begin)
+        logs.event("cluster.began_again", shard=self.shard, offset=end.offset)
+        await self.open()
+
+    async def _asked(self, ask: Callable[[Callable[[T | Unknown], None]], None]) -> T | Unknown:
+        answer: asyncio.Future[T | Unknown] = self._loop.create_future()
+        ask(answer.set_result)
+        return await answer
+
+    # The cell
+
+    @property
+    def _config(self) -> Config:
+        return shard_config(self._node.config, self._node.data)
+
+    @property
+    def is_open(self) -> bool:
+        return self.cell is not None and not self._is_moving and self.may_serve
+
+    @property
+    def may_serve(self) -> bool:
+        return self.journal is not None and self.journal.ownership.may_serve(boot_us())
+
+    def host(self, gate: Gate) -> HostedLink:
+        services = self.services
+        assert services is not None
+        self._gates.append(gate)
+        return HostedLink(gate.post, lambda shard: services)
+
+    def left(self, gate: Gate) -> None:
+        if gate in self._gates:
+            self._gates.remove(gate)
+
+    def adopt(self, config: Config) -> None:
+        """Use a reloaded config."""
+        if self.cell is not None and self.services is not None:
+            self.services.config = shard_config(config, self._node.data)
+            adopt_config(self.cell.runtime, None, self.services.config)
+
+    def _close_cell(self) -> None:
+        self._is_moving = False
+        self._suspended_s = None
+        cell, self.cell, self.services = self.cell, None, None
+        if cell is None:
+            return
+        self._cut()
+        self._scheduler.is_over = True
+        if cell.runtime.events is not None:
+            self._start(partial(asyncio.to_thread, cell.runtime.events.close))
+
+    # Moving
+
+    @property
+    def is_owner(self) -> bool:
+        return self.report.state in ("recovering", "owning", "moving")
+
+    async def release(self) -> None:
+        """Hand the shard over: take nothing new, answer what was taken, end the epoch. What comes of it is reported."""
+        cell, journal = self.cell, self.journal
+        if cell is None or journal is None or self._is_moving:
+            return
+        self._is_moving = True
+        self._note("moving")
+        for gate in self._gates:
+            gate.begin_end()
+        flushed = asyncio.Event()
+        cell.runtime.flushed(flushed.set)
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await flushed.wait()
+        except TimeoutError:
+            if self.cell is cell:
+                self._stay()
+            return
+        for _ in range(3):  # tasks of requests go on with their answers
+            await asyncio.sleep(0)
+        if self.cell is cell and journal.ownership.state == "owning":
+            journal.release()
+
+    def _stay(self) -> None:
+        """The servers do not keep frames: clients are cut off, and the shard stays."""
+        self._is_moving = False
+        self._cut()
+        self._note("owning")
+
+    async def close(self) -> None:
+        """Stop, without a word to the log."""
+        self.is_closed = True
+        self._life += 1
+        self._close_cell()
+        if self.journal is not None:
+            self.journal.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+        def end() -> None:
+            if self.journal is not None:
+                self.journal.close_spool()
+            self._disk.unlock()
+
+        await self.on_thread(end)
+        self._work.close()
