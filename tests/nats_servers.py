@@ -18,19 +18,23 @@ server_name: {name}
 listen: "127.0.0.1:{port}"
 jetstream {{ store_dir: "{store}", sync_interval: {sync}, max_file_store: 256MB, max_memory_store: 16MB }}
 cluster {{ name: test, listen: "127.0.0.1:{route}", routes: [{routes}] }}
-accounts {{
-  SYS {{ users: [{{user: sys, password: sys}}] }}
-  APP {{ jetstream: enabled, users: [{{user: app, password: app}}] }}
-}}
+{accounts}
+"""
+OPEN = """
+accounts {
+  SYS { users: [{user: sys, password: sys}] }
+  APP { jetstream: enabled, users: [{user: app, password: app}] }
+}
 system_account: SYS
 no_auth_user: app
 """
+"""Every client may use the account of the cluster."""
 
 
 class NatsServers:
     """The processes, by name."""
 
-    def __init__(self, folder: Path, sync: str = "always") -> None:
+    def __init__(self, folder: Path, sync: str = "always", accounts: str = OPEN) -> None:
         self._folder = folder
         with ExitStack() as stack:
             sockets = [stack.enter_context(socket.socket()) for _ in range(2 * len(NAMES))]
@@ -47,6 +51,7 @@ class NatsServers:
                     port=self.ports[name],
                     store=folder / name,
                     sync=sync,
+                    accounts=accounts,
                     route=routes[name],
                     routes=", ".join(f'"nats://127.0.0.1:{port}"' for port in routes.values()),
                 )

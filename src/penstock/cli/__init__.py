@@ -51,7 +51,7 @@ _COMMANDS = {
     "console": ("ops.console", "Print the link to the console of the local server."),
     "schema": ("queue.schema", "List and check payload schemas, and validate envelopes."),
     "doctor": ("ops.doctor", "Check this machine and the server."),
-    "cluster": ("ops.cluster:cluster", "Divide a data directory into shards, and join it again."),
+    "cluster": ("ops.cluster.commands:cluster", "Make, watch and change a cluster; divide a data directory."),
     "backup": ("ops.backup", "Copy a data directory; the server may be running."),
     "restore": ("ops.backup:restore", "Restore a data directory from a backup."),
     "print": ("print_files:print_", "Print deployment files, alert rules, a dashboard and references."),

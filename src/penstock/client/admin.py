@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from penstock.client.address import STATUSES, wrong_protocol
+from penstock.core.cluster.status import ClusterStatus
 from penstock.core.errors import TABLE, PenstockError, Refusal
 
 if TYPE_CHECKING:
@@ -288,6 +289,22 @@ class RemoteTokens(RemoteServer):
     def revoke(self, name: str) -> dict[str, Any]:
         """Revoke a token."""
         return self._call(Object, "DELETE", f"/v1/tokens/{quote(name, safe='')}")
+
+
+class RemoteCluster(RemoteServer):
+    """The cluster that a server is a node of."""
+
+    def status(self) -> ClusterStatus:
+        """Who owns what."""
+        return self._call(ClusterStatus, "GET", "/v1/cluster")
+
+    def move(self, shard: int, node: str | None) -> None:
+        """Have a node own a shard; None leaves it to the cluster."""
+        self._call(Object, "POST", "/v1/cluster/move", {"shard": shard, "node": node})
+
+    def drain(self, node: str, *, on: bool) -> None:
+        """Have a node own nothing, or let it own shards again."""
+        self._call(Object, "POST", "/v1/cluster/drain", {"node": node, "drained": on})
 
 
 PATIENCE_S = 120.0

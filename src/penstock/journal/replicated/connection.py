@@ -190,3 +190,8 @@ async def connect_servers(address: NatsServersAddress, name: str) -> Client:
         raise PenstockError(Refusal("Unreachable", message, hint=hint)) from None
     client.options["max_reconnect_attempts"] = -1
     return client
+
+
+def server_name(client: Client) -> str:
+    """The name of the server that it is connected to."""
+    return str(client._server_info.get("server_name", ""))

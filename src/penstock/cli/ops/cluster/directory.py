@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from penstock.cli.options import PLAIN, Output, flag
 from penstock.cli.output import print_result
@@ -14,13 +14,11 @@ from penstock.cli.output import print_result
 if TYPE_CHECKING:
     from penstock.server.journal.shard_migration import MigrationReport
 
-cluster = App(name="cluster", help="Divide a data directory into shards, and join it again.")
 Data = Annotated[Path, Parameter(help="The data directory; its server must be stopped.")]
 ConfigFile = Annotated[Path | None, Parameter(help="The server's config file, for its limits and retention.")]
 Dry = Annotated[bool, flag("Only count what would be moved.")]
 
 
-@cluster.command(name="import")
 def import_(data: Data, /, *, config: ConfigFile = None, dry_run: Dry = False, output: Output = PLAIN) -> None:
     """Divide the journal of a data directory into 16 shards, for `penstock up --cells N`.
 
@@ -38,7 +36,6 @@ def import_(data: Data, /, *, config: ConfigFile = None, dry_run: Dry = False, o
     _print(divide(data, config, is_dry=dry_run), "divided", dry_run, output)
 
 
-@cluster.command
 def export(data: Data, /, *, config: ConfigFile = None, dry_run: Dry = False, output: Output = PLAIN) -> None:
     """Join the shards of a data directory into one journal, for `penstock up` without --cells.
 

@@ -1,0 +1,1 @@
+"""`penstock cluster`: shards on one machine, and on several."""
