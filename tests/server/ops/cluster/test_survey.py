@@ -13,7 +13,7 @@ from penstock.journal.replicated.cluster_keys import create
 from penstock.journal.replicated.connection import NatsServersAddress
 from penstock.journal.replicated.jetstream import stream_config
 from penstock.server.ops.cluster.operator import connected_servers, patiently
-from penstock.server.ops.cluster.survey import Finding, _nodes, _stream, survey
+from penstock.server.ops.cluster.survey import ClusterFinding, _nodes, _stream, survey
 from tests.cluster_node import until
 from tests.nats_servers import NatsServers
 
@@ -23,7 +23,7 @@ WAIT_S = 60.0
 
 @pytest.mark.promise("Cluster", "`cluster check` finds that every client may publish on the subjects of a cluster")
 def test_servers_without_an_account_for_the_cluster_are_found(servers: NatsServers) -> None:
-    async def once() -> list[Finding]:
+    async def once() -> list[ClusterFinding]:
         address = NatsServersAddress(tuple(servers.urls))
         try:
             async with connected_servers(address, CLUSTER) as client:

@@ -93,9 +93,9 @@ def check(*, place: NatsPlace = THERE) -> int:
     """
     address = servers_of(place)
     from penstock.server.ops.cluster.operator import connected_servers
-    from penstock.server.ops.cluster.survey import Finding, survey
+    from penstock.server.ops.cluster.survey import ClusterFinding, survey
 
-    async def look() -> list[Finding]:
+    async def look() -> list[ClusterFinding]:
         async with connected_servers(address, place.cluster) as client:
             return [finding async for finding in survey(client, address, place.cluster)]
 

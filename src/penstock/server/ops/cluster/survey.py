@@ -35,7 +35,7 @@ PROBE_S = 1.0
 Level = Literal["ok", "warning", "error"]
 
 
-class Finding(msgspec.Struct, omit_defaults=True):
+class ClusterFinding(msgspec.Struct, omit_defaults=True):
     """One thing that was checked."""
 
     level: Level
@@ -44,7 +44,7 @@ class Finding(msgspec.Struct, omit_defaults=True):
     hint: str = ""
 
 
-async def survey(client: Client, address: NatsServersAddress, cluster: str) -> AsyncIterator[Finding]:
+async def survey(client: Client, address: NatsServersAddress, cluster: str) -> AsyncIterator[ClusterFinding]:
     """Everything that can be checked, in the order of what depends on what."""
     async for finding in _servers(client, address):
         yield finding
@@ -61,7 +61,7 @@ async def survey(client: Client, address: NatsServersAddress, cluster: str) -> A
         yield finding
 
 
-async def _servers(client: Client, address: NatsServersAddress) -> AsyncIterator[Finding]:
+async def _servers(client: Client, address: NatsServersAddress) -> AsyncIterator[ClusterFinding]:
     names: dict[str, str] = {}
     for url in address.urls:
         try:
@@ -74,27 +74,27 @@ async def _servers(client: Client, address: NatsServersAddress) -> AsyncIterator
     if len(set(names.values())) < REPLICAS:
         message = f"`--join` names {len(set(names.values()))} servers that answer"
         hint = f"name {REPLICAS} or more, so that nodes start while one of them is down"
-        yield Finding("warning", "servers", message, hint)
+        yield ClusterFinding("warning", "servers", message, hint)
     known = await ask_servers(client)
     if not known:
         message = "no server describes itself to this user, so sync, versions and sizes are unverified"
         hint = "let the account import `VARZ`, as `penstock cluster create --print-permissions` shows"
-        yield Finding("warning", "servers", message, hint)
+        yield ClusterFinding("warning", "servers", message, hint)
         return
     if problem := server_problem(known):
         yield _refused("servers", problem)
     else:
         versions = ", ".join(sorted({server.version for server in known}))
         listed = ", ".join(sorted(server.server_name for server in known))
-        yield Finding("ok", "servers", f"{listed}: every write is synced, version {versions}")
+        yield ClusterFinding("ok", "servers", f"{listed}: every write is synced, version {versions}")
     described = {server.server_name for server in known}
     for url, name in names.items():
         if name not in described:
             message = f"`{url}` is the server `{name}`, which does not belong to the cluster of the others"
-            yield Finding("error", "servers", message, "name servers of one NATS cluster")
+            yield ClusterFinding("error", "servers", message, "name servers of one NATS cluster")
 
 
-async def _strangers(client: Client, address: NatsServersAddress, cluster: str) -> AsyncIterator[Finding]:
+async def _strangers(client: Client, address: NatsServersAddress, cluster: str) -> AsyncIterator[ClusterFinding]:
     """Who else may publish on the subjects of the cluster."""
     subject = f"pen.{cluster}.check.{secrets.token_hex(8)}"
     subscription = await client.subscribe(subject)
@@ -102,25 +102,27 @@ async def _strangers(client: Client, address: NatsServersAddress, cluster: str) 
     try:
         stranger = await connect_servers(NatsServersAddress(address.urls, ca=address.ca), "penstock-check")
     except PenstockError:
-        yield Finding("ok", "access", "a client without credentials is refused")
+        yield ClusterFinding("ok", "access", "a client without credentials is refused")
     else:
         await stranger.publish(subject, b"")
         await stranger.flush()
         try:
             await subscription.next_msg(timeout=PROBE_S)
         except TimeoutError:
-            yield Finding("ok", "access", "a client without credentials may not publish on the subjects of the cluster")
+            yield ClusterFinding(
+                "ok", "access", "a client without credentials may not publish on the subjects of the cluster"
+            )
         else:
             hint = "give the cluster an account of its own, with users: `penstock cluster create --print-permissions`"
             message = "every client of these servers may publish on the subjects of the cluster"
-            yield Finding("warning", "access", message, hint)
+            yield ClusterFinding("warning", "access", message, hint)
         await stranger.close()
     await subscription.unsubscribe()
     others = sorted({name for name in await _connections(client) if not name.startswith(f"penstock-{cluster}")})
     if others:
         names = ", ".join(f"`{name}`" for name in others[:8])
         message = f"{len(others)} other clients use the account of the cluster and may publish on its subjects: {names}"
-        yield Finding("warning", "access", message, "give them an account of their own")
+        yield ClusterFinding("warning", "access", message, "give them an account of their own")
 
 
 class _Connection(msgspec.Struct):
@@ -156,7 +158,7 @@ async def _connections(client: Client) -> list[str]:
     return [name for name in names if name != "penstock-check"]
 
 
-async def _streams(found: ClusterOperator) -> AsyncIterator[Finding]:
+async def _streams(found: ClusterOperator) -> AsyncIterator[ClusterFinding]:
     js = found.client.jetstream(timeout=ANSWER_S)
     settings = await patiently(lambda: settings_of(found.buckets))
     assert settings is not None
@@ -165,7 +167,7 @@ async def _streams(found: ClusterOperator) -> AsyncIterator[Finding]:
         current = await patiently(lambda shard=shard: found.buckets.shard(shard))  # type: ignore[misc]
         if current is None:
             is_good = False
-            yield Finding("error", f"shard {shard}", "it has no stream", "run `penstock cluster create` again")
+            yield ClusterFinding("error", f"shard {shard}", "it has no stream", "run `penstock cluster create` again")
             continue
         name = stream_name(found.cluster, shard, current[0].generation)
         try:
@@ -173,7 +175,7 @@ async def _streams(found: ClusterOperator) -> AsyncIterator[Finding]:
         except NotFoundError:
             is_good = False
             hint = f"`penstock cluster repair {shard}` makes a new one from the spools: docs/how-to/repair-a-shard.md"
-            yield Finding("error", f"shard {shard}", f"its stream `{name}` is gone", hint)
+            yield ClusterFinding("error", f"shard {shard}", f"its stream `{name}` is gone", hint)
             continue
         for finding in _stream(shard, info, stream_config(name, settings.bytes_max)):
             is_good = is_good and finding.level == "ok"
@@ -184,35 +186,37 @@ async def _streams(found: ClusterOperator) -> AsyncIterator[Finding]:
             kept = await js.stream_info(name)
         except (NotFoundError, *FAILURES):
             is_good = False
-            yield Finding("error", "buckets", f"`{name}` does not answer", "run `penstock cluster create` again")
+            yield ClusterFinding("error", "buckets", f"`{name}` does not answer", "run `penstock cluster create` again")
             continue
         if (kept.config.num_replicas or 1) < REPLICAS:
             is_good = False
             hint = f"`nats stream update {name} --replicas {REPLICAS}`"
-            yield Finding("error", "buckets", f"`{name}` has {kept.config.num_replicas} replicas", hint)
+            yield ClusterFinding("error", "buckets", f"`{name}` has {kept.config.num_replicas} replicas", hint)
     if is_good:
-        yield Finding("ok", "streams", f"{settings.shards} shards: three replicas each, configured as they must be")
+        yield ClusterFinding(
+            "ok", "streams", f"{settings.shards} shards: three replicas each, configured as they must be"
+        )
 
 
-def _stream(shard: int, info: StreamInfo, wanted: object) -> list[Finding]:
+def _stream(shard: int, info: StreamInfo, wanted: object) -> list[ClusterFinding]:
     about, name = f"shard {shard}", info.config.name
-    found: list[Finding] = []
+    found: list[ClusterFinding] = []
     differing = [one for one in SETTINGS if not _is_same(getattr(info.config, one), getattr(wanted, one))]
     if differing:
         hint = "change it back with `nats stream edit`; a log with other settings may lose records"
-        found.append(Finding("error", about, f"`{name}` was changed: {', '.join(differing)}", hint))
+        found.append(ClusterFinding("error", about, f"`{name}` was changed: {', '.join(differing)}", hint))
     replicas = (info.cluster and info.cluster.replicas) or []
     behind = [peer.name for peer in replicas if peer.offline or not peer.current]
     if info.cluster is None or not info.cluster.leader:
-        found.append(Finding("error", about, f"`{name}` has no leader", "start the NATS servers that are down"))
+        found.append(ClusterFinding("error", about, f"`{name}` has no leader", "start the NATS servers that are down"))
     elif behind:
         hint = "start them, or wait until they have caught up: until then one more failure stops the shard"
-        found.append(Finding("warning", about, f"`{name}` lacks {', '.join(map(str, behind))}", hint))
+        found.append(ClusterFinding("warning", about, f"`{name}` lacks {', '.join(map(str, behind))}", hint))
     percent = 100 * info.state.bytes // (info.config.max_bytes or 1)
     if percent >= FULL_SOON_PERCENT:
         level: Level = "error" if percent >= SETTLES_PERCENT else "warning"
         hint = "settle or drop envelopes, or raise `max_bytes` with `nats stream edit`: docs/how-to/cluster-broker.md"
-        found.append(Finding(level, about, f"`{name}` is {percent} % full", hint))
+        found.append(ClusterFinding(level, about, f"`{name}` is {percent} % full", hint))
     return found
 
 
@@ -221,31 +225,33 @@ def _is_same(one: object, other: object) -> bool:
     return (one or None) == (other or None)
 
 
-def _nodes(status: ClusterStatus) -> list[Finding]:
-    found: list[Finding] = []
+def _nodes(status: ClusterStatus) -> list[ClusterFinding]:
+    found: list[ClusterFinding] = []
     up = [node for node in status.nodes if node.state != "gone"]
     versions = sorted({node.version for node in up})
     if not up:
-        found.append(Finding("warning", "nodes", "no node is up", "start one with `penstock up --join`"))
+        found.append(ClusterFinding("warning", "nodes", "no node is up", "start one with `penstock up --join`"))
     elif len(versions) > 1:
         message = f"the nodes have different versions: {', '.join(versions)}"
-        found.append(Finding("warning", "nodes", message, "finish the upgrade: one node after the other"))
+        found.append(ClusterFinding("warning", "nodes", message, "finish the upgrade: one node after the other"))
     for node in up:
         if not node.verified:
             hint = "it runs with servers that it could not check; let its account import `VARZ`, then restart it"
-            found.append(Finding("warning", "nodes", f"`{node.node}` is unverified", hint))
+            found.append(ClusterFinding("warning", "nodes", f"`{node.node}` is unverified", hint))
     if up and status.unowned:
         hint = "`penstock cluster status` says why; wait 20 s after a failure"
         message = f"no node owns {', '.join(map(str, status.unowned))}"
-        found.append(Finding("error", "shards", message, hint))
+        found.append(ClusterFinding("error", "shards", message, hint))
     for row in status.shards:
         for name, reason in row.troubles.items():
             hint = "docs/how-to/repair-a-shard.md says what to do"
-            found.append(Finding("error", f"shard {row.shard}", f"`{name}` cannot follow its log: {reason}", hint))
+            found.append(
+                ClusterFinding("error", f"shard {row.shard}", f"`{name}` cannot follow its log: {reason}", hint)
+            )
     if up and not any(finding.level == "error" for finding in found):
-        found.append(Finding("ok", "nodes", f"{', '.join(node.node for node in up)}: every shard has an owner"))
+        found.append(ClusterFinding("ok", "nodes", f"{', '.join(node.node for node in up)}: every shard has an owner"))
     return found
 
 
-def _refused(about: str, refusal: Refusal) -> Finding:
-    return Finding("error", about, refusal.message, refusal.hint or refusal.kind.hint)
+def _refused(about: str, refusal: Refusal) -> ClusterFinding:
+    return ClusterFinding("error", about, refusal.message, refusal.hint or refusal.kind.hint)
