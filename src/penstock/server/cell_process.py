@@ -28,6 +28,7 @@ from penstock.server.cells.messages import (
     CellDrained,
     CellHello,
     CellTask,
+    FromCell,
     ToCell,
 )
 from penstock.server.config.load import Config
@@ -57,7 +58,10 @@ class ShardHost:
         self.cells: dict[int, Cell] = {}
         self.archives: dict[int, JournalLifecycle] = {}
         self._services: dict[int, CellServices] = {}
-        self._hosted = HostedLink(lambda message, size: self.link.post(message, size), self._services.__getitem__)
+        self._hosted = HostedLink(self._post, self._services.__getitem__)
+
+    def _post(self, message: FromCell, size: int) -> None:
+        self.link.post(message, size)
 
     def open(self) -> None:
         """Recover every shard."""

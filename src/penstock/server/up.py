@@ -325,18 +325,16 @@ def cell_processes(count: int) -> MakeCells:
 def cluster_cells(options: Options) -> MakeCells:
     """The streams in a cluster that this process is a node of."""
     # Here, so that a server alone needs no client of NATS.
-    from penstock.server.cluster.nats_client import Login
+    from penstock.journal.replicated.connection import parse_servers
     from penstock.server.cluster.node import ClusterNode, JoinOptions
 
-    assert options.join and options.cluster
-    assert options.node
-    ca, system = options.nats_ca, options.nats_system_creds
+    assert options.join is not None
+    system = options.nats_system_creds
     join = JoinOptions(
-        [url.strip() for url in options.join.split(",") if url.strip()],
-        options.cluster,
-        options.node,
-        Login(options.nats_creds, ca),
-        None if system is None else Login(system, ca),
+        parse_servers(options.join, options.nats_creds, options.nats_ca),
+        options.cluster or "",
+        options.node or "",
+        None if system is None else parse_servers(options.join, system, options.nats_ca),
         options.advertise_host,
         options.creates_cluster,
         options.unsafe_servers,

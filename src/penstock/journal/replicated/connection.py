@@ -10,6 +10,7 @@ import asyncio
 import binascii
 import ssl
 from base64 import b32decode, b32encode, b64encode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,8 @@ from penstock.journal.replicated.jetstream import ANSWER_S, FAILURES
 CONNECT_S = 5.0
 """A cluster of which no server takes a connection for this long is reported."""
 RECONNECT_WAIT_S = 0.2
+PENDING_BYTES = 64 * 1024 * 1024
+"""What a client holds back while it has no server; beyond it, a publish fails."""
 FIRST_ATTEMPTS = 1
 """How often each server is tried again at first: a wrong password is reported at once, and a caller may repeat the call."""
 SEED_BYTES = 32
@@ -149,13 +152,26 @@ class _SignedClient(Client):
             self._user_jwt_cb = lambda: jwt
 
 
-async def connect_servers(address: NatsServersAddress, name: str) -> Client:
-    """Connect to one of the servers; the client then stays connected as long as any of them runs. Raises PenstockError."""
+async def connect_servers(
+    address: NatsServersAddress, name: str, said: Callable[[str, str], None] = lambda event, text: None
+) -> Client:
+    """Connect to one of the servers; the client then stays connected as long as any of them runs. Raises PenstockError.
+
+    `said` gets what happens to the connection later: `error`, `disconnected` and `connected`, with a text.
+    """
     errors: list[str] = []
 
     async def note(error: Exception) -> None:
         errors.append(str(error) or type(error).__name__)
         del errors[:-1]
+        if client.is_connected or client.is_reconnecting:
+            said("error", errors[-1])
+
+    async def left() -> None:
+        said("disconnected", "")
+
+    async def back() -> None:
+        said("connected", "")
 
     options: dict[str, Any] = {"user": address.user, "password": address.password}
     credentials = None if address.creds is None else read_credentials(address.creds)
@@ -177,6 +193,9 @@ async def connect_servers(address: NatsServersAddress, name: str) -> Client:
                 list(address.urls),
                 name=name,
                 error_cb=note,
+                disconnected_cb=left,
+                reconnected_cb=back,
+                pending_size=PENDING_BYTES,
                 connect_timeout=int(ANSWER_S),
                 max_reconnect_attempts=FIRST_ATTEMPTS,
                 reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # it sleeps for parts of a second as well

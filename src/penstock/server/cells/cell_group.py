@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import PenstockError, Refusal
+from penstock.core.health import PartHealth
 from penstock.core.placement import SHARDS
 from penstock.server.cells.link import CellLink
 from penstock.server.cells.messages import CellConfig, CellDrain, CellHello, CellTask, FromCell
@@ -161,6 +162,12 @@ class CellGroup(ShardRequests):
 
     def listens(self, http: str, control: str | None) -> None:
         """Only clients want to know, and they do."""
+
+    def finding(self) -> PartHealth:
+        down = [process for process in self.processes if process.link is None]
+        lost = sorted(shard for process in down for shard in process.shards)
+        note = f"shards {lost} are down; their processes are being restarted" if down else "every process is up"
+        return PartHealth("degraded" if down else "ok", note)
 
     def report(self) -> list[dict[str, Any]]:
         return [

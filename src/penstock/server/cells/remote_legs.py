@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from penstock.core.cluster.status import OwnerMap
+from penstock.core.cluster.status import ClusterStatus, OwnerMap
 from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.front.legs import LEG_LOST, LegHello, LegOwner, LegPort
@@ -218,6 +218,10 @@ class RemoteCells:
     """All shards, by the process that owns each."""
 
     owners: OwnerMap | None = None
+
+    def cluster_status(self) -> ClusterStatus | None:
+        """The cluster, if this is one."""
+        return None
 
     def __init__(self, processes: list[ProcessLegs]) -> None:
         self.processes = processes

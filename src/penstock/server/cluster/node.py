@@ -26,10 +26,12 @@ from penstock.core.cluster.status import (
     owner_of,
 )
 from penstock.core.errors import PenstockError, Refusal
+from penstock.core.health import PartHealth
 from penstock.core.placement import SHARDS
 from penstock.dialects.courier.sessions.front.session import FrontSession
 from penstock.journal.replicated import cluster_keys
 from penstock.journal.replicated.cluster_keys import ClusterSettings, Decisions, decode_report
+from penstock.journal.replicated.connection import NatsServersAddress
 from penstock.journal.replicated.jetstream import FAILURES, JetStreamLiveStore
 from penstock.journal.replicated.membership import NODE, ClusterBuckets, Membership
 from penstock.journal.replicated.server_check import ask_servers, server_problem
@@ -38,7 +40,7 @@ from penstock.server.cells.link import CellLink
 from penstock.server.cells.shard_requests import ShardRequests
 from penstock.server.cells.view_copies import ViewCopies
 from penstock.server.cluster.channels import ChannelHost, FromNode, HostedShard, LocalLink, ToNode
-from penstock.server.cluster.nats_client import Login, connect, until_answered
+from penstock.server.cluster.nats_client import Notices, connect, until_answered
 from penstock.server.cluster.pipes import Pipe, Pipes
 from penstock.server.cluster.routes import Routes
 from penstock.server.cluster.shard import ClusterShard, boot_us
@@ -66,12 +68,11 @@ OUTBOX_MAX = 4_096
 class JoinOptions(msgspec.Struct, frozen=True):
     """What `--join` and the options with it say."""
 
-    urls: list[str]
+    servers: NatsServersAddress
     cluster: str
     node: str
-    login: Login = Login()
-    system: Login | None = None
-    """Who may ask the servers about themselves."""
+    system: NatsServersAddress | None = None
+    """The same servers, for a user that may ask them about themselves."""
     advertise: str | None = None
     creates: bool = False
     """Whether the cluster is made if it is missing."""
@@ -113,6 +114,7 @@ class ClusterNode(ShardRequests):
         self._front: Runtime | None = None
         self.owners: OwnerMap | None = None
         self.is_leaving = False
+        self._notices = Notices()
         self._news = asyncio.Event()
         """Set when the reports were looked at."""
 
@@ -128,14 +130,14 @@ class ClusterNode(ShardRequests):
         for name, what in ((options.cluster, "a cluster"), (options.node, "a node")):
             if problem := cluster_keys.name_problem(name, what):
                 raise PenstockError(problem)
-        self.client = await connect(options.urls, options.login, f"penstock {options.node}")
+        self.client = await connect(options.servers, f"penstock {options.node}", self._notices)
         await self._check_servers()
         self.buckets = await until_answered(lambda: ClusterBuckets.open(self.client, self.cluster))
         if options.creates:
             await until_answered(lambda: cluster_keys.create(self.client, self.cluster))
         settings = await until_answered(lambda: cluster_keys.settings_of(self.buckets))
         if settings is None:
-            hint = f"`penstock cluster create --join {','.join(options.urls)} --cluster {self.cluster}` makes it"
+            hint = f"`penstock cluster create --join {options.servers.shown} --cluster {self.cluster}` makes it"
             raise PenstockError(Refusal("InvalidRequest", f"there is no cluster `{self.cluster}`", hint=hint))
         self.settings = settings
         # A creation that was interrupted is completed; nothing that is there changes.
@@ -151,7 +153,7 @@ class ClusterNode(ShardRequests):
         if system is None:
             self.verified = "the servers tell only clients of the system account; `--nats-system-creds` names one"
         else:
-            client = await connect(self._options.urls, system, f"penstock {self.name} check")
+            client = await connect(system, f"penstock {self.name} check", self._notices)
             try:
                 problem = server_problem(await ask_servers(client))
             finally:
@@ -442,6 +444,28 @@ class ClusterNode(ShardRequests):
         self.encode.close()
         with suppress(*FAILURES):
             await self.client.close()
+
+    def cluster_status(self) -> ClusterStatus | None:
+        """None before this node has joined."""
+        return self.status() if self._started_us else None
+
+    def finding(self) -> PartHealth:
+        status = self.status()
+        if status.halted:
+            action = (
+                "`penstock cluster status` says why; `penstock cluster repair SHARD` writes a new log from what is kept"
+            )
+            return PartHealth("failed", f"the logs of shards {status.halted} are damaged", action)
+        if status.unowned:
+            return PartHealth("degraded", f"shards {status.unowned} have no owner", "`penstock cluster status`")
+        if suspended := [number for number, shard in self.shards.items() if shard.report.reason]:
+            action = "look at the NATS servers: the shards go on by themselves"
+            return PartHealth("degraded", f"the NATS servers do not keep the frames of shards {suspended}", action)
+        if gone := [node.node for node in status.nodes if node.state == "gone"]:
+            return PartHealth("degraded", f"the nodes {', '.join(gone)} are gone", "start them again")
+        if self.verified is not None:
+            return PartHealth("ok", f"every shard has an owner; unverified: {self.verified}")
+        return PartHealth("ok", "every shard has an owner")
 
     def report(self) -> list[dict[str, Any]]:
         """The nodes and their shards, for `/health`."""

@@ -70,10 +70,8 @@ class HealthMonitor:
         if relay is not None:
             findings["relay"] = health.relay_finding(relay.is_up, relay.restarts, len(relay.topics), relay.last_failure)
         if services.cells is not None:
-            down = [one for one in services.cells.report() if not one["up"]]
-            lost = sorted(shard for one in down for shard in one["shards"])
-            note = f"shards {lost} are down; their processes are being restarted" if down else "every process is up"
-            findings["cells"] = health.PartHealth("degraded" if down else "ok", note)
+            part = "cells" if services.cells.cluster_status() is None else "cluster"
+            findings[part] = services.cells.finding()
         for name in self.health.update(now.wall_us, findings):
             found = findings[name]
             log = _LEVELS.get(found.state, logs.event)
@@ -117,7 +115,8 @@ def overall(services: HttpServices, request: Request) -> Reply:
     if services.relay is not None:
         body["relay"] = services.relay.health()
     if services.cells is not None:
-        body["cells"] = services.cells.report()
+        status = services.cells.cluster_status()
+        body["cells" if status is None else "cluster"] = services.cells.report()
     is_full = request.principal is not UNAUTHENTICATED
     if not is_full:  # the texts of a part are for those who may read its reason
         for part, text in (("journal", "trouble"), ("journal", "notice"), ("lake", "trouble")):

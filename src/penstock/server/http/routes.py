@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from penstock.core.cluster.status import ClusterStatus
 from penstock.core.errors import Refusal
 from penstock.core.steps import Steps
 from penstock.dialects.courier.operations import payload_schemas, queries, redrive_and_purge, views
@@ -172,6 +173,12 @@ async def prometheus(services: HttpServices, request: Request) -> Reply:
     return Reply(200, scrape.text(), prometheus_families.CONTENT_TYPE)
 
 
+def cluster(services: HttpServices, request: Request) -> ClusterStatus | Refusal:
+    status = None if services.cells is None else services.cells.cluster_status()
+    hint = "`penstock up --join` makes a server one; see docs/how-to/cluster-broker.md"
+    return status or Refusal("Unsupported", "this server is no node of a cluster", hint=hint)
+
+
 ROUTES = (
     Route("POST", "/v1/enqueue", "enqueue", "Append one envelope, or an array of them",
           enqueue,
@@ -249,6 +256,8 @@ ROUTES = (
           staged(lambda s, r, batch: s.staging.abort(batch)), answer=answers.STAGE_ABORTED),
     Route("GET", "/v1/stage/{app}", "stage_last", "The newest committed batch of an application",
           staged(lambda s, r, batch: s.staging.last(batch)), answer=answers.STAGE_LAST),
+    Route("GET", "/v1/cluster", "cluster", "The shards of the cluster, their owners, and the nodes (admin)",
+          cluster, answer=ClusterStatus, is_admin=True),
     Route("GET", "/v1/spaces", "spaces", "Every space: participants, open streams, counts (admin)",
           lambda s, r: spaces.list_spaces(s.spaces, r.query),
           query=spaces.SpacesQuery, answer=spaces.SpacesReply, is_admin=True),

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from penstock.core.cluster.status import OwnerMap
+from penstock.core.cluster.status import ClusterStatus, OwnerMap
 from penstock.core.errors import Refusal
+from penstock.core.health import PartHealth
 from penstock.core.queue.machine import QueueMachine
 from penstock.dialects.courier.sessions.front.legs import LegHello, LegOwner, LegPort
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
@@ -48,7 +49,13 @@ class CellsPort(Protocol):
         """Who answers this route; None where the server itself does."""
 
     def report(self) -> list[dict[str, Any]]:
-        """The processes and their shards, for `/health`."""
+        """The processes or nodes and their shards, for `/health`."""
+
+    def cluster_status(self) -> ClusterStatus | None:
+        """The cluster, if these are its cells."""
+
+    def finding(self) -> PartHealth:
+        """How they are."""
 
 
 class HttpServices(msgspec.Struct, kw_only=True, eq=False):

@@ -42,6 +42,8 @@ class Leg:
 class Front:
     """A front whose legs a test plays."""
 
+    owners = None
+
     def __init__(self, *, token_needed: bool = False) -> None:
         self.broker, self.wire = Broker(), ListWire()
         self.legs: dict[int, Leg] = {}

@@ -1,0 +1,225 @@
+"""A cluster of three nodes on three NATS servers, all of them processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Self
+
+import msgspec
+import pytest
+
+from penstock.core.placement import SHARDS
+from penstock.dialects.courier.sessions.front.lines import shard_of_stream
+from tests.cluster_processes import ClusterProcesses, Node, eventually
+from tests.integration.serving import Http, connected, envelope
+
+STREAMS = [f"jobs/{number}" for number in range(40)]
+NODES = ("a", "b", "c")
+REFUSED = {
+    "Unreachable",
+    "JournalUnavailable",
+    "NotLeaseHolder",
+    "LeaseExpired",
+    "UnknownEnvelope",
+    "AlreadyAcked",
+    "Draining",
+}
+"""How a request may be refused while shards move; each may be repeated, or is about a lease that has ended."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    with ClusterProcesses(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+class Ledger:
+    """Clients that enqueue, pull and settle at any node, and know what was promised to them."""
+
+    def __init__(self, cluster: ClusterProcesses, streams: list[str]) -> None:
+        self._cluster = cluster
+        self._streams = streams
+        self._prefix = os.urandom(4).hex()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.kept: set[str] = set()
+        self.settled: set[str] = set()
+        self.seen: Counter[str] = Counter()
+        self.returned: list[str] = []
+        """Envelopes that came back after their settle was confirmed."""
+        self.refused: Counter[str] = Counter()
+        self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(3)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, number: int) -> None:
+        count = 0
+        while not self._stop.is_set():
+            for name in NODES:
+                count += 1
+                stream = self._streams[(count + number) % len(self._streams)]
+                try:
+                    http = self._cluster.nodes[name].http
+                    self._enqueue(http, stream, f"{self._prefix}-{number}-{count}")
+                    self.drain(http, stream)
+                except (OSError, msgspec.DecodeError, ValueError):  # a node that is gone: nothing was promised
+                    self._stop.wait(0.05)
+
+    def _enqueue(self, http: Http, stream: str, name: str) -> None:
+        answer = http.post("/v1/enqueue", {"to": stream, "envelope": envelope(name, stream)})
+        with self._lock:
+            if answer.status == 200:
+                self.kept.add(name)
+            else:
+                self.refused[answer.code] += 1
+
+    def drain(self, http: Http, stream: str) -> int:
+        """Take and settle what is there."""
+        answer = http.post("/v1/pull", {"stream": stream, "max": 10, "wait_ms": 0, "lease_ms": 2_000})
+        if answer.status != 200:
+            with self._lock:
+                self.refused[answer.code] += 1
+            return 0
+        for delivery in answer.json["deliveries"]:
+            name = delivery["deliver"]["id"]
+            with self._lock:
+                self.seen[name] += 1
+                if name in self.settled:
+                    self.returned.append(name)
+            settle = http.settle(name, "ack", leaseId=delivery["leaseId"])
+            with self._lock:
+                if settle.status == 200:
+                    self.settled.add(name)
+                else:
+                    self.refused[settle.code] += 1
+        return len(answer.json["deliveries"])
+
+    def check(self, node: Node) -> None:
+        """When all is calm: everything that was kept has been delivered, and nothing settled has come back."""
+        missing = self.kept - set(self.seen)
+
+        def found() -> bool:
+            for stream in self._streams:
+                while self.drain(node.http, stream):
+                    pass
+            return not self.kept - self.settled
+
+        eventually(f"delivery of {len(missing)} envelopes", found)
+        assert self.returned == []
+        assert set(self.refused) <= REFUSED
+        assert self.kept <= set(self.seen)
+
+    def progress(self, count: int = 20) -> None:
+        """Until so many more were settled."""
+        goal = len(self.settled) + count
+        try:
+            eventually(f"{count} more settles", lambda: len(self.settled) >= goal)
+        except AssertionError:
+            raise AssertionError(f"{count} more settles do not come: {self.refused}") from None
+
+
+@pytest.mark.promise("Cluster", "any node serves any stream, over HTTP and Control v1, with answers in order")
+def test_every_node_serves_every_stream(cluster: ClusterProcesses) -> None:
+    owners = cluster.calm(*NODES)
+    assert set(owners.values()) == set(NODES)
+    for number, stream in enumerate(STREAMS[:10]):
+        a, b, c = (cluster.nodes[NODES[(number + turn) % 3]] for turn in range(3))
+        a.http.enqueue(stream, f"one-{number}")
+        (taken,) = b.http.pull(stream)
+        assert taken["deliver"]["id"] == f"one-{number}"
+        assert c.http.settle(f"one-{number}", "ack", leaseId=taken["leaseId"]).json["settled"] is True
+        assert a.http.settle(f"one-{number}", "ack", leaseId=taken["leaseId"]).status == 409
+    with connected(cluster.nodes["a"].control) as line:
+        frames = [
+            {"type": "enqueue", "to": STREAMS[n], "env": envelope(f"c{n}"), "reqId": n} for n in range(len(STREAMS))
+        ]
+        line.say(*frames, {"type": "metrics", "reqId": "all"})
+        assert [line.frame("ok")["reqId"] for _ in range(len(frames) + 1)] == [*range(len(frames)), "all"]
+    for stream in STREAMS:
+        for delivery in cluster.nodes["b"].http.pull(stream):
+            cluster.nodes["c"].http.settle(delivery["deliver"]["id"], "ack", leaseId=delivery["leaseId"])
+    metrics = cluster.nodes["c"].http.get("/v1/metrics").json
+    assert "missing" not in metrics
+    assert {row["id"] for row in metrics["streams"]} >= set(STREAMS)
+
+
+@pytest.mark.promise("Cluster", "a client that asks learns the owners in the answer to `hello`")
+def test_hello_tells_the_owners(cluster: ClusterProcesses) -> None:
+    owners = cluster.calm(*NODES)
+    with connected(cluster.nodes["b"].control) as line:
+        line.say({"type": "hello", "version": "v1", "owners": True, "reqId": 1})
+        told = line.frame("ok")["result"]["owners"]
+        assert told["shards"] == SHARDS
+        assert told["map"] == [owners[shard] for shard in range(SHARDS)]
+        assert told["nodes"] == {name: cluster.nodes[name].control for name in NODES}
+        line.say({"type": "hello", "version": "v1", "reqId": 2})
+        assert "owners" not in line.frame("ok")["result"]
+
+
+def health_of(node: Node) -> dict[str, Any]:
+    return dict(node.operator.get("/health").json["parts"]["cluster"])
+
+
+@pytest.mark.promise(
+    "Cluster", "an owner that is killed loses nothing that was acknowledged, and others take its shards"
+)
+def test_a_killed_owner_loses_nothing(cluster: ClusterProcesses) -> None:
+    cluster.calm(*NODES)
+    with Ledger(cluster, STREAMS) as ledger:
+        ledger.progress()
+        victim = cluster.nodes["c"]
+        victim.kill()
+        ledger.progress()
+        eventually("a take-over", lambda: set(cluster.calm("a", "b").values()) == {"a", "b"})
+        assert health_of(cluster.nodes["a"])["state"] == "degraded"
+        victim.start()
+        victim.wait()
+        ledger.progress()
+    cluster.calm(*NODES)
+    ledger.check(cluster.nodes["c"])
+
+
+@pytest.mark.promise("Cluster", "an owner that is stopped beyond its lease delivers nothing when it goes on")
+def test_a_stopped_owner_loses_nothing(cluster: ClusterProcesses) -> None:
+    owners = cluster.calm(*NODES)
+    name = owners[shard_of_stream(STREAMS[0])]
+    stopped = cluster.nodes[name]
+    others = [one for one in NODES if one != name]
+    with Ledger(cluster, STREAMS) as ledger:
+        ledger.progress()
+        stopped.signal(signal.SIGSTOP)
+        try:
+            cluster.calm(*others)
+        finally:
+            os.kill(stopped.process.pid, signal.SIGCONT)
+        ledger.progress()
+    cluster.calm(*NODES)
+    ledger.check(stopped)
+
+
+@pytest.mark.promise("Cluster", "a node that is stopped hands its shards over, and ends with code 0")
+def test_a_node_hands_over_its_shards_when_it_ends(cluster: ClusterProcesses) -> None:
+    cluster.calm(*NODES)
+    with Ledger(cluster, STREAMS) as ledger:
+        ledger.progress()
+        node = cluster.nodes["b"]
+        node.signal(signal.SIGTERM)
+        assert node.process.wait(60) == 0
+        eventually("a hand-over", lambda: set(cluster.calm("a", "c").values()) == {"a", "c"})
+        assert '"kept":[]' in node.log()
+        ledger.progress()
+        node.start()
+        node.wait()
+    ledger.check(node)
