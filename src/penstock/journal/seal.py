@@ -90,14 +90,19 @@ class Sealer:
         self._make_machine = make_machine
         self._retention = retention
 
-    def seal(self, now_us: int, *, wants_live: bool = False) -> SealReport:
-        """Seal all closed segments; `wants_live` writes a live file even if little has changed."""
+    def seal(self, now_us: int, *, wants_live: bool = False, only_sealed: bool = False) -> SealReport:
+        """Seal all closed segments; `wants_live` writes a live file even if little has changed.
+
+        With `only_sealed`, another writer has sealed the rows: segments that it has not come to are left alone.
+        """
         identity = read_identity(self._disk)
         report = SealReport()
         if identity is None:
             return report
         closed = [segment for segment in segments(self._disk) if segment.limit is not None]
         report.sealed_end = self._bronze.sealed_end(identity.id, SHARD)
+        if only_sealed:
+            closed = [segment for segment in closed if (segment.limit or 0) <= report.sealed_end]
         for segment in closed:
             report.sealed_rows += self._publish(segment, report.sealed_end, identity.id)
             report.sealed_end = max(report.sealed_end, segment.limit or 0)

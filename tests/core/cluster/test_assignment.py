@@ -97,3 +97,28 @@ def test_moves_wait_until_the_nodes_are_settled() -> None:
     live.left(SETTLED_US + 5, "b")
     assert live.nodes == ("a",)
     assert not live.is_settled(SETTLED_US + 5)
+
+
+def test_an_operator_names_the_node_of_a_shard() -> None:
+    wanted = assign(NODES, 16)
+    other = next(node for node in NODES if node != wanted[0])
+    assert assign(NODES, 16, {0: other})[0] == other
+    assert max(Counter(assign(NODES, 16, dict.fromkeys(range(4), "a"))).values()) <= 6
+    assert assign(NODES, 16, dict.fromkeys(range(16), "a")) == ["a"] * 16
+    assert assign(NODES, 16, {0: "gone"}) == wanted
+    assert assign(["a"], 16, dict.fromkeys(range(9), "a")) == ["a"] * 16
+
+
+def test_a_drained_node_owns_nothing_while_there_is_another() -> None:
+    assert set(assign(NODES, 16, {3: "a"}, {"a"})) == {"b", "c"}
+    assert assign(["a"], 16, {}, {"a"}) == ["a"] * 16
+    assert not any(may_take("a", shard, NODES, 16, silent=None, drains={"a"}) for shard in range(16))
+
+
+def test_what_an_operator_has_decided_does_not_wait() -> None:
+    owners: dict[int, str | None] = dict.fromkeys(range(16), "a")
+    assert shard_to_release("a", NODES, owners, 16, is_settled=False) is None
+    assert shard_to_release("a", NODES, owners, 16, moves={9: "b"}, is_settled=False) == 9
+    assert shard_to_release("a", NODES, owners, 16, moves={9: "a"}, is_settled=False) is None
+    assert shard_to_release("a", NODES, owners, 16, drains={"a"}, is_settled=False) == 0
+    assert shard_to_release("a", NODES, {**owners, 3: None}, 16, moves={9: "b"}) is None

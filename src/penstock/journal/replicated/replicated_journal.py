@@ -102,6 +102,20 @@ class ReplicatedJournal:
         """The next row of the spool."""
         return self._spool.offset
 
+    @property
+    def segment_size(self) -> int:
+        """Bytes of the newest segment of the spool."""
+        return self._spool.segment_size
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the spool is open and has all that was read."""
+        return self._spool.is_open and not self._spooling
+
     # The port
 
     def append(self, shard: int, epoch: int, facts: Sequence[Fact], done: Done) -> None:

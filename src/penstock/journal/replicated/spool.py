@@ -52,6 +52,15 @@ class Spool:
         return self._opened.position.offset
 
     @property
+    def is_open(self) -> bool:
+        """Whether its rows were read to the end."""
+        return self._log is not None
+
+    @property
+    def segment_size(self) -> int:
+        return 0 if self._log is None else self._log.size
+
+    @property
     def recorded_us(self) -> int:
         return self._opened.position.recorded_us
 

@@ -96,6 +96,8 @@ class ClusterNode(ShardRequests):
         self.buckets: ClusterBuckets
         self.objects: Any
         self.encode = Worker(asyncio.get_running_loop(), "encode")
+        self.sealing = asyncio.Semaphore(1)
+        """One sealer at a time: it takes a process."""
         self.live = LiveNodes()
         self.decisions = Decisions()
         self.reports: dict[str, NodeReport] = {}

@@ -36,6 +36,7 @@ from penstock.server.cell import Cell
 from penstock.server.cells.cell_requests import CellServices
 from penstock.server.cells.hosted_link import HostedLink
 from penstock.server.cluster.channels import Gate
+from penstock.server.cluster.shard_history import ShardHistory
 from penstock.server.config.load import Config, quotas, rates
 from penstock.server.engine.connections import Timer
 from penstock.server.engine.machines import Machines
@@ -106,7 +107,7 @@ class ClusterShard:
         self.shard = shard
         self.settings = settings
         self._dir = shard_dir(node.data, shard)
-        self._disk = RealDisk(self._dir / "journal")
+        self.disk = RealDisk(self._dir / "journal")
         self._loop = asyncio.get_running_loop()
         self._work = Worker(self._loop, f"spool-{shard}")
         self.journal: ReplicatedJournal | None = None
@@ -123,6 +124,7 @@ class ClusterShard:
         self.report = ShardReport("following", since=time.time_ns() // 1000)
         self.takeovers = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self.history = ShardHistory(node, self)
         self.is_closed = False
 
     # Opening
@@ -174,18 +176,20 @@ class ClusterShard:
 
         def take() -> None:
             (self._dir / "journal").mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not self._disk.lock():
+            if not self.disk.lock():
                 raise PenstockError(
                     Refusal(
                         "InvalidRequest", f"another process writes `{self._dir}`", hint="stop it, or choose `--data`"
                     )
                 )
-            identity = read_identity(self._disk)
+            identity = read_identity(self.disk)
             if identity is not None and identity.id != self.settings.journal:
                 hint = "use an empty directory, or `penstock cluster import`"
                 raise PenstockError(Refusal("InvalidRequest", f"`{self._dir}` belongs to another journal", hint=hint))
 
         await self.on_thread(take)
+        await self.on_thread(self.history.place)
+        self._start(self.history.run)
 
     async def open(self) -> None:
         """Read the spool and begin to follow the log."""
@@ -194,8 +198,8 @@ class ClusterShard:
         self._life += 1
 
         def read() -> Spool:
-            spool = Spool(self._disk, self.settings.journal)
-            with unsealed(self._disk.directory):
+            spool = Spool(self.disk, self.settings.journal)
+            with unsealed(self.disk.directory):
                 for _ in spool.rows():
                     pass
             return spool
@@ -289,7 +293,7 @@ class ClusterShard:
             machine.limit_rates(rates(config))
             machine.tenants.quota_for = quotas(config)
             machines, now = Machines(machine), self._node.scheduler.now()
-            with unsealed(self._disk.directory):
+            with unsealed(self.disk.directory):
                 for is_state, row in journal.rows():
                     (machines.resume if is_state else machines.restore)(now, row)
             machines.recovered(now)
@@ -355,8 +359,8 @@ class ClusterShard:
 
         def begin() -> None:
             journal.close_spool()
-            with unsealed(self._disk.directory):
-                begin_again(self._disk, offset, live, end)
+            with unsealed(self.disk.directory):
+                begin_again(self.disk, offset, live, end)
 
         await self.on_thread(begin)
         logs.event("cluster.began_again", shard=self.shard, offset=end.offset)
@@ -457,7 +461,7 @@ class ClusterShard:
         def end() -> None:
             if self.journal is not None:
                 self.journal.close_spool()
-            self._disk.unlock()
+            self.disk.unlock()
 
         await self.on_thread(end)
         self._work.close()

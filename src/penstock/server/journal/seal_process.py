@@ -47,6 +47,8 @@ class SealTask(msgspec.Struct):
     limits: Limits
     retention: Retention
     wants_live: bool = False
+    only_sealed: bool = False
+    """Whether another node writes the rows, and this one only removes what it has written."""
 
 
 def run(task: SealTask) -> bytes:
@@ -69,7 +71,9 @@ def run(task: SealTask) -> bytes:
         lake = lake_of(data)
         sealer = Sealer(disk, lake, machine, retention=task.retention)
         with store_errors(lake):
-            return msgspec.json.encode(sealer.seal(time.time_ns() // 1000, wants_live=task.wants_live))
+            return msgspec.json.encode(
+                sealer.seal(time.time_ns() // 1000, wants_live=task.wants_live, only_sealed=task.only_sealed)
+            )
     finally:
         if shared is not None:
             shared.unlock()
