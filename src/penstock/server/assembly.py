@@ -6,12 +6,13 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
+from prometheus_client.core import Metric
 
 from penstock.client.address import ServerEndpoints
 from penstock.core.errors import Refusal
@@ -72,6 +73,9 @@ class Cells(CellsPort, LegOpener, Protocol):
 
     def listens(self, http: str, control: str | None) -> None:
         """Where clients reach this server."""
+
+    def metrics(self) -> Iterable[Metric]:
+        """What is exported of them."""
 
     def adopt(self, config: Config) -> None:
         """Use a reloaded config."""
@@ -217,6 +221,7 @@ class Service:
                 turns=self.scheduler.turns,
                 admission=self.admission,
                 tokens_refused=self.tokens.refusals,
+                cells=tuple if self.cells is None else self.cells.metrics,
             ),
             admission=self.admission,
             replays=replays,

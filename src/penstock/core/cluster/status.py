@@ -68,6 +68,8 @@ class ShardStatus(msgspec.Struct):
     """The node that `cluster move` names."""
     troubles: dict[str, str] = {}
     """Why nodes cannot follow its log, by their names."""
+    offsets: dict[str, int] = {}
+    """The next row in the spool of each live node: a repair is for the one that has most."""
 
 
 class NodeStatus(msgspec.Struct):
@@ -155,16 +157,18 @@ def cluster_status(
 def _shard_status(shard: int, reports: Mapping[str, NodeReport], live: list[str], wanted: str | None) -> ShardStatus:
     mine = {name: reports[name].shards[shard] for name in live if name in reports and shard in reports[name].shards}
     troubles = {name: report.reason for name, report in mine.items() if report.state in TROUBLES}
+    offsets = {name: report.offset for name, report in mine.items()}
     owner = owner_of(shard, reports, live)
     if owner is not None:
         name, report = owner
         about = (report.state, report.epoch, report.offset, report.since, report.reason)
-        return ShardStatus(shard, name, *about, wanted, troubles)
+        return ShardStatus(shard, name, *about, wanted, troubles, offsets)
     newest = max(mine.values(), key=lambda report: (report.epoch, report.offset), default=ShardReport("following"))
     is_taken = any(report.state == "taking" for report in mine.values())
     reason = next(iter(troubles.values()), NO_OWNER)
     state = "halted" if troubles and not is_taken else "taking" if is_taken else "none"
-    return ShardStatus(shard, None, state, newest.epoch, newest.offset, newest.since, reason, wanted, troubles)
+    seen = (newest.epoch, newest.offset, newest.since, reason)
+    return ShardStatus(shard, None, state, *seen, wanted, troubles, offsets)
 
 
 def owner_map(shards: int, reports: Mapping[str, NodeReport], live: Iterable[str]) -> OwnerMap:

@@ -4,6 +4,7 @@
                         shard.<n>        journal and generation (`membership.py`)
                         move.<n>         the node that should own shard n
                         drain.<node>     the node should own nothing
+                        repair.<n>       the node that should write a new stream of shard n from its spool
     <cluster>-live      node.<name>      `NodeReport`, each second and at each change
 
 `create` makes a cluster and may be repeated. Streams are made only here and by a repair: a stream that is gone later was lost.
@@ -26,7 +27,7 @@ from penstock.journal.replicated.jetstream import ANSWER_S, JetStreamLiveStore, 
 from penstock.journal.replicated.membership import NODE, ClusterBuckets, ShardSettings
 
 CLUSTER = "cluster"
-MOVE, DRAIN = "move.", "drain."
+MOVE, DRAIN, REPAIR = "move.", "drain.", "repair."
 BYTES_MAX = 1024**3
 """Bytes of a stream by default: 16 of them, on each of three servers."""
 SECRET_BYTES = 32
@@ -114,20 +115,31 @@ async def set_drain(buckets: ClusterBuckets, node: str, *, on: bool) -> None:
         await buckets.config.delete(DRAIN + node)
 
 
+async def ask_repair(buckets: ClusterBuckets, shard: int, node: str) -> None:
+    """Have this node write a new stream of a halted shard, from its spool; the node removes the key when it is done."""
+    await buckets.config.put(f"{REPAIR}{shard}", node.encode())
+
+
+async def end_repair(buckets: ClusterBuckets, shard: int) -> None:
+    await buckets.config.delete(f"{REPAIR}{shard}")
+
+
 class Decisions(msgspec.Struct):
-    """What an operator has decided: the keys `move.<n>` and `drain.<node>`."""
+    """What an operator has decided: the keys `move.<n>`, `drain.<node>` and `repair.<n>`."""
 
     moves: dict[int, str] = {}
+    repairs: dict[int, str] = {}
     drains: set[str] = msgspec.field(default_factory=set)
 
     def note(self, key: str, value: bytes | None) -> bool:
         """A key has this value, None when it is gone. Whether it is one of these."""
-        if key.startswith(MOVE) and key.removeprefix(MOVE).isdecimal():
-            shard = int(key.removeprefix(MOVE))
+        kind, _, rest = key.partition(".")
+        if f"{kind}." in (MOVE, REPAIR) and rest.isdecimal():
+            named = self.moves if f"{kind}." == MOVE else self.repairs
             if value is None:
-                self.moves.pop(shard, None)
+                named.pop(int(rest), None)
             else:
-                self.moves[shard] = value.decode(errors="replace")
+                named[int(rest)] = value.decode(errors="replace")
         elif key.startswith(DRAIN):
             self.drains.discard(key.removeprefix(DRAIN))
             if value is not None:

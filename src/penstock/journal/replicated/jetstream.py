@@ -187,11 +187,11 @@ def _parse(stored: _Stored) -> LogMessage | None:
 
 
 class JetStreamLiveStore:
-    """The live files of one shard, as objects of a bucket."""
+    """The live files of one shard and generation, as objects of a bucket: the places in them are those of its stream."""
 
-    def __init__(self, objects: ObjectStore, shard: int) -> None:
+    def __init__(self, objects: ObjectStore, shard: int, generation: int = 1) -> None:
         self._objects = objects
-        self._prefix = f"{shard}-"
+        self._prefix = f"{shard}-g{generation}-"
         self._tasks = _Tasks()
 
     @staticmethod

@@ -32,6 +32,9 @@ class ShardSettings(msgspec.Struct, frozen=True):
     journal: str
     """The id of its journal, 32 hex digits."""
     generation: int = 1
+    """Of its stream. A repair writes the next one."""
+    base: int = 0
+    """The first row of that stream; what was before is in a live file."""
 
 
 class ClusterBuckets:

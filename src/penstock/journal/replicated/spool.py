@@ -18,7 +18,16 @@ from penstock.core.rows import Row
 from penstock.journal.columns import read_run_head
 from penstock.journal.disk import Disk
 from penstock.journal.log import Log
-from penstock.journal.open_and_repair import LIVE_PREFIX, LOG_PREFIX, Opened, live_name, named, replace_file
+from penstock.journal.open_and_repair import (
+    LIVE_PREFIX,
+    LOG_PREFIX,
+    LOST_PREFIX,
+    WATERMARK,
+    Opened,
+    live_name,
+    named,
+    replace_file,
+)
 from penstock.journal.segments import DamageError, payloads
 
 LOG_END = "log-end.json"
@@ -63,6 +72,10 @@ class Spool:
     @property
     def recorded_us(self) -> int:
         return self._opened.position.recorded_us
+
+    @property
+    def has_log_end(self) -> bool:
+        return LOG_END in self._disk.names()
 
     def log_end(self) -> LogEnd:
         """Where to read the log from."""
@@ -109,6 +122,32 @@ def _last_time(frame: bytes) -> int:
         except ValueError as error:
             raise DamageError("log", None, f"a commit holds no rows: {error}") from error
     raise DamageError("log", None, "a commit holds no whole frame")
+
+
+GENERATION = "log-generation"
+
+
+def generation_of(disk: Disk) -> int:
+    """The generation of the stream that a directory is a copy of."""
+    return int(disk.read(GENERATION)) if GENERATION in disk.names() else 1
+
+
+def enter_generation(disk: Disk, offset: int, generation: int, base: int) -> bool:
+    """Have a directory with rows before `offset` follow another stream, which begins with row `base`. False if it lacks rows before that.
+
+    Rows that the new stream does not have are set aside. Each step may be repeated after a crash.
+    """
+    if offset > base:
+        for name in [*named(disk, LOG_PREFIX), *named(disk, LIVE_PREFIX)]:
+            disk.replace(name, f"{LOST_PREFIX}g{generation - 1}-{name}")
+        disk.remove(WATERMARK)
+        disk.sync_names()
+    if offset > base or offset < base:
+        disk.remove(LOG_END)
+    else:
+        replace_file(disk, LOG_END, [msgspec.json.encode(LogEnd(offset=base))])
+    replace_file(disk, GENERATION, [str(generation).encode()])
+    return offset == base or (offset > base and base == 0)
 
 
 def begin_again(disk: Disk, offset: int, live: bytes, end: LogEnd) -> None:

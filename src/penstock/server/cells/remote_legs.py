@@ -7,7 +7,9 @@ back, or refused after `DOWN_MAX_S`. Legs that were open are lost with their pro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from prometheus_client.core import Metric
 
 from penstock.core.cluster.status import ClusterStatus, OwnerMap
 from penstock.core.errors import Refusal
@@ -226,6 +228,10 @@ class RemoteCells:
     def __init__(self, processes: list[ProcessLegs]) -> None:
         self.processes = processes
         self.by_shard: Mapping[int, ProcessLegs] = {shard: process for process in processes for shard in process.shards}
+
+    def metrics(self) -> Iterable[Metric]:
+        """What is exported of them."""
+        return ()
 
     def open(self, shard: int, hello: LegHello, owner: LegOwner, query: SubscribeQuery | None = None) -> LegPort:
         return self.by_shard[shard].open(shard, hello, owner, query)

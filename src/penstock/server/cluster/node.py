@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 from nats.aio.client import Client
 from nats.js.errors import KeyNotFoundError
+from prometheus_client.core import Metric
 
 from penstock.core.cluster.assignment import LiveNodes, may_take, shard_to_release
 from penstock.core.cluster.status import (
@@ -33,7 +35,7 @@ from penstock.journal.replicated import cluster_keys
 from penstock.journal.replicated.cluster_keys import ClusterSettings, Decisions, decode_report
 from penstock.journal.replicated.connection import NatsServersAddress
 from penstock.journal.replicated.jetstream import FAILURES, JetStreamLiveStore
-from penstock.journal.replicated.membership import NODE, ClusterBuckets, Membership
+from penstock.journal.replicated.membership import NODE, ClusterBuckets, Membership, ShardSettings
 from penstock.journal.replicated.server_check import ask_servers, server_problem
 from penstock.journal.replicated.worker import Worker
 from penstock.server.cells.link import CellLink
@@ -42,6 +44,7 @@ from penstock.server.cells.view_copies import ViewCopies
 from penstock.server.cluster.channels import ChannelHost, FromNode, HostedShard, LocalLink, ToNode
 from penstock.server.cluster.nats_client import Notices, connect, until_answered
 from penstock.server.cluster.pipes import Pipe, Pipes
+from penstock.server.cluster.repair import repair
 from penstock.server.cluster.routes import Routes
 from penstock.server.cluster.shard import ClusterShard, boot_us
 from penstock.server.config.load import Config
@@ -49,6 +52,7 @@ from penstock.server.engine.runtime import Runtime
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.files.addresses import HostPort
 from penstock.server.logging import logs
+from penstock.server.metrics.metric_names import families, labelled
 from penstock.server.open_cell import version
 
 LOOK_S = 0.1
@@ -112,6 +116,7 @@ class ClusterNode(ShardRequests):
         self._hosts: list[ChannelHost] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._moves: set[asyncio.Task[None]] = set()
+        self._repairs: set[int] = set()
         self._started_us = 0
         self._front: Runtime | None = None
         self.owners: OwnerMap | None = None
@@ -267,8 +272,40 @@ class ClusterNode(ShardRequests):
             else:
                 self.reports.pop(name, None)
                 self._apply_map()
+        elif key.startswith("shard.") and value is not None:
+            shard = self.shards.get(int(key.removeprefix("shard.")))
+            if shard is not None:
+                shard.switch(msgspec.json.decode(value, type=ShardSettings))
         elif self.decisions.note(key, value):
+            if key.startswith(cluster_keys.REPAIR) and value == self.name.encode():
+                self._begin_repair(int(key.removeprefix(cluster_keys.REPAIR)))
             logs.event("cluster.decision", key=key, value=None if value is None else value.decode(errors="replace"))
+
+    def _begin_repair(self, number: int) -> None:
+        shard = self.shards.get(number)
+        if shard is None or number in self._repairs:
+            return
+        self._repairs.add(number)
+        task = asyncio.get_running_loop().create_task(self._repair(shard))
+        self._moves.add(task)
+        task.add_done_callback(self._moves.discard)
+
+    async def _repair(self, shard: ClusterShard) -> None:
+        """Repair a shard that an operator has named, once."""
+        try:
+            if shard.report.state != "halted":
+                logs.warning("cluster.repair_refused", shard=shard.shard, reason="its log is not damaged here")
+                return
+            settings = await repair(self, shard)
+            logs.warning("cluster.repaired", shard=shard.shard, generation=settings.generation, base=settings.base)
+            shard.switch(settings)
+        except PenstockError as error:
+            logs.error("cluster.repair_failed", shard=shard.shard, reason=error.message)
+            await shard.open()
+        finally:
+            self._repairs.discard(shard.shard)
+            with suppress(*FAILURES):
+                await cluster_keys.end_repair(self.buckets, shard.shard)
 
     def _note_report(self, name: str, report: NodeReport) -> None:
         before = self.reports.get(name)
@@ -450,6 +487,33 @@ class ClusterNode(ShardRequests):
     def cluster_status(self) -> ClusterStatus | None:
         """None before this node has joined."""
         return self.status() if self._started_us else None
+
+    def metrics(self) -> list[Metric]:
+        shards = self.shards.values()
+        owned = [shard for shard in shards if shard.is_owner]
+        states = Counter(shard.report.state for shard in shards)
+        pipes = self._pipes
+        dropped = {
+            "forged": pipes.forged,
+            "repeated": pipes.repeated,
+            "unknown": pipes.dropped,
+            "unsent": self.frames_dropped,
+        }
+        return [
+            *labelled(states.items(), {"cluster_shards": float}),
+            *labelled([(str(one.shard), one.report.epoch) for one in shards], {"cluster_epoch": float}),
+            *labelled(dropped.items(), {"cluster_frames_dropped": float}),
+            *families(
+                {
+                    "penstock_cluster_takeovers": sum(shard.takeovers for shard in shards),
+                    "penstock_cluster_unowned": len(self.status().unowned),
+                    "penstock_cluster_suspended": sum(not shard.may_serve for shard in owned),
+                    "penstock_cluster_lease_age_seconds": max((shard.lease_age_s for shard in owned), default=0.0),
+                    "penstock_cluster_seals_failed": sum(shard.history.seals_failed for shard in shards),
+                    "penstock_cluster_nats_errors": self._notices.errors,
+                }
+            ),
+        ]
 
     def finding(self) -> PartHealth:
         status = self.status()

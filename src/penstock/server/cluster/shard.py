@@ -21,7 +21,6 @@ from penstock.core.cluster.ownership import ShardOwnership
 from penstock.core.cluster.reader import LogEnd, ShardReader
 from penstock.core.cluster.status import ShardReport, ShardState
 from penstock.core.cluster.stream_space import StreamSpace
-from penstock.core.cluster.writer import Unknown
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.queue.machine import QueueMachine
 from penstock.journal.disk import RealDisk
@@ -30,7 +29,7 @@ from penstock.journal.replicated.jetstream import JetStreamLiveStore, JetStreamL
 from penstock.journal.replicated.membership import ShardSettings
 from penstock.journal.replicated.replicated_journal import MOVED, ReplicatedJournal
 from penstock.journal.replicated.shard_log import StoredLive
-from penstock.journal.replicated.spool import Spool, begin_again
+from penstock.journal.replicated.spool import Spool, begin_again, enter_generation, generation_of
 from penstock.journal.replicated.worker import Worker
 from penstock.server.cell import Cell
 from penstock.server.cells.cell_requests import CellServices
@@ -62,6 +61,13 @@ def boot_us() -> int:
     """A clock that goes on while the machine sleeps."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1000
+
+
+def _whole(spool: Spool) -> Spool:
+    """The spool, read to its end."""
+    for _ in spool.rows():
+        pass
+    return spool
 
 
 @contextmanager
@@ -196,16 +202,26 @@ class ClusterShard:
         if self.is_closed:
             return
         self._life += 1
+        self.journal = None
 
-        def read() -> Spool:
-            spool = Spool(self.disk, self.settings.journal)
+        def read() -> tuple[Spool, bool]:
+            settings = self.settings
             with unsealed(self.disk.directory):
-                for _ in spool.rows():
-                    pass
-            return spool
+                spool = _whole(Spool(self.disk, settings.journal))
+                if generation_of(self.disk) != settings.generation:
+                    spool.close()
+                    enter_generation(self.disk, spool.offset, settings.generation, settings.base)
+                    spool = _whole(Spool(self.disk, settings.journal))
+            return spool, settings.base == 0 or spool.has_log_end
 
-        spool = await self.on_thread(read)
+        spool, is_ready = await self.on_thread(read)
         node = self._node
+        self.store = JetStreamLiveStore(node.objects, self.shard, self.settings.generation)
+        if not is_ready:
+            await self.on_thread(spool.close)
+            self._note("behind", "the log begins behind what this node has")
+            await self._begin_again(self._life, spool.offset)
+            return
         self.log = JetStreamLog(node.client, stream_name(node.cluster, self.shard, self.settings.generation))
         reader = ShardReader(self.log.stream, spool.log_end())
         ownership = ShardOwnership(node.name, reader, os.urandom, kept_offset=spool.offset)
@@ -232,7 +248,7 @@ class ClusterShard:
     def _note(self, state: ShardState, reason: str = "") -> None:
         """Report a change."""
         before = self.report.state, self.report.reason
-        epoch, offset = 0, 0
+        epoch, offset = self.report.epoch, self.report.offset
         if self.journal is not None:
             end = self.journal.ownership.reader.whole
             epoch, offset = end.epoch, end.offset
@@ -325,7 +341,7 @@ class ClusterShard:
             self._note("halted", reason)
         elif state == "behind":
             self._note("behind", reason)
-            self._start(partial(self._begin_again, self._life))
+            self._start(partial(self._reach_live_file, journal))
         elif reason == MOVED:
             logs.event("cluster.moved", shard=self.shard, epoch=journal.ownership.reader.end.epoch)
             self._note("following")
@@ -340,25 +356,22 @@ class ClusterShard:
         await asyncio.sleep(REOPEN_S)
         await self.open()
 
-    async def _begin_again(self, life: int) -> None:
-        """Go on at the newest live file."""
-        journal = self.journal
-        assert journal is not None
+    async def _reach_live_file(self, journal: ReplicatedJournal) -> None:
+        await self.on_thread(journal.close_spool)
+        await self._begin_again(self._life, journal.offset)
+
+    async def _begin_again(self, life: int, offset: int) -> None:
+        """Go on at the newest live file; the spool is closed, and its next row is `offset`."""
         while life == self._life and not self.is_closed:
-            found = await self._asked(self.store.newest)
-            if isinstance(found, StoredLive):
-                data = await self._asked(partial(self.store.get, found))
-                if isinstance(data, bytes):
-                    await self._restart_at(found.end, data, journal.offset)
-                    return
+            found = await self.asked(self.store.newest)
+            data = await self.asked(partial(self.store.get, found)) if isinstance(found, StoredLive) else None
+            if isinstance(found, StoredLive) and isinstance(data, bytes):
+                await self._restart_at(found.end, data, offset)
+                return
             await asyncio.sleep(REOPEN_S)
 
     async def _restart_at(self, end: LogEnd, live: bytes, offset: int) -> None:
-        journal = self.journal
-        assert journal is not None
-
         def begin() -> None:
-            journal.close_spool()
             with unsealed(self.disk.directory):
                 begin_again(self.disk, offset, live, end)
 
@@ -366,8 +379,29 @@ class ClusterShard:
         logs.event("cluster.began_again", shard=self.shard, offset=end.offset)
         await self.open()
 
-    async def _asked(self, ask: Callable[[Callable[[T | Unknown], None]], None]) -> T | Unknown:
-        answer: asyncio.Future[T | Unknown] = self._loop.create_future()
+    async def pause(self) -> None:
+        """Follow the log no more, and close the spool: for a repair."""
+        self._life += 1
+        self._close_cell()
+        if self.journal is not None:
+            self.journal.close()
+            await self.on_thread(self.journal.close_spool)
+            self.journal = None
+
+    def switch(self, settings: ShardSettings) -> None:
+        """The shard has another stream."""
+        if settings != self.settings and not self.is_closed:
+            logs.warning("cluster.generation", shard=self.shard, generation=settings.generation)
+            self.settings = settings
+            self._start(self._switch)
+
+    async def _switch(self) -> None:
+        await self.pause()
+        await self.open()
+
+    async def asked(self, ask: Callable[[Callable[[T], None]], None]) -> T:
+        """The answer of an operation that calls back."""
+        answer: asyncio.Future[T] = self._loop.create_future()
         ask(answer.set_result)
         return await answer
 
@@ -384,6 +418,12 @@ class ClusterShard:
     @property
     def may_serve(self) -> bool:
         return self.journal is not None and self.journal.ownership.may_serve(boot_us())
+
+    @property
+    def lease_age_s(self) -> float:
+        """How long ago the newest kept frame was sent."""
+        proven_us = None if self.journal is None else self.journal.ownership.writer.proven_us
+        return 0.0 if proven_us is None else (boot_us() - proven_us) / 1e6
 
     def host(self, gate: Gate) -> HostedLink:
         services = self.services

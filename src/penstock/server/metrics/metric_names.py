@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-Group = Literal["queue", "server", "journal", "views", "triggers", "spaces", "relay", "topics", "pipeline"]
+Group = Literal["queue", "server", "journal", "views", "triggers", "spaces", "relay", "topics", "pipeline", "cluster"]
 
 
 class MetricName(msgspec.Struct, frozen=True):

@@ -66,6 +66,8 @@ class Exporter(msgspec.Struct, eq=False):
     turns: TurnTimes | None = None
     admission: AdmissionControl | None = None
     tokens_refused: Mapping[str, int] = {}
+    cells: Callable[[], Iterable[Metric]] = tuple
+    """What a node of a cluster exports of it."""
 
     def scrape(self, principal: Principal, *, per_stream: bool | None = None) -> Scrape:
         """A scrape that reads a few streams a turn and then writes the text; `per_stream` overrides the config."""
@@ -84,6 +86,7 @@ class Exporter(msgspec.Struct, eq=False):
         rules = [(rule.id, rule.activity) for rule in machine.triggers.rules.values()]  # bounded by `limits.rules_max`
         for name, reader in metric_names.readers("trigger").items():  # one a turn, where there are many rules
             yield from labelled(rules, {name: reader})
+        yield from self.cells()
         yield from space_metrics(self.spaces) + _pipeline(self.pipeline())
         yield from relay_metrics(self.relay, machine.limits.metric_streams_max, per_topic=per_topic)
 

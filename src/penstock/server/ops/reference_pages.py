@@ -35,6 +35,7 @@ _GROUPS: dict[Group, tuple[str, str]] = {
     "relay": ("Relay of token streams", "If the relay runs."),
     "topics": ("Topics of the relay", "Only when metrics per stream are requested; a topic appears as its hash."),
     "pipeline": ("Pipeline", "If the server runs a pipeline."),
+    "cluster": ("Cluster", "With `--join`."),
 }  # fmt: skip
 
 
