@@ -87,7 +87,7 @@ def with_client(join: str, creds: Path) -> Callable[[Callable[[Client], Awaitabl
 
     def run(work: Callable[[Client], Awaitable[R]]) -> R:
         async def go() -> R:
-            client = await connect_servers(parse_servers(join, creds), f"penstock-{CLUSTER}-test")
+            client = await connect_servers(parse_servers(join, creds), "penstock test")
             try:
                 return await work(client)
             finally:

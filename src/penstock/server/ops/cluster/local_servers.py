@@ -193,7 +193,7 @@ class LocalServers:
     @staticmethod
     async def _has_leader(address: NatsServersAddress) -> bool:
         try:
-            client = await connect_servers(address, "penstock-local")
+            client = await connect_servers(address, "penstock local")
         except PenstockError:
             return False
         try:

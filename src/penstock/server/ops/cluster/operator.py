@@ -125,7 +125,7 @@ async def connected_servers(address: NatsServersAddress, cluster: str) -> AsyncI
     """A connection for one command."""
     if problem := name_problem(cluster, "a cluster"):
         raise PenstockError(problem)
-    client = await connect_servers(address, f"penstock-{cluster}-command")
+    client = await connect_servers(address, "penstock command")
     try:
         yield client
     finally:

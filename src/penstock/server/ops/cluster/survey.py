@@ -29,6 +29,9 @@ SETTINGS = ("num_replicas", "storage", "discard", "max_age", "deny_delete", "all
 """What of a stream's configuration a shard's log depends on."""
 CONNECTIONS_MAX = 1024
 """Connections of the account that are looked at."""
+PREFIX = "penstock "
+"""Begins the names of the connections of nodes and commands."""
+OWN = PREFIX + "check"
 PROBE_S = 1.0
 """How long a message of a stranger may take to arrive."""
 
@@ -65,7 +68,7 @@ async def _servers(client: Client, address: NatsServersAddress) -> AsyncIterator
     names: dict[str, str] = {}
     for url in address.urls:
         try:
-            one = await connect_servers(msgspec.structs.replace(address, urls=(url,)), "penstock-check")
+            one = await connect_servers(msgspec.structs.replace(address, urls=(url,)), OWN)
         except PenstockError as error:
             yield _refused("servers", error.refusal)
             continue
@@ -100,7 +103,7 @@ async def _strangers(client: Client, address: NatsServersAddress, cluster: str) 
     subscription = await client.subscribe(subject)
     await client.flush()
     try:
-        stranger = await connect_servers(NatsServersAddress(address.urls, ca=address.ca), "penstock-check")
+        stranger = await connect_servers(NatsServersAddress(address.urls, ca=address.ca), OWN)
     except PenstockError:
         yield ClusterFinding("ok", "access", "a client without credentials is refused")
     else:
@@ -118,7 +121,7 @@ async def _strangers(client: Client, address: NatsServersAddress, cluster: str) 
             yield ClusterFinding("warning", "access", message, hint)
         await stranger.close()
     await subscription.unsubscribe()
-    others = sorted({name for name in await _connections(client) if not name.startswith(f"penstock-{cluster}")})
+    others = sorted({name for name in await _connections(client) if not name.startswith(PREFIX)})
     if others:
         names = ", ".join(f"`{name}`" for name in others[:8])
         message = f"{len(others)} other clients use the account of the cluster and may publish on its subjects: {names}"
@@ -155,7 +158,7 @@ async def _connections(client: Client) -> list[str]:
     except (TimeoutError, msgspec.DecodeError):
         pass
     await subscription.unsubscribe()
-    return [name for name in names if name != "penstock-check"]
+    return [name for name in names if name != OWN]
 
 
 async def _streams(found: ClusterOperator) -> AsyncIterator[ClusterFinding]:
