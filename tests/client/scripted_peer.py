@@ -86,6 +86,12 @@ class Peer:
         self._accepted: asyncio.Queue[Line] = asyncio.Queue()
         self.lines: list[Line] = []
         self.url = ""
+        self.server: asyncio.Server | None = None
+
+    def close(self) -> None:
+        """Refuse further connections."""
+        assert self.server is not None
+        self.server.close()
 
     async def accept(self, *, greet: bool = True) -> Line:
         async with asyncio.timeout(PATIENCE_S):
@@ -111,6 +117,7 @@ async def peer(path: str | None = None):
     else:
         server = await asyncio.start_unix_server(made._connected, path, limit=limit)
         made.url = f"unix:{path}"
+    made.server = server
     try:
         yield made
     finally:

@@ -11,16 +11,28 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from itertools import cycle
 
 import msgspec
 from msgspec import Raw
 
 from penstock.client.address import Address, bad_token, reason_of, unreachable, wrong_protocol
-from penstock.client.control.frames import DeliverFrame, Error, LiveFrame, Ok, ServerHello, decode_frame, head
+from penstock.client.control.frames import (
+    DeliverFrame,
+    Error,
+    LiveFrame,
+    Ok,
+    OwnersFrame,
+    ServerHello,
+    decode_frame,
+    head,
+)
 from penstock.client.control.listener import FrameListener
 from penstock.client.control.pending import PendingRequest, PendingRequests
 from penstock.client.control.raw_connection import RawConnection
 from penstock.client.control.transport import LineTransport, close_transport, open_transport
+from penstock.core.cluster.status import OwnerMap
 from penstock.core.errors import PenstockError, Refusal, Unauthorized
 
 BACKOFF_FIRST_S = 0.05
@@ -43,8 +55,14 @@ class ControlConnection:
         timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
         reconnect: bool = True,
+        wants_owners: bool = False,
     ) -> None:
         self.address = address
+        self.others: list[Address] = []
+        """Where to reconnect when that address does not answer: other nodes of its cluster."""
+        self.on_owners: Callable[[OwnerMap], object] | None = None
+        """Called when the owners of a cluster's shards change, and after each reconnect."""
+        self._wants_owners = wants_owners or None
         self.hello = ServerHello()
         self.loop = asyncio.get_running_loop()
         self.reconnects = 0
@@ -66,6 +84,7 @@ class ControlConnection:
         self._is_flush_due = False
         self._transport: LineTransport | None = None
         self._is_ready = False
+        self._is_hanging = False
         self._greeting: asyncio.Future[ServerHello] | None = None
         self._last_error: PenstockError | None = None
         self._failure: PenstockError | None = None
@@ -151,6 +170,9 @@ class ControlConnection:
                     self._greeting.set_result(msgspec.json.decode(frame.result, type=ServerHello))
             elif isinstance(frame, Error):
                 self._refused(frame)
+            elif isinstance(frame, OwnersFrame):
+                if self.on_owners is not None:
+                    self.on_owners(frame.owners)
             elif isinstance(frame, LiveFrame):
                 self._listeners.get(frame.sub_id, self._no_listener)._changed(frame)
             else:
@@ -220,7 +242,14 @@ class ControlConnection:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 self._transport = await open_transport(self.address, self, self._token)
-                hello = head("hello", version="v1", features=[], token=self._token, agent=self._agent)
+                hello = head(
+                    "hello",
+                    version="v1",
+                    features=[],
+                    token=self._token,
+                    agent=self._agent,
+                    owners=self._wants_owners,
+                )
                 self._transport.send_lines([hello + b',"reqId":"hello"}\n'])
                 self.hello = await greeting
         except TimeoutError:
@@ -243,6 +272,8 @@ class ControlConnection:
                 greeting.exception()  # mark it as retrieved: it was raised above
         if self._transport is None:
             raise unreachable(f"{self.address.url} closed the connection after hello")
+        if self.hello.owners is not None and self.on_owners is not None:
+            self.on_owners(self.hello.owners)
         again = self._requests.waiting()
         self._is_ready = True
         for listener in list(self._listeners.values()):
@@ -251,6 +282,28 @@ class ControlConnection:
             self._send(pending)
         self._requests.admit()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are sent at once."""
+        return self._is_ready
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits for its answer and nothing is subscribed."""
+        return not self._listeners and not self._requests.waiting()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended for good."""
+        return self._failure is not None
+
+    def give_up_transport(self, reason: str) -> None:
+        """Cut the connection, as if it were lost, and reconnect, best to another node."""
+        transport = self._transport
+        if transport is not None and self._is_ready:
+            self._is_hanging = True
+            transport.abort(reason)
+
     def _abandon_transport(self) -> None:
         transport, self._transport = self._transport, None
         if transport is not None:
@@ -258,16 +311,24 @@ class ControlConnection:
 
     async def _reconnect(self) -> None:
         delay_s = BACKOFF_FIRST_S
-        while self._failure is None:
+        places = [self.address, *(place for place in self.others if place != self.address)]
+        if self._is_hanging:  # it would take the connection and say nothing
+            places = [*places[1:], places[0]]
+            self._is_hanging = False
+        for place in cycle(places):
             # Full jitter: clients that lost the same server must not reconnect at the same time.
             await asyncio.sleep(random.uniform(0, delay_s))
+            if self._failure is not None:
+                return
+            self.address = place
             try:
                 await self._establish()
             except PenstockError as error:
-                if not error.retryable:
+                if not error.retryable and place == places[0]:
                     self._end(error)
                     return
-                delay_s = min(2 * delay_s, BACKOFF_MAX_S)
+                if place == places[-1]:
+                    delay_s = min(2 * delay_s, BACKOFF_MAX_S)
             else:
                 self.reconnects += 1
                 return

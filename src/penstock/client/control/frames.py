@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from penstock.core.cluster.status import OwnerMap
 from penstock.core.errors import TABLE, PenstockError, Refusal
 from penstock.core.json_checks import nonfinite_problem
 
@@ -89,7 +90,13 @@ class LiveFrame(Struct, tag="live", tag_field="type", rename="camel"):
     delta: Delta | None = None
 
 
-Frame = Ok | Error | DeliverFrame | ExpiredFrame | LiveFrame
+class OwnersFrame(Struct, tag="owners", tag_field="type", rename="camel"):
+    """The shards of a cluster have other owners."""
+
+    owners: OwnerMap
+
+
+Frame = Ok | Error | DeliverFrame | ExpiredFrame | LiveFrame | OwnersFrame
 
 decode_frame = msgspec.json.Decoder(Frame).decode
 decode_bodies = msgspec.json.Decoder(list[Raw]).decode
@@ -127,6 +134,8 @@ class ServerHello(Struct, frozen=True, rename="camel"):
     features: list[str] = []
     server: str | dict[str, Any] = ""
     boot_id: str = ""
+    owners: OwnerMap | None = None
+    """Where the owners of the shards are, if the server is a node of a cluster."""
 
 
 class Receipt(Struct, frozen=True):

@@ -121,7 +121,7 @@ class SendBatch:
         if self._envelopes:
             envelopes, self._envelopes, self._bytes = self._envelopes, [], 0
             line = b"%b[%b]" % (self._client._outgoing.prefix(self._to), b",".join(envelopes))
-            self._start(self._client._repeatable(line))
+            self._start(self._client._repeatable(line, None, self._to))
 
     def _start(self, request: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(request)

@@ -15,13 +15,16 @@ from typing import Any, Self
 import msgspec
 from msgspec import Raw
 
+from penstock.client.address import Address
 from penstock.client.control import frames
 from penstock.client.control.connection import ControlConnection
+from penstock.client.control.owner_links import MOVE_MAX_S, OwnerLinks
 from penstock.client.control.raw_connection import RawConnection
 from penstock.client.queue.batch import Envelope, Outgoing, SendBatch
 from penstock.client.queue.delivery import Delivery, P, raise_first, reader_of
 from penstock.client.queue.live_view import LiveView
 from penstock.client.queue.pulled_leases import PulledLeases
+from penstock.client.queue.pulls import Pulls
 from penstock.client.queue.queries import Queries
 from penstock.client.queue.renewals import Renewals
 from penstock.client.queue.request_reply import FAILED, REPLY_WANTED, PendingQuestions, checked, no_agent, unanswered
@@ -30,10 +33,9 @@ from penstock.client.queue.subscription import Subscription
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.names import address_problem, agent_problem
 
-WAIT_GRACE_S = 10.0
-"""How much longer than its `wait_ms` a pull waits for the answer."""
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
+
 
 _decode_receipt = msgspec.json.Decoder(frames.Receipt).decode
 _decode_single = msgspec.json.Decoder(frames.SingleReceipt).decode
@@ -54,7 +56,8 @@ class Client(Queries):
     def __init__(
         self,
         connection: ControlConnection,
-        open_another: Callable[[], Awaitable[ControlConnection]],
+        dial: Callable[[Address], Awaitable[ControlConnection]],
+        owners: OwnerLinks,
         *,
         agent: str | None = None,
         retries: int = 0,
@@ -63,9 +66,8 @@ class Client(Queries):
     ) -> None:
         self.agent = agent
         self._connection = connection
-        self._open_another = open_another
-        self._idle: list[ControlConnection] = []
-        """Spare connections for waiting pulls; each pull that waits needs its own."""
+        self._owners = owners
+        self._pulls = Pulls(connection, owners, dial)
         self._retries = retries
         self._renewals = Renewals(connection.loop)
         self._unconfirmed = unconfirmed or Unconfirmed()
@@ -110,7 +112,7 @@ class Client(Queries):
             line += b',"delayMs":%d' % delay_ms
         if deliver_at is not None:
             line += b',"deliverAt":' + frames.encode(deliver_at)
-        result = await self._repeatable(line, timeout)
+        result = await self._repeatable(line, timeout, to)
         if is_one:
             one = _decode_single(result)
             return frames.Receipt([one.id], [one.seq], [one.id] if one.duplicate else [])
@@ -149,10 +151,10 @@ class Client(Queries):
         frames.require(address_problem(to))
         body = frames.head("send", to=to, kind=type, **fields) + b',"payload":' + frames.encode(payload, "payload")
         if id is not None:
-            result = await self._connection.request(body, is_repeatable=False, timeout_s=timeout)
+            result = await self._owners.request(stream_of(to), body, is_repeatable=False, timeout_s=timeout)
             return msgspec.json.decode(result, type=frames.Sent)
         try:
-            return msgspec.json.decode(await self._repeatable(body, timeout), type=frames.Sent)
+            return msgspec.json.decode(await self._repeatable(body, timeout, stream_of(to)), type=frames.Sent)
         except PenstockError as error:
             if error.code != "IdConflict":
                 raise
@@ -270,18 +272,7 @@ class Client(Queries):
         """
         reader = None if type is None else reader_of(type)
         body = frames.head("pull", stream=stream, max=max, waitMs=wait_ms, leaseMs=lease_ms)
-        if wait_ms <= 0:
-            result = await self._connection.request(body, is_repeatable=False)
-            return self._pulled.take(result, lease_ms=lease_ms, renew=renew, reader=reader)
-        # Answers keep the order of requests, so a waiting pull would delay every request behind it.
-        connection = self._idle.pop() if self._idle else await self._open_another()
-        try:
-            timeout_s = wait_ms / 1000 + WAIT_GRACE_S
-            result = await connection.request(body, is_repeatable=False, timeout_s=timeout_s)
-        except BaseException:
-            await connection.close()
-            raise
-        self._idle.append(connection)
+        result = await self._pulls.take(stream, body, wait_ms)
         return self._pulled.take(result, lease_ms=lease_ms, renew=renew, reader=reader)
 
     # -- views
@@ -317,9 +308,9 @@ class Client(Queries):
             found = await asyncio.gather(*(holder._settles.leave() for holder in self._renewals.holders))
         finally:
             self._renewals.close()
-            for connection in [*self._idle, self._connection]:
-                await connection.close()
-            self._idle.clear()
+            await self._owners.close()
+            await self._pulls.close()
+            await self._connection.close()
         raise_first([failure for failure in found if failure is not None])
 
     async def __aenter__(self) -> Self:
@@ -339,18 +330,26 @@ class Client(Queries):
             return await self._repeatable(body)
         return await self._connection.request(body, is_repeatable=False)
 
-    async def _repeatable(self, body: bytes, timeout_s: float | None = None) -> Raw:
-        """Send a request that is safe to repeat: after each reconnect, and up to `retries` times after a retryable error."""
-        for attempt in range(self._retries + 1):
+    async def _repeatable(self, body: bytes, timeout_s: float | None = None, stream: str | None = None) -> Raw:
+        """Send a request that is safe to repeat: after each reconnect, and up to `retries` times after a retryable error.
+
+        With a stream it goes to the owner in a cluster, and is repeated while that changes.
+        """
+        until_s = self._connection.loop.time() + MOVE_MAX_S
+        attempt = 0
+        while True:
             try:
-                return await self._connection.request(body, is_repeatable=True, timeout_s=timeout_s)
+                if stream is None:
+                    return await self._connection.request(body, is_repeatable=True, timeout_s=timeout_s)
+                return await self._owners.request(stream, body, is_repeatable=True, timeout_s=timeout_s)
             except PenstockError as error:
-                if attempt == self._retries or not error.retryable:
+                has_moved = self._owners.may_have_moved(error, until_s)
+                if not has_moved and (attempt >= self._retries or not error.retryable):
                     raise
                 wait_ms = error.refusal.retry_after_ms
             backoff_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2**attempt)
             await asyncio.sleep(random.uniform(backoff_s / 2, backoff_s) if wait_ms is None else wait_ms / 1000)
-        raise AssertionError("the last attempt returns or raises")
+            attempt += not has_moved
 
     async def _reply(self, delivery: Delivery, payload: object, kind: str | None) -> frames.Sent:
         question = delivery._head
@@ -374,7 +373,9 @@ class Client(Queries):
 
     def _subscription(self, stream: str, *, on_lost: OnLost | None = None, **options: Any) -> Subscription[Any]:
         options |= {"replier": self._reply, "unconfirmed": self._unconfirmed, "on_lost": on_lost or self._on_lost}
-        return Subscription(self._connection, self._renewals, stream, sub_id=self._new_sub_id(), **options)
+        return Subscription(
+            self._connection, self._renewals, stream, sub_id=self._new_sub_id(), owners=self._owners, **options
+        )
 
     def _new_sub_id(self) -> str:
         self._sub_serial += 1
@@ -384,3 +385,8 @@ class Client(Queries):
 def inbox_of(agent: str) -> str:
     """The stream of an agent's inbox."""
     return f"agents/{agent}/inbox"
+
+
+def stream_of(to: str) -> str:
+    """The stream of a recipient: an agent's name means its inbox."""
+    return to if "/" in to else inbox_of(to)

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.client import address
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import require
+from penstock.client.control.owner_links import PROBE_S, OwnerLinks
 from penstock.client.queue.client import Client
 from penstock.client.queue.settles import UNCONFIRMED_MAX, OnLost, Unconfirmed
 from penstock.core.names import agent_problem
@@ -73,14 +74,32 @@ def connect(
         place = address.parse(address.discover(url))
         secret = address.given_token(token) or os.environ.get("PENSTOCK_TOKEN") or None
 
-        async def dial() -> ControlConnection:
+        # Nodes of a cluster are reached as this one is: a token must not leave a door with TLS for one without.
+        wants_owners = place.kind == "tcp" and reconnect
+
+        async def dial(place: address.Address) -> ControlConnection:
             connection = ControlConnection(
-                place, secret, agent=agent, timeout_s=timeout, connect_timeout_s=connect_timeout, reconnect=reconnect
+                place,
+                secret,
+                agent=agent,
+                timeout_s=timeout,
+                connect_timeout_s=connect_timeout,
+                reconnect=reconnect,
+                wants_owners=wants_owners,
+            )
+            await connection.open()
+            return connection
+
+        async def probe(place: address.Address) -> ControlConnection:
+            connection = ControlConnection(
+                place, secret, connect_timeout_s=min(PROBE_S, connect_timeout), reconnect=False
             )
             await connection.open()
             return connection
 
         unconfirmed = Unconfirmed(unconfirmed_max)
-        return Client(await dial(), dial, agent=agent, retries=retries, unconfirmed=unconfirmed, on_lost=on_lost)
+        home = await dial(place)
+        owners = OwnerLinks(home, dial, probe)
+        return Client(home, dial, owners, agent=agent, retries=retries, unconfirmed=unconfirmed, on_lost=on_lost)
 
     return Connecting(open_client)

@@ -15,6 +15,7 @@ from typing import Any, Generic, Self
 from penstock.client.control.connection import ControlConnection
 from penstock.client.control.frames import DeliverFrame, ExpiredFrame, Sent, decode_bodies, head
 from penstock.client.control.listener import FrameListener, reject
+from penstock.client.control.owner_links import OwnerLinks
 from penstock.client.queue.delivery import HELD, SETTLING, Delivery, P, PayloadReader, raise_first
 from penstock.client.queue.renewals import LeaseHolder, Renewals, half_lease_s
 from penstock.client.queue.settles import ACKS_MAX, OnLost, Settles, Unconfirmed
@@ -55,6 +56,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         reader: PayloadReader | None = None,
         unconfirmed: Unconfirmed,
         on_lost: OnLost | None = None,
+        owners: OwnerLinks | None = None,
     ) -> None:
         if not 1 <= credit <= CREDIT_MAX:
             raise PenstockError(Refusal("InvalidCredit", f"credit is 1 to {CREDIT_MAX}, not {credit}"))
@@ -68,6 +70,7 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         self._intercept = intercept
         self._on_close = on_close
         self._reader = reader
+        self._owners = owners
         self._outstanding = 0
         """Credit that the server has and has not used."""
         self._owed = 0
@@ -99,8 +102,17 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
         if self._opened is None:
             self._opened = self._connection.loop.create_future()
             self._renewals.watch(self)
-            self._connection.attach(self)
+            if self._owners is None:
+                self._connection.attach(self)
+            else:
+                self._owners.place(self.stream, self._attach, self._failed)
         return self._opened
+
+    def _attach(self, connection: ControlConnection) -> None:
+        """Subscribe there, at the owner of the stream's shard or at a node that forwards."""
+        if not self._is_closed:
+            self._connection = connection
+            connection.attach(self)
 
     def __aiter__(self) -> AsyncIterator[Delivery[P]]:
         return self
@@ -297,6 +309,12 @@ class Subscription(FrameListener, LeaseHolder, Generic[P]):
     # -- for the connection
 
     def _resume(self) -> None:
+        if self._owners is not None and self._owners.map is not None:
+            better = self._owners.of(self.stream)
+            if better is not self._connection and better.is_ready:
+                self._connection.detach(self)
+                self._attach(better)
+                return
         self._outstanding = self.credit
         self._owed = 0
         batch = self.batch if self.batch > 1 else None
