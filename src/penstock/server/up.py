@@ -41,6 +41,9 @@ Section = TypeVar("Section", bound=msgspec.Struct)
 DEMO_STOP_S = 3.0
 """How long the agents of the demo may take to disconnect."""
 EXIT_OK, EXIT_ERROR, EXIT_USAGE = 0, 1, 2
+LOCAL = "local"
+"""With `--join`: NATS servers of our own, on this machine."""
+CLUSTER = "penstock"
 
 
 class Options(msgspec.Struct):
@@ -108,9 +111,10 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
 def check_join(options: Options) -> None:
     """Raise ConfigError for what a node of a cluster cannot be."""
     problems: list[str] = []
-    for flag, value in (("--cluster", options.cluster), ("--node", options.node)):
-        if not value:
-            problems.append(f"{flag}: `--join` needs it: a name of letters, digits, `-` and `_`")
+    options.cluster = options.cluster or CLUSTER
+    options.node = options.node or ("a" if options.join == LOCAL else None)
+    if not options.node:
+        problems.append("--node: `--join` needs it: a name of letters, digits, `-` and `_`")
     if options.data == "none":
         problems.append("--data: a node keeps its copy of the shards on disk; name a directory")
     if options.cells is not None:
@@ -177,7 +181,8 @@ def main(options: Options) -> int:
         return EXIT_USAGE
     data = data_of(options)
     writer = logs.setup(config.logs)
-    return run(lambda: _run(config, data, writer, options), writer)
+    work = _run_local if options.join == LOCAL else _run
+    return run(lambda: work(config, data, writer, options), writer)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, int]], writer: LogWriter, hints: StartHints = START_HINTS) -> int:
@@ -259,10 +264,10 @@ def _pipeline_line(service: Service, config: Config, data: Path | None) -> str:
     return f"{config.pipeline.master}, joins when Spark is up; tables in {lake_of(data)}"
 
 
-def _banner(service: Service, config: Config, data: Path | None, endpoints: ServerEndpoints, *, has_demo: bool) -> str:
+def _banner(service: Service, config: Config, data: Path | None, endpoints: ServerEndpoints, options: Options) -> str:
     """Where everything is; parts that are off without a flag are left out."""
     demo = None
-    if has_demo:
+    if options.demo:
         from penstock.server.ops.demo_supervisor import summary
 
         demo = summary(config)
@@ -274,6 +279,8 @@ def _banner(service: Service, config: Config, data: Path | None, endpoints: Serv
         "relay": endpoints.pub and f"{endpoints.pub}, publishers at {endpoints.pull}",
         "spaces": ", ".join(space.settings.id for space in service.spaces),
         "journal": memory if data is None else f"{data / 'journal'} (sync: {config.journal.sync})",
+        "nats": options.creates_cluster
+        and f'another node: penstock up --join "$(cat {data}/nats/url)" --node NAME --data DIR',
         "cells": service.cells and f"{service.cells.about}, {data and data / SHARDS_DIR}",
         "pipeline": _pipeline_line(service, config, data),
         "demo": demo,
@@ -347,6 +354,19 @@ def cluster_cells(options: Options) -> MakeCells:
     return make
 
 
+async def _run_local(config: Config, data: Path | None, writer: LogWriter, options: Options) -> int:
+    """The same with NATS servers on this machine, which end after the server."""
+    from penstock.server.ops.cluster.local_servers import LocalServers, join_url
+
+    assert data is not None, "checked with the options"
+    servers = LocalServers(data)
+    try:
+        join = join_url(await servers.start())
+        return await _run(config, data, writer, msgspec.structs.replace(options, join=join, creates_cluster=True))
+    finally:
+        await servers.stop()
+
+
 async def _run(config: Config, data: Path | None, writer: LogWriter, options: Options) -> int:
     cells = cells_of(options)
     if cells and data is not None:  # before the journal of the server itself, which alone would look undivided
@@ -365,7 +385,7 @@ async def _run(config: Config, data: Path | None, writer: LogWriter, options: Op
     if options.as_json:
         print(msgspec.json.encode({**msgspec.to_builtins(endpoints), "run": str(service.run_dir)}).decode(), flush=True)
     else:
-        print(_banner(service, config, data, endpoints, has_demo=options.demo), flush=True)
+        print(_banner(service, config, data, endpoints, options), flush=True)
     if data is not None and config.pipeline.enabled and is_installed():
         service.start_pipeline()
     demo = None

@@ -34,9 +34,10 @@ def up(
         int | None, Parameter(help="Hold the streams in so many processes, 1 to 16, to use more than one core.")
     ] = None,
     join: Annotated[
-        str | None, Parameter(help="Be a node of a cluster: URLs of its NATS servers, with commas between them.")
+        str | None,
+        Parameter(help="Be a node of a cluster: the URLs of its NATS servers, or `local` to start three here."),
     ] = None,
-    cluster: Annotated[str | None, Parameter(help="With --join: the name of the cluster.")] = None,
+    cluster: Annotated[str | None, Parameter(help="With --join: the name of the cluster; default: penstock.")] = None,
     node: Annotated[str | None, Parameter(help="With --join: the name of this node, which no other has.")] = None,
     advertise_host: Annotated[
         str | None, Parameter(help="With --join: the host in the URLs that clients learn.")
@@ -72,6 +73,7 @@ def up(
       penstock up --config penstock.yaml --log-level debug
       penstock up --lake s3://my-bucket/lake
       penstock up --cells 4
+      penstock up --join local --node a
       penstock up --join nats://10.0.0.1:4222,nats://10.0.0.2:4222 --cluster shop --node a
     """
     gc.disable()  # imported code is never garbage, and collecting during the imports slows the start

@@ -12,18 +12,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from nats.aio.client import Client
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 
 from penstock.core.cluster.status import ClusterStatus, NodeReport, cluster_status, live_reports
 from penstock.core.errors import PenstockError, Refusal
 from penstock.core.placement import SHARDS
-from penstock.journal.replicated.jetstream import ANSWER_S, JetStreamLiveStore, JetStreamLog, stream_name
+from penstock.journal.replicated.jetstream import JetStreamLiveStore, JetStreamLog, stream_name
 from penstock.journal.replicated.membership import NODE, ClusterBuckets, ShardSettings
 
 CLUSTER = "cluster"
@@ -88,15 +90,22 @@ async def create(client: Client, cluster: str, *, bytes_max: int = BYTES_MAX) ->
 
 
 async def entries(bucket: KeyValue) -> list[KeyValue.Entry]:
-    """Every key of a bucket."""
-    watcher = await bucket.watchall(ignore_deletes=True)
-    found: list[KeyValue.Entry] = []
-    try:
-        while (entry := await watcher.updates(timeout=ANSWER_S)) is not None:  # type: ignore[no-untyped-call]
-            found.append(entry)
-    finally:
-        await watcher.stop()  # type: ignore[no-untyped-call]  # nats-py has no types here
-    return found
+    """Every key of a bucket. A watch would leave a consumer behind, and may say that it has sent all before it has sent any."""
+    js, stream, prefix = bucket._js, bucket._stream, bucket._pre
+    subjects = (await js.stream_info(stream, subjects_filter=">")).state.subjects or {}
+
+    async def read(subject: str) -> KeyValue.Entry | None:
+        try:
+            found = await js.get_last_msg(stream, subject)
+        except NotFoundError:
+            return None  # it has expired meanwhile
+        if (found.headers or {}).get("KV-Operation"):
+            return None  # a mark that it was removed
+        key = subject.removeprefix(prefix)
+        created: Any = found.time  # which nats-py declares as a number
+        return KeyValue.Entry("", key, found.data, found.seq, None, created, None)
+
+    return [entry for entry in await asyncio.gather(*map(read, sorted(subjects))) if entry is not None]
 
 
 async def set_move(buckets: ClusterBuckets, shard: int, node: str | None) -> None:

@@ -69,9 +69,10 @@ async def ask_servers(system: Client) -> list[ServerAbout]:
         async with asyncio.timeout(ANSWER_S):
             while len(found) < max(REPLICAS, *(server.peers for server in found.values()), 0):
                 message = await subscription.next_msg(timeout=ANSWER_S)
-                if message.data:  # else no service answers on this subject
-                    server = msgspec.json.decode(message.data, type=_Answer).data
-                    found[server.server_name] = server
+                if not message.data:
+                    break  # no service answers this user
+                server = msgspec.json.decode(message.data, type=_Answer).data
+                found[server.server_name] = server
     except (TimeoutError, NatsError):
         pass
     await subscription.unsubscribe()

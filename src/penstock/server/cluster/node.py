@@ -156,18 +156,21 @@ class ClusterNode(ShardRequests):
             raise PenstockError(Refusal("Unsupported", message, hint="upgrade this node"))
 
     async def _check_servers(self) -> None:
-        system = self._options.system
-        if system is None:
-            self.verified = "the servers tell only clients of the system account; `--nats-system-creds` names one"
-        else:
-            client = await connect(system, f"penstock {self.name} check", self._notices)
+        known = await ask_servers(self.client)  # an account may import the service that answers
+        if not known and self._options.system is not None:
+            client = await connect(self._options.system, f"penstock {self.name} check", self._notices)
             try:
-                problem = server_problem(await ask_servers(client))
+                known = await ask_servers(client)
             finally:
                 await client.close()
-            if problem is not None and not self._options.is_unsafe:
-                raise PenstockError(problem)
-            self.verified = None if problem is None else problem.message
+        problem = server_problem(known) if known else None
+        if problem is not None and not self._options.is_unsafe:
+            raise PenstockError(problem)
+        self.verified = None if problem is None else problem.message
+        if not known:
+            self.verified = (
+                "the servers do not describe themselves to this user; `penstock cluster check` says what to do"
+            )
         if self.verified is not None:
             logs.warning("cluster.unverified", reason=self.verified)
 
