@@ -16,6 +16,7 @@ from penstock.core.errors import Refusal
 from penstock.core.scopes import Principal
 from penstock.dialects.courier.sessions.front.legs import LEG_LOST, LegHello, LegOwner, LegPort
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
+from penstock.server.admin.cluster import ClusterDecider
 from penstock.server.cells.link import CellLink
 from penstock.server.cells.messages import (
     CellAnswer,
@@ -223,6 +224,10 @@ class RemoteCells:
 
     def cluster_status(self) -> ClusterStatus | None:
         """The cluster, if this is one."""
+        return None
+
+    def decider(self) -> ClusterDecider | None:
+        """What decides about the cluster, if this is one."""
         return None
 
     def __init__(self, processes: list[ProcessLegs]) -> None:

@@ -54,6 +54,7 @@ from penstock.server.files.addresses import HostPort
 from penstock.server.logging import logs
 from penstock.server.metrics.metric_names import families, labelled
 from penstock.server.open_cell import version
+from penstock.server.ops.cluster.operator import ClusterOperator
 
 LOOK_S = 0.1
 """How often the shards are looked at."""
@@ -490,6 +491,10 @@ class ClusterNode(ShardRequests):
     def cluster_status(self) -> ClusterStatus | None:
         """None before this node has joined."""
         return self.status() if self._started_us else None
+
+    def decider(self) -> ClusterOperator:
+        """What writes the decisions of an operator."""
+        return ClusterOperator(self.client, self.cluster, self.buckets)
 
     def metrics(self) -> list[Metric]:
         shards = self.shards.values()

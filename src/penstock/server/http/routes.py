@@ -31,6 +31,7 @@ from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.triggers.admin import TryRequest
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit, source_of
+from penstock.server.admin import cluster as cluster_admin
 from penstock.server.admin import (
     connections,
     journal,
@@ -175,8 +176,11 @@ async def prometheus(services: HttpServices, request: Request) -> Reply:
 
 def cluster(services: HttpServices, request: Request) -> ClusterStatus | Refusal:
     status = None if services.cells is None else services.cells.cluster_status()
-    hint = "`penstock up --join` makes a server one; see docs/how-to/cluster-broker.md"
-    return status or Refusal("Unsupported", "this server is no node of a cluster", hint=hint)
+    return status or cluster_admin.NO_CLUSTER
+
+
+def _decider(services: HttpServices) -> cluster_admin.ClusterDecider | None:
+    return None if services.cells is None else services.cells.decider()
 
 
 ROUTES = (
@@ -258,6 +262,12 @@ ROUTES = (
           staged(lambda s, r, batch: s.staging.last(batch)), answer=answers.STAGE_LAST),
     Route("GET", "/v1/cluster", "cluster", "The shards of the cluster, their owners, and the nodes (admin)",
           cluster, answer=ClusterStatus, is_admin=True),
+    Route("POST", "/v1/cluster/move", "cluster_move", "Have a node own a shard of the cluster (admin)",
+          lambda s, r: cluster_admin.move(_decider(s), r.body),
+          body=cluster_admin.MoveRequest, answer=cluster_admin.DecidedReply, is_admin=True),
+    Route("POST", "/v1/cluster/drain", "cluster_drain", "Have a node of the cluster own nothing (admin)",
+          lambda s, r: cluster_admin.drain(_decider(s), r.body),
+          body=cluster_admin.DrainRequest, answer=cluster_admin.DecidedReply, is_admin=True),
     Route("GET", "/v1/spaces", "spaces", "Every space: participants, open streams, counts (admin)",
           lambda s, r: spaces.list_spaces(s.spaces, r.query),
           query=spaces.SpacesQuery, answer=spaces.SpacesReply, is_admin=True),

@@ -14,6 +14,7 @@ from penstock.core.queue.machine import QueueMachine
 from penstock.dialects.courier.sessions.front.legs import LegHello, LegOwner, LegPort
 from penstock.dialects.courier.sessions.subscribe import SubscribeQuery
 from penstock.ipc.pipeline import PipelineStatus
+from penstock.server.admin.cluster import ClusterDecider
 from penstock.server.admin.journal import JournalReads
 from penstock.server.admin.lake import Lake, LakeHistory, SqlEndpoint
 from penstock.server.admin.reload import ReloadedReply
@@ -53,6 +54,9 @@ class CellsPort(Protocol):
 
     def cluster_status(self) -> ClusterStatus | None:
         """The cluster, if these are its cells."""
+
+    def decider(self) -> ClusterDecider | None:
+        """What decides about the cluster, if these are its cells."""
 
     def finding(self) -> PartHealth:
         """How they are."""
