@@ -61,7 +61,8 @@ def test_a_path_that_takes_other_methods_names_them_and_a_typo_the_nearest_path(
 def test_an_administrators_route_needs_an_administrator(path: str) -> None:
     async def work(driver: HttpDriver) -> None:
         assert await driver.code("GET", path, token="all-token") == "Forbidden"
-        assert (await driver.ask("GET", path, token="admin-token"))[0] in (200, 404)
+        served = (400,) if path == "/v1/cluster" else (200, 404)  # this server is no node of a cluster
+        assert (await driver.ask("GET", path, token="admin-token"))[0] in served
 
     drive(work, TOKENS)
 
