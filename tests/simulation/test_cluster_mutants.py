@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.cluster import ownership, writer
+from penstock.core.cluster import assignment, ownership, writer
 from penstock.core.cluster.messages import LogMessage
 from penstock.core.cluster.ownership import ShardOwnership
 from penstock.core.cluster.reader import LogFrame, ShardReader
@@ -13,7 +13,7 @@ from penstock.core.cluster.writer import Kept, Publish, Published, Seek, ShardWr
 from penstock.journal.replicated.live_files import LiveFiles
 from penstock.journal.replicated.replicated_journal import ReplicatedJournal
 from tests.core.cluster.logs import Log
-from tests.simulation.cluster import checks, storm
+from tests.simulation.cluster import checks, node, storm
 from tests.simulation.cluster.servers import SimStream
 from tests.simulation.cluster.storm import Cluster
 from tests.simulation.queue.checks import Broken
@@ -153,6 +153,63 @@ def an_unfinished_commit_is_applied(patch: pytest.MonkeyPatch) -> None:
         return frame
 
     patch.setattr(ShardReader, "accept", apply)
+
+
+@breaks(checks.LEASE)
+def a_lease_begins_with_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """Not when the message was sent: an answer that is found after a pause says nothing about the time since."""
+    kept = ShardWriter._kept
+
+    def late(self: ShardWriter, now_us: int) -> Step:
+        self._sent_us = now_us
+        return kept(self, now_us)
+
+    patch.setattr(ShardWriter, "_kept", late)
+
+
+@breaks(checks.CALM, checks.OWNED)
+def a_drained_node_takes_shards(patch: pytest.MonkeyPatch) -> None:
+    may_take = assignment.may_take
+
+    def take(*args: Any, drains: Any, **options: Any) -> bool:
+        return may_take(*args, **options)
+
+    patch.setattr(node, "may_take", take)
+
+
+@breaks(checks.CALM, checks.OWNED)
+def each_node_prefers_itself(patch: pytest.MonkeyPatch) -> None:
+    """Assignment must not depend on who asks."""
+    patch.setattr(node, "may_take", lambda *args, **options: True)
+    patch.setattr(node, "shard_to_release", lambda *args, **options: None)
+
+
+@breaks(checks.MOVES)
+def moves_do_not_wait_until_the_nodes_are_settled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(assignment, "SETTLED_US", 0)
+
+
+@breaks(checks.MOVES)
+def shards_move_together(patch: pytest.MonkeyPatch) -> None:
+    release = assignment.shard_to_release
+
+    def eager(name: str, live: Any, owners: Any, shards: int, **options: Any) -> int | None:
+        return release(name, live, {shard: owner for shard, owner in owners.items() if owner}, shards, **options)
+
+    patch.setattr(node, "shard_to_release", eager)
+
+
+@breaks(checks.HALT, checks.EPOCHS, checks.LEASE)
+def an_owner_goes_on_after_its_release(patch: pytest.MonkeyPatch) -> None:
+    leave = ShardOwnership._leave
+
+    def stay(self: ShardOwnership) -> None:
+        if self.reader.end.is_released and self.reader.end.epoch == self.writer.epoch:
+            self._is_releasing = False
+        else:
+            leave(self)
+
+    patch.setattr(ShardOwnership, "_leave", stay)
 
 
 @pytest.mark.promise("Invariants", "every checker of a cluster's logs detects a planted fault")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.cluster.assignment import may_take
 from penstock.core.cluster.ownership import ShardOwnership
 from penstock.core.cluster.reader import LogEnd, ShardReader
+from penstock.core.cluster.status import ShardReport, ShardState
 from penstock.core.cluster.stream_space import StreamSpace
 from penstock.core.cluster.writer import Unknown
 from penstock.core.records import Entry
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.node import SimNode
 
 REOPEN_US = 1_000_000
+RECOVERY_US = (1_000, 1_500_000)
+"""How long a cell is rebuilt from the spool."""
+FLUSH_US = 2_000_000
+"""How long a shard that moves may take to answer what it has taken; then it stays."""
 JOURNAL = "00" * 16
 
 
@@ -38,7 +42,11 @@ class SimCell:
         self.shard = shard
         self.model = node.cluster.models[shard]
         self.live: set[str] | None = None
-        """Records that are not settled; None while the node does not own the shard."""
+        """Records that are not settled; None while the node does not serve the shard."""
+        self.is_owner = False
+        self._is_moving = False
+        self._unanswered = 0
+        """Requests that wait for their commit."""
         self._leaving: set[str] = set()
         """Those of them whose settle waits for its commit."""
         self._log = SimLog(node, node.cluster.streams[shard])
@@ -72,8 +80,19 @@ class SimCell:
     def _may_take(self, ownership: ShardOwnership) -> bool:
         if not ownership.is_vacant(self.node.now().us):
             return False  # as the answer would be; this one is quicker
-        live, shards = self.node.live.nodes, self.node.cluster.shards
-        return may_take(self.node.name, self.shard, live, shards, silent=ownership.silent_owner)
+        return self.node.may_take(self.shard, ownership.silent_owner)
+
+    @property
+    def report(self) -> ShardReport:
+        end = self.ownership.reader.whole
+        return ShardReport(self._state, end.epoch, end.offset)
+
+    @property
+    def _state(self) -> ShardState:
+        state = self.ownership.state
+        if self.is_owner:
+            return "recovering" if self.live is None else "moving" if self._is_moving else "owning"
+        return "following" if state == "owning" else state
 
     def _check(self, rows: list[tuple[bool, Row]]) -> set[str]:
         """The records of the spool, which must be those of the log."""
@@ -99,16 +118,29 @@ class SimCell:
 
     def _owned(self) -> None:
         self.node.begins()
-        self.live = self._check(list(self.journal.rows()))
-        self._leaving = set()
-        self.model.check_taken(self.node.name, self.journal.offset, self.live)
-        self.node.cluster.serving[self.shard].add(self)
-        self.journal.pump()
+        self.is_owner = True
+        self.node.changed()
+        live = self._check(list(self.journal.rows()))
+        self.model.check_taken(self.node.name, self.journal.offset, live)
+        journal, node = self.journal, self.node
+
+        def recovered() -> None:
+            if journal is self.journal and self.is_owner and self.ownership.state == "owning":
+                self.live = live
+                self._leaving = set()
+                self._unanswered = 0
+                node.cluster.serving[self.shard].add(self)
+                node.changed()
+                journal.pump()
+
+        node.at(node.now().us + node.dice.randint(*RECOVERY_US), recovered)
 
     def _ended(self, reason: str) -> None:
         self.live = None
+        self.is_owner = self._is_moving = False
         self.node.cluster.serving[self.shard].discard(self)
         self.node.cluster.note("ended", self.node.name, self.shard, reason)
+        self.node.changed()
         if self.ownership.state == "behind":
             self._store.newest(self._found_live)
         elif self.ownership.state == "halted":
@@ -144,7 +176,33 @@ class SimCell:
 
     @property
     def serves(self) -> bool:
+        """Whether clients are answered."""
         return self.live is not None and self.ownership.may_serve(self.node.now().us)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new requests are taken."""
+        return self.serves and not self._is_moving
+
+    def release(self) -> None:
+        """Hand the shard over: take nothing new, answer what was taken, end the epoch."""
+        if self.live is None or self._is_moving:
+            return
+        self._is_moving = True
+        self.node.cluster.note("release", self.node.name, self.shard)
+        self.node.changed()
+        self.node.at(self.node.now().us + FLUSH_US, self._stay)
+        self._flushed()
+
+    def _flushed(self) -> None:
+        if self._is_moving and not self._unanswered:
+            self.journal.release()
+
+    def _stay(self) -> None:
+        """The servers do not keep what was taken: the shard stays here."""
+        if self._is_moving and self._unanswered:
+            self._is_moving = False
+            self.node.changed()
 
     def send(self, request: str, fresh: list[tuple[str, bytes]], settles: int) -> None:
         """A client's request, all or nothing: new records, and settles of records that it was given."""
@@ -170,8 +228,12 @@ class SimCell:
                 case Refused():
                     self.model.answered(keys, is_kept=False)
             leaving.difference_update(settled)
+            if live is self.live:
+                self._unanswered -= 1
+                self._flushed()
 
         if entries:
+            self._unanswered += 1
             self.journal.append(0, 0, entries, done)
 
     def seal(self) -> None:

@@ -21,6 +21,7 @@ LEASE = "no two nodes serve a shard at the same time"
 HALT = "a sound log halts no shard"
 CALM = "when calm, each shard has one owner and every node agrees on it"
 OWNED = "when calm, no shard is without an owner for long"
+MOVES = "a shard moves one at a time, and only when its nodes have been the same for a while or an operator wants it"
 TRUE = "what one node has answered is true at every other"
 ONCE = "a record begins once and ends once, whoever owns its shard"
 

@@ -6,19 +6,31 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from penstock.core.clock import Now
-from penstock.core.cluster.assignment import LiveNodes, shard_to_release
-from penstock.journal.replicated.cluster_keys import Decisions
+from penstock.core.cluster.assignment import LiveNodes, may_take, shard_to_release
+from penstock.core.cluster.status import NodeReport, OwnerMap, owner_map, owner_of
+from penstock.journal.replicated.cluster_keys import Decisions, decode_report
 from penstock.testing.disk import LyingDisk, PowerLossError
 from tests.simulation.cluster.buckets import Change, Watch
 from tests.simulation.cluster.cell import SimCell
+from tests.simulation.cluster.checks import MOVES
 from tests.simulation.cluster.servers import SERVERS
+from tests.simulation.queue.checks import Broken
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.storm import Cluster
 
 T = TypeVar("T")
 BEAT_US = 1_000_000
+LOOK_US = 250_000
+GATHER_US = 2_000_000
+"""A node that starts takes no shard for this long."""
+STEADY_US = 9_500_000
+"""For how long the nodes must be the same before a shard moves, with room for the time between two looks."""
+LEAVE_US = 10_000_000
+"""How long a node that ends waits until others own its shards."""
 NODE = "node."
 ALL = frozenset(range(SERVERS))
 
@@ -66,6 +78,12 @@ class SimNode:
         self._watch = Watch(cluster.buckets)
         self.live = LiveNodes()
         self.decisions = Decisions()
+        self.reports: dict[str, NodeReport] = {}
+        self.is_leaving = False
+        self._started_us = 0
+        self._nodes: tuple[str, ...] = ()
+        self._nodes_us = 0
+        """Since when it has seen the same nodes, for the check of its moves."""
         self.cells: list[SimCell] = []
 
     # Its machine
@@ -139,9 +157,12 @@ class SimNode:
         if self.is_up:
             return
         self.is_up = True
+        self.is_leaving = False
         self.live = LiveNodes()
         self.decisions = Decisions()
+        self.reports = {}
         self._watch = Watch(self.cluster.buckets)
+        self._started_us = self.now().us
         self.cells = []
         self.deliver(self._open)
 
@@ -149,20 +170,42 @@ class SimNode:
         for shard in range(self.cluster.shards):
             self.cells.append(SimCell(self, shard))
         self.soon(self._beat)
+        self.soon(self._look)
 
-    def crash(self) -> None:
-        """The process is killed: what its disks had not synced is arbitrary."""
-        if not self.is_up:
+    def leave(self) -> None:
+        """SIGTERM: hand over every shard, then end."""
+        if self.is_leaving or not self.is_up:
             return
-        self.cluster.note("crash", self.name)
+        self.is_leaving = True
+        self.cluster.note("leave", self.name)
+        self.changed()
+        for cell in self.cells:
+            cell.release()
+        self.at(self.now().us + LEAVE_US, self._end)
+
+    def _end(self) -> None:
+        """The process ends in order: its disks have what it wrote."""
+        for cell in self.cells:
+            cell.journal.close()
+        self._put(None)
+        self._die()
+
+    def _die(self) -> None:
         self.life += 1
         self.is_up = self.is_paused = False
         self._held.clear()
         for shard, cell in enumerate(self.cells):
             self.cluster.serving[shard].discard(cell)
         self.cells = []
-        self.disks = [disk.crash() for disk in self.disks]
         self.cluster.restart_later(self)
+
+    def crash(self) -> None:
+        """The process is killed: what its disks had not synced is arbitrary."""
+        if not self.is_up:
+            return
+        self.cluster.note("crash", self.name)
+        self._die()
+        self.disks = [disk.crash() for disk in self.disks]
 
     def pause(self) -> None:
         """SIGSTOP: clocks go on, the process does not."""
@@ -192,45 +235,114 @@ class SimNode:
     # Membership
 
     def _beat(self) -> None:
-        """Once a second: refresh its key, see what changed, and hand over a shard that belongs elsewhere."""
-        now_us = self.now().us
-        servers = self.cluster.servers
-        if not servers.is_up[self.home] or self.dice.random() < (0.3 if self.home in self.deaf | self.mute else 0.02):
+        """Once a second: reconnect, and refresh its key."""
+        if not self.cluster.servers.is_up[self.home] or self.dice.random() < (
+            0.3 if self.home in self.deaf | self.mute else 0.02
+        ):
             self.home = self.dice.randrange(SERVERS)
         if self.dice.random() < self.cluster.loss:
             self._watch.end()
-        self._refresh(self.home)
-        if servers.is_up[self.home] and self.speaks(self.home) and self.hears(self.home):
-            for change in self._watch.read(self.home, self.cluster.clock.us - self._watch_lag_us):
-                self._see(now_us, change)
-        if self.live.is_settled(now_us):
-            self._hand_over()
-        self.at(now_us + BEAT_US, self._beat)
+        self._put(self._value())
+        self.at(self.now().us + BEAT_US, self._beat)
 
-    def _refresh(self, home: int) -> None:
+    def _value(self) -> bytes:
+        shards = {cell.shard: cell.report for cell in self.cells}
+        report = NodeReport(f"{self.name}{self.life}", leaving=self.is_leaving, shards=shards)
+        report.control = f"tcp://{self.name}"
+        self.reports[self.name] = report
+        return msgspec.json.encode(report)
+
+    def _put(self, value: bytes | None) -> None:
+        home = self.home
+
         def arrive() -> None:
             if self.cluster.servers.is_up[home]:
-                self.cluster.buckets.put(home, NODE + self.name, b"{}")
+                self.cluster.buckets.put(home, NODE + self.name, value)
 
         if self.speaks(home) and self.dice.random() >= self.cluster.loss:
             self.cluster.clock.after(self.delay(), arrive)
 
+    def changed(self) -> None:
+        """A shard of this node has changed: this node knows at once, the others soon."""
+        self._put(self._value())
+
+    def _look(self) -> None:
+        """Some times a second: see what changed, and hand over a shard that belongs elsewhere."""
+        now_us = self.now().us
+        if self.cluster.servers.is_up[self.home] and self.speaks(self.home) and self.hears(self.home):
+            for change in self._watch.read(self.home, self.cluster.clock.us - self._watch_lag_us):
+                self._see(now_us, change)
+        if self.live.nodes != self._nodes:
+            self._nodes, self._nodes_us = self.live.nodes, now_us
+        if not self.is_leaving:
+            self._release_one(now_us)
+        self.at(now_us + LOOK_US, self._look)
+
     def _see(self, now_us: int, change: Change) -> None:
         if not change.key.startswith(NODE):
             self.decisions.note(change.key, change.value)
-        elif change.value is not None:
-            self.live.refreshed(now_us, change.key.removeprefix(NODE))
-        else:
-            self.live.left(now_us, change.key.removeprefix(NODE))
+            return
+        name = change.key.removeprefix(NODE)
+        if change.value is None:
+            self.live.left(now_us, name)
+            if name != self.name:
+                self.reports.pop(name, None)
+            return
+        self.live.refreshed(now_us, name)
+        report = decode_report(change.value)
+        if name != self.name and report is not None:
+            before, self.reports[name] = self.reports.get(name), report
+            for cell in self.cells:
+                old = before and before.shards.get(cell.shard)
+                new = report.shards.get(cell.shard)
+                if (old and old.state) != (new and new.state):
+                    cell.journal.look()
 
-    def _hand_over(self) -> None:
-        owners = {cell.shard: self._owner(cell) for cell in self.cells}
-        shard = shard_to_release(self.name, self.live.nodes, owners, self.cluster.shards)
-        if shard is not None and self.cells[shard].ownership.state == "owning":
-            self.cluster.note("release", self.name, shard)
-            self.cells[shard].journal.release()
+    # Assignment, as `server/cluster/node.py` uses it
 
-    @staticmethod
-    def _owner(cell: SimCell) -> str | None:
-        end = cell.ownership.reader.end
-        return None if end.is_released or not end.epoch else end.owner
+    @property
+    def _alive(self) -> tuple[str, ...]:
+        nodes = self.live.nodes
+        return nodes if self.name in nodes else (*nodes, self.name)
+
+    @property
+    def _drained(self) -> set[str]:
+        return self.decisions.drains | {name for name, report in self.reports.items() if report.leaving}
+
+    @property
+    def owners(self) -> OwnerMap:
+        """What it says to its clients."""
+        return owner_map(self.cluster.shards, self.reports, self._alive)
+
+    def may_take(self, shard: int, silent: str | None) -> bool:
+        if self.is_leaving or self.now().us - self._started_us < GATHER_US:
+            return False
+        moves, drains, shards = self.decisions.moves, self._drained, self.cluster.shards
+        return may_take(self.name, shard, self.live.nodes, shards, silent=silent, moves=moves, drains=drains)
+
+    def _release_one(self, now_us: int) -> None:
+        found = {shard: owner_of(shard, self.reports, self._alive) for shard in range(self.cluster.shards)}
+        owners = {shard: one[0] if one and one[1].state == "owning" else None for shard, one in found.items()}
+        shard = shard_to_release(
+            self.name,
+            self.live.nodes,
+            owners,
+            self.cluster.shards,
+            moves=self.decisions.moves,
+            drains=self._drained,
+            is_settled=self.live.is_settled(now_us),
+        )
+        if shard is not None:
+            if self.cells[shard].live is not None:
+                self._check_move(now_us, shard)
+            self.cells[shard].release()
+
+    def _check_move(self, now_us: int, shard: int) -> None:
+        moving = [cell.shard for cell in self.cells if cell.report.state == "moving"]
+        if moving:
+            raise Broken(MOVES, f"{self.name} hands over shard {shard} while shard {moving[0]} is on its way")
+        is_wanted = shard in self.decisions.moves or self.name in self._drained
+        if not is_wanted and now_us - self._nodes_us < STEADY_US:
+            raise Broken(
+                MOVES, f"{self.name} hands over shard {shard}, {now_us - self._nodes_us} us after its nodes changed"
+            )

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.core.cluster import messages
 from penstock.core.cluster.assignment import assign
+from penstock.journal.replicated.cluster_keys import Decisions
 from penstock.journal.replicated.shard_log import StoredLive
 from penstock.testing.clock import Clock
 from tests.simulation.cluster.buckets import SimBuckets
@@ -129,7 +130,7 @@ class Cluster:
 
     def _send(self) -> None:
         self.later(SENDS_US, self._send)
-        cells = [cell for cells in self.serving for cell in cells if not cell.node.is_paused and cell.serves]
+        cells = [cell for cells in self.serving for cell in cells if not cell.node.is_paused and cell.is_open]
         if not cells or not self.has_clients:
             return
         cell = self.dice.choice(sorted(cells, key=lambda cell: (cell.shard, cell.node.name)))
@@ -176,21 +177,26 @@ class Cluster:
                 if now_us - begun_us > CALM_MAX_US:
                     raise Broken(CALM, trouble)
 
+    def wanted(self) -> list[str]:
+        """Who should own each shard when every node lives."""
+        decisions = Decisions()
+        for key in self.buckets.revisions:
+            decisions.note(key, self.buckets.value(key))
+        return assign([node.name for node in self.nodes], self.shards, decisions.moves, decisions.drains)
+
     def _trouble(self) -> str | None:
         """What is not as it should be in the end."""
-        wanted = assign([node.name for node in self.nodes], self.shards)
-        for shard in range(self.shards):
-            if shard in self.halted:
-                continue
-            owners = {
-                node.name: (cell.ownership.state, cell.ownership.reader.end.owner)
-                for node in self.nodes
-                for cell in node.cells[shard : shard + 1]
-            }
+        wanted = self.wanted()
+        if not all(node.is_up and node.cells for node in self.nodes):
+            return "a node is on its way"
+        for shard in set(range(self.shards)) - self.halted:
             serving = [cell.node.name for cell in self.serving[shard] if cell.serves]
-            seen = {owner for _, owner in owners.values()}
-            if serving != [wanted[shard]] or seen != {wanted[shard]}:
-                return f"shard {shard} belongs to {wanted[shard]}, and is served by {serving}: {owners}"
+            if serving != [wanted[shard]]:
+                return f"shard {shard} belongs to {wanted[shard]}, and is served by {serving}"
+            for node in self.nodes:
+                seen = node.cells[shard].ownership.reader.end.owner, node.owners.map[shard]
+                if set(seen) != {wanted[shard]}:
+                    return f"shard {shard} belongs to {wanted[shard]}; {node.name} sees {seen}"
         return None
 
 

@@ -37,6 +37,9 @@ class Weather:
             ("cut", 1, self._cut),
             ("full disk", 1, self._fill),
             ("old keys", 1, self._lag),
+            ("leave", 1, self._leave),
+            ("move", 1, self._move),
+            ("drain", 1, self._drain),
             ("step down", 1, self._step_down),
             ("kill a server", 1, self._kill_server),
             ("kill two servers", 1, self._kill_two),
@@ -108,6 +111,27 @@ class Weather:
     def _lag(self, node: SimNode) -> None:
         node.lag(self._dice.randint(*LAG_US))
         self._cluster.later((3_000_000, 15_000_000), lambda: node.lag(0))
+
+    # What operators do
+
+    def _leave(self, node: SimNode) -> None:
+        node.deliver(node.leave)
+
+    def _move(self, node: SimNode) -> None:
+        """Name the owner of a shard, or leave it to the assignment."""
+        shard = self._dice.randrange(self._cluster.shards)
+        self._decide(f"move.{shard}", self._dice.choice((node.name.encode(), node.name.encode(), None)))
+
+    def _drain(self, node: SimNode) -> None:
+        """Have a node own nothing, or let it own shards again."""
+        key = f"drain.{node.name}"
+        self._decide(key, b"{}" if self._cluster.buckets.value(key) is None else None)
+
+    def _decide(self, key: str, value: bytes | None) -> None:
+        buckets = self._cluster.buckets
+        for server in ALL:
+            if buckets.put(server, key, value):
+                return
 
     # Servers
 
