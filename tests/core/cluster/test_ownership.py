@@ -152,6 +152,25 @@ def test_a_released_log_is_taken_without_a_wait(owner: Node, log: Log) -> None:
     assert other.shard.state == "owning"
 
 
+def test_an_owner_that_ends_its_epoch_does_not_serve_until_it_knows_what_came_of_it(owner: Node, log: Log) -> None:
+    """The next owner waits for nothing, and the answer to this one may be lost."""
+    owner.shard.release()
+    assert owner.shard.may_serve(SECOND)
+    step = owner.shard.next(SECOND, may_take=True)
+    assert isinstance(step, Publish) and step.message.kind == "released"
+    log.add(step.message)
+    assert not owner.shard.may_serve(SECOND)
+    owner.shard.published(SECOND, Unknown())
+    assert not owner.shard.may_serve(SECOND + RETRY_US)
+
+
+def test_an_owner_that_cannot_end_its_epoch_serves_on(owner: Node) -> None:
+    owner.shard.release()
+    assert isinstance(owner.shard.next(SECOND, may_take=True), Publish)
+    owner.shard.published(SECOND, Full())
+    assert owner.shard.may_serve(SECOND)
+
+
 def test_a_follower_gets_whole_frames_in_order(owner: Node, log: Log) -> None:
     owner.commit(SECOND, b"one", 1)
     owner.commit(SECOND, LONG, 2)

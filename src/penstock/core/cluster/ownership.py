@@ -67,6 +67,8 @@ class ShardOwnership:
         self._is_at_end = False
         self._has_appended = False
         self._is_releasing = False
+        self._has_let_go = False
+        """Whether the end of its epoch is under way: another owner may begin before this one learns that it is kept."""
 
     def due_us(self, *, has_facts: bool) -> int:
         """When to ask `next` again, or `may_append` if there are facts to append."""
@@ -85,7 +87,7 @@ class ShardOwnership:
 
     def may_serve(self, now_us: int) -> bool:
         """Whether clients may be admitted and given records."""
-        return self.state == "owning" and is_held(now_us, self.writer.proven_us)
+        return self.state == "owning" and not self._has_let_go and is_held(now_us, self.writer.proven_us)
 
     def is_vacant(self, now_us: int) -> bool:
         """Whether the log has been read to its end and has no owner any more."""
@@ -114,6 +116,7 @@ class ShardOwnership:
             if self.writer.has_remains:
                 return self._take_over(now_us)
             if self._is_releasing:
+                self._has_let_go = True
                 return self.writer.append(now_us, "released")
             if now_us - self._asked_us >= IDLE_EVERY_US:
                 return self.writer.append(now_us, "idle")
@@ -190,6 +193,7 @@ class ShardOwnership:
             self._step = step
             return
         was, verdict = self.state, step.verdict
+        self._has_let_go = False
         if isinstance(verdict, LogDamage):
             self.state, self.damage = "halted", verdict
             return  # whether the frame counts is unknown
