@@ -20,8 +20,8 @@ def show(entry: tuple[Any, ...]) -> None:
     sys.stdout.write(f"{us / 1000:>12.3f} ms  {what:<8} {' '.join(words)}\n")
 
 
-def cluster(seed: int, *, quiet: bool) -> int:
-    world = Cluster(seed)
+def cluster(seed: int, *, quiet: bool, has_queues: bool) -> int:
+    world = Cluster(seed, has_queues=has_queues)
     if not quiet:
         world.on_trace = show
     try:
@@ -41,11 +41,14 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help="how many events to run (default %(default)s)")
     parser.add_argument("--spaces", action="store_true", help="a storm of participants in spaces, to its end")
     parser.add_argument("--cluster", action="store_true", help="a storm over three nodes and two shards, to its end")
+    parser.add_argument(
+        "--queues", action="store_true", help="the same, with the queues of the nodes and their clients"
+    )
     parser.add_argument("--cells", action="store_true", help="a storm over several cells behind a front")
     parser.add_argument("--quiet", action="store_true", help="say only how it ended")
     options = parser.parse_args()
-    if options.cluster:
-        return cluster(options.seed, quiet=options.quiet)
+    if options.cluster or options.queues:
+        return cluster(options.seed, quiet=options.quiet, has_queues=options.queues)
     make = cells_storm if options.cells else space_storm if options.spaces else storm
     world = make(options.seed)
     if not options.quiet:

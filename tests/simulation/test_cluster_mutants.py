@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 
+from penstock.core.clock import Now
 from penstock.core.cluster import assignment, ownership, writer
 from penstock.core.cluster.messages import LogMessage
 from penstock.core.cluster.ownership import ShardOwnership
 from penstock.core.cluster.reader import LogFrame, ShardReader
 from penstock.core.cluster.writer import Kept, Publish, Published, Seek, ShardWriter, Step, Unknown
+from penstock.dialects.courier.sessions.answers import Answers
 from penstock.journal.replicated.live_files import LiveFiles
 from penstock.journal.replicated.replicated_journal import ReplicatedJournal
+from penstock.server.cluster.channels import FromShard, Gate
+from penstock.server.engine.machines import Machines
 from tests.core.cluster.logs import Log
 from tests.simulation.cluster import checks, node, storm
 from tests.simulation.cluster.servers import SimStream
@@ -22,14 +26,14 @@ SEEDS = 40
 """A fault that needs more storms than this to show is not caught."""
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-MUTANTS: list[tuple[tuple[str, ...], Plant]] = []
+MUTANTS: list[tuple[tuple[str, ...], Plant, bool]] = []
 
 
-def breaks(*invariants: str) -> Callable[[Plant], Plant]:
+def breaks(*invariants: str, has_queues: bool = False) -> Callable[[Plant], Plant]:
     """One of these is named, whichever the storm comes to first."""
 
     def add(plant: Plant) -> Plant:
-        MUTANTS.append((invariants, plant))
+        MUTANTS.append((invariants, plant, has_queues))
         return plant
 
     return add
@@ -212,12 +216,58 @@ def an_owner_goes_on_after_its_release(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardOwnership, "_leave", stay)
 
 
+@breaks(checks.DURABLE, has_queues=True)
+def a_gate_is_open_without_the_lease(patch: pytest.MonkeyPatch) -> None:
+    """Then it may hand out what the next owner has settled."""
+
+    def post(gate: Any, message: Any, size: int) -> None:
+        if not gate._is_over:
+            gate._link.post(FromShard(gate.no, message), size)
+
+    patch.setattr(Gate, "post", post)
+
+
+@breaks(checks.DURABLE, has_queues=True)
+def an_answer_does_not_wait_for_its_commit(patch: pytest.MonkeyPatch) -> None:
+    after = Answers.after
+
+    def hurry(answers: Answers, gate: int, render: Any, *, fresh: bool = False) -> None:
+        after(answers, 0, render, fresh=fresh)
+
+    patch.setattr(Answers, "after", hurry)
+
+
+@breaks(checks.ONCE, has_queues=True)
+def a_new_owner_forgets_the_ids(patch: pytest.MonkeyPatch) -> None:
+    recovered = Machines.recovered
+
+    def forget(machines: Machines, now: Now) -> None:
+        recovered(machines, now)
+        for channel in machines.queue.channels.values():
+            channel.settled.clear()
+            channel.order.clear()
+
+    patch.setattr(Machines, "recovered", forget)
+
+
+@breaks(checks.LEASE, has_queues=True)
+def a_moved_shard_is_served_until_the_answer_comes(patch: pytest.MonkeyPatch) -> None:
+    """The next owner waits for nothing once the end of the epoch is in the log."""
+    patch.setattr(
+        ShardOwnership, "_has_let_go", property(lambda shard: False, lambda shard, value: None), raising=False
+    )
+
+
 @pytest.mark.promise("Invariants", "every checker of a cluster's logs detects a planted fault")
-@pytest.mark.parametrize(("invariants", "plant"), [pytest.param(*mutant, id=mutant[1].__name__) for mutant in MUTANTS])
-def test_a_planted_fault_is_named(invariants: tuple[str, ...], plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("invariants", "plant", "has_queues"), [pytest.param(*mutant, id=mutant[1].__name__) for mutant in MUTANTS]
+)
+def test_a_planted_fault_is_named(
+    invariants: tuple[str, ...], plant: Plant, has_queues: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     with pytest.raises(Broken) as caught:
-        weather_storms()
+        weather_storms(has_queues=has_queues)
     assert caught.value.invariant in invariants
 
 
@@ -268,6 +318,6 @@ def test_a_stream_that_is_written_anew_needs_a_new_name(is_reused: bool) -> None
         assert len(new.truth) == 1
 
 
-def weather_storms() -> None:
+def weather_storms(*, has_queues: bool) -> None:
     for seed in range(SEEDS):
-        Cluster(seed).run()
+        Cluster(seed, has_queues=has_queues).run()

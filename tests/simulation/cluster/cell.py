@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.core.cluster.ownership import ShardOwnership
@@ -22,6 +23,7 @@ from penstock.journal.segments import KIND_LIVE, Header
 from tests.simulation.cluster.checks import HALT, SPOOL, Key
 from tests.simulation.cluster.ways import SimLog, SimStore
 from tests.simulation.queue.checks import Broken
+from tests.simulation.queue.history import TERMINAL
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.node import SimNode
@@ -41,10 +43,13 @@ class SimCell:
         self.node = node
         self.shard = shard
         self.model = node.cluster.models[shard]
-        self.live: set[str] | None = None
-        """Records that are not settled; None while the node does not serve the shard."""
+        self.live: set[str] = set()
+        """Records that are not settled, while the cell is there."""
+        self.is_ready = False
+        """Whether the cell is there."""
         self.is_owner = False
-        self._is_moving = False
+        self.is_moving = False
+        self._is_flushed = False
         self._unanswered = 0
         """Requests that wait for their commit."""
         self._leaving: set[str] = set()
@@ -91,54 +96,64 @@ class SimCell:
     def _state(self) -> ShardState:
         state = self.ownership.state
         if self.is_owner:
-            return "recovering" if self.live is None else "moving" if self._is_moving else "owning"
+            return "moving" if self.is_moving else "owning" if self.is_ready else "recovering"
         return "following" if state == "owning" else state
 
     def _check(self, rows: list[tuple[bool, Row]]) -> set[str]:
         """The records of the spool, which must be those of the log."""
         live: set[str] = set()
-        state: set[str] = set()
+        state: set[str] | None = None
         tail: list[Row] = []
         for is_state, row in rows:
             if row.door == "server":
                 continue
-            assert row.id is not None
-            if row.event == "enqueue":
-                live.add(row.id)
-            else:
-                live.discard(row.id)
-            if is_state:
-                state.add(row.id)
-            else:
+            if not is_state:
+                state = set(live) if state is None else state
                 tail.append(row)
+            if row.event == "enqueue":
+                live.add(row.id or "")
+            elif row.event in TERMINAL:
+                live.discard(row.id or "")
         if tail:
             keys = [(row.event, row.id or "", row.corr or "") for row in tail]
-            self.model.check_spool(self.node.name, tail[0].offset, keys, state)
+            self.model.check_spool(self.node.name, tail[0].offset, keys, state or set())
         return live
 
     def _owned(self) -> None:
         self.node.begins()
         self.is_owner = True
         self.node.changed()
-        live = self._check(list(self.journal.rows()))
+        rows = list(self.journal.rows())
+        live = self._check(rows)
         self.model.check_taken(self.node.name, self.journal.offset, live)
         journal, node = self.journal, self.node
 
         def recovered() -> None:
             if journal is self.journal and self.is_owner and self.ownership.state == "owning":
                 self.live = live
-                self._leaving = set()
-                self._unanswered = 0
+                self.is_ready = True
+                self._open_cell(rows)
                 node.cluster.serving[self.shard].add(self)
                 node.changed()
                 journal.pump()
 
         node.at(node.now().us + node.dice.randint(*RECOVERY_US), recovered)
 
-    def _ended(self, reason: str) -> None:
-        self.live = None
-        self.is_owner = self._is_moving = False
+    def _open_cell(self, rows: list[tuple[bool, Row]]) -> None:
+        self._leaving = set()
+        self._unanswered = 0
+
+    def records(self) -> set[str]:
+        """What is not settled, as this cell knows."""
+        return self.live
+
+    def close_cell(self) -> None:
+        """The node does not own the shard any more."""
+        self.is_ready = self.is_owner = self.is_moving = False
         self.node.cluster.serving[self.shard].discard(self)
+
+    def _ended(self, reason: str) -> None:
+        self.close_cell()
         self.node.cluster.note("ended", self.node.name, self.shard, reason)
         self.node.changed()
         if self.ownership.state == "behind":
@@ -175,39 +190,43 @@ class SimCell:
     # What the owner does
 
     @property
-    def serves(self) -> bool:
-        """Whether clients are answered."""
-        return self.live is not None and self.ownership.may_serve(self.node.now().us)
+    def may_serve(self) -> bool:
+        """Whether the lease is held."""
+        return self.is_ready and self.ownership.may_serve(self.node.now().us)
 
     @property
     def is_open(self) -> bool:
         """Whether new requests are taken."""
-        return self.serves and not self._is_moving
+        return not self.is_moving and self.may_serve
+
+    def look(self) -> None:
+        """Called some times a second."""
 
     def release(self) -> None:
         """Hand the shard over: take nothing new, answer what was taken, end the epoch."""
-        if self.live is None or self._is_moving:
+        if not self.is_ready or self.is_moving:
             return
-        self._is_moving = True
+        self.is_moving, self._is_flushed = True, False
         self.node.cluster.note("release", self.node.name, self.shard)
         self.node.changed()
         self.node.at(self.node.now().us + FLUSH_US, self._stay)
-        self._flushed()
+        self._flush()
 
-    def _flushed(self) -> None:
-        if self._is_moving and not self._unanswered:
+    def _flush(self) -> None:
+        """When everything is answered, hand over."""
+        if self.is_moving and not self._unanswered:
+            self._is_flushed = True
             self.journal.release()
 
     def _stay(self) -> None:
         """The servers do not keep what was taken: the shard stays here."""
-        if self._is_moving and self._unanswered:
-            self._is_moving = False
+        if self.is_moving and not self._is_flushed:
+            self.is_moving = False
             self.node.changed()
 
     def send(self, request: str, fresh: list[tuple[str, bytes]], settles: int) -> None:
         """A client's request, all or nothing: new records, and settles of records that it was given."""
         live = self.live
-        assert live is not None
         self.model.check_served(self.node.name, live)
         held = sorted(live - self._leaving)
         settled = self.node.dice.sample(held, min(settles, len(held)))
@@ -228,9 +247,9 @@ class SimCell:
                 case Refused():
                     self.model.answered(keys, is_kept=False)
             leaving.difference_update(settled)
-            if live is self.live:
+            if live is self.live and self.is_ready:
                 self._unanswered -= 1
-                self._flushed()
+                self._flush()
 
         if entries:
             self._unanswered += 1
@@ -240,17 +259,21 @@ class SimCell:
         """Close a segment, derive the state, store it, purge the log."""
 
         def rotated(name: str | None, end: LogEnd) -> None:
-            if self.live is None or end.offset == 0:
+            if not self.is_ready or end.offset == 0:
                 return
-            state = sorted(self.model.state_at(end.offset))
-            rows = [Row(offset=end.offset - 1, event="enqueue", channel="q", id=name, body=b"") for name in state]
+            rows = self._state_rows(end.offset)
             header = Header(JOURNAL, 0, 0, end.offset, KIND_LIVE)
             disk = self.node.disks[self.shard]
             try:
-                write_live(disk, header, iter(rows), 0)
+                write_live(disk, header, rows, 0)
             except OSError:
                 return  # a full disk; the next seal tries again
             object_name = f"{self.shard}-{end.offset}-{self.node.dice.getrandbits(64):x}"
             self._files.offer(object_name, end, disk.read(live_name(end.offset)))
 
         self.journal.rotate(rotated)
+
+    def _state_rows(self, offset: int) -> Iterator[Row]:
+        """What a sealer derives from the rows before an offset."""
+        for name in sorted(self.model.state_at(offset)):
+            yield Row(offset=offset - 1, event="enqueue", channel="q", id=name, body=b"")

@@ -11,6 +11,7 @@ from penstock.core.cluster.messages import LogMessage
 from penstock.journal.columns import SCHEMA, unpack_run
 from penstock.journal.segments import payloads
 from tests.simulation.queue.checks import Broken
+from tests.simulation.queue.history import TERMINAL
 
 EPOCHS = "epochs never fall, numbers are dense, and every message continues the one before"
 DURABLE = "nothing acknowledged is lost, and no confirmed settle returns"
@@ -76,7 +77,7 @@ class LogModel:
         self.commits += bool(frame)
         for payload, _ in payloads(frame, 0):
             for row in unpack_run(payload, SCHEMA).rows:
-                self._row((row[1], row[4], row[8]))
+                self._row((row[1], row[4] or "", row[8] or ""))
 
     def _row(self, key: Key) -> None:
         if key in self.refused:
@@ -91,7 +92,7 @@ class LogModel:
                 raise Broken(ONCE, f"{self.stream}: row {len(self.rows) - 1} makes {name} a second time")
             self.kept.add(name)
             self.live.add(name)
-        else:
+        elif event in TERMINAL:
             if name not in self.live:
                 raise Broken(ONCE, f"{self.stream}: row {len(self.rows) - 1} settles {name}, which is not there")
             self.live.remove(name)
@@ -128,7 +129,7 @@ class LogModel:
         for event, name, _ in self.rows[start:offset]:
             if event == "enqueue":
                 live.add(name)
-            else:
+            elif event in TERMINAL:
                 live.discard(name)
         return live
 

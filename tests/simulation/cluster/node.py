@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 BEAT_US = 1_000_000
 LOOK_US = 250_000
+EVENT_US = 50
+"""The time for an event that has waited."""
 GATHER_US = 2_000_000
 """A node that starts takes no shard for this long."""
 STEADY_US = 9_500_000
@@ -98,7 +100,14 @@ class SimNode:
         return timer
 
     def soon(self, call: Callable[[], None]) -> None:
-        self.cluster.clock.after(0, self.guard(call))
+        """On the next turn of its loop, also while older events wait to be read."""
+        life = self.life
+
+        def run() -> None:
+            if self.life == life:
+                self.deliver(call, is_turn=True)
+
+        self.cluster.clock.after(0, run)
 
     def guard(self, call: Callable[[], None]) -> Callable[[], None]:
         """The call, for this life of the process only."""
@@ -110,9 +119,9 @@ class SimNode:
 
         return guarded
 
-    def deliver(self, call: Callable[[], None]) -> None:
+    def deliver(self, call: Callable[[], None], *, is_turn: bool = False) -> None:
         """Let the process run a call, now or when it is resumed."""
-        if self.is_paused:
+        if self.is_paused or (self._held and not is_turn):
             self._held.append(self.guard(call))
         elif self.is_up:
             try:
@@ -168,7 +177,7 @@ class SimNode:
 
     def _open(self) -> None:
         for shard in range(self.cluster.shards):
-            self.cells.append(SimCell(self, shard))
+            self.cells.append(self.cluster.make_cell(self, shard))
         self.soon(self._beat)
         self.soon(self._look)
 
@@ -194,8 +203,8 @@ class SimNode:
         self.life += 1
         self.is_up = self.is_paused = False
         self._held.clear()
-        for shard, cell in enumerate(self.cells):
-            self.cluster.serving[shard].discard(cell)
+        for cell in self.cells:
+            cell.close_cell()
         self.cells = []
         self.cluster.restart_later(self)
 
@@ -212,10 +221,19 @@ class SimNode:
         self.is_paused = self.is_up
 
     def resume(self) -> None:
-        self.is_paused = False
+        """It goes on with what has come meanwhile, one event after the other."""
+        if self.is_paused:
+            self.is_paused = False
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        if self.is_paused or not self._held:
+            return
         held, self._held = self._held, []
-        for call in held:
-            call()
+        held[0]()
+        self._held = [*held[1:], *self._held]
+        if self._held:
+            self.cluster.clock.after(EVENT_US, self._catch_up)
 
     def fill_disk(self, shard: int, room: int) -> None:
         """The disk of a shard has room for some bytes more."""
@@ -272,6 +290,8 @@ class SimNode:
         if self.cluster.servers.is_up[self.home] and self.speaks(self.home) and self.hears(self.home):
             for change in self._watch.read(self.home, self.cluster.clock.us - self._watch_lag_us):
                 self._see(now_us, change)
+        for cell in self.cells:
+            cell.look()
         if self.live.nodes != self._nodes:
             self._nodes, self._nodes_us = self.live.nodes, now_us
         if not self.is_leaving:
@@ -333,12 +353,15 @@ class SimNode:
             is_settled=self.live.is_settled(now_us),
         )
         if shard is not None:
-            if self.cells[shard].live is not None:
+            if self.cells[shard].is_ready:
                 self._check_move(now_us, shard)
             self.cells[shard].release()
 
     def _check_move(self, now_us: int, shard: int) -> None:
-        moving = [cell.shard for cell in self.cells if cell.report.state == "moving"]
+        # One that it may have handed over already, without an answer, has another owner.
+        shards, reports = range(self.cluster.shards), self.reports
+        found = {number: owner_of(number, reports, self._alive) for number in shards if number != shard}
+        moving = [number for number, one in found.items() if one and one[0] == self.name and one[1].state == "moving"]
         if moving:
             raise Broken(MOVES, f"{self.name} hands over shard {shard} while shard {moving[0]} is on its way")
         is_wanted = shard in self.decisions.moves or self.name in self._drained

@@ -14,8 +14,9 @@ from penstock.journal.replicated.shard_log import StoredLive
 from penstock.testing.clock import Clock
 from tests.simulation.cluster.buckets import SimBuckets
 from tests.simulation.cluster.cell import SimCell
-from tests.simulation.cluster.checks import CALM, LEASE, OWNED, PURGE, LogModel
+from tests.simulation.cluster.checks import CALM, LEASE, OWNED, PURGE, TRUE, LogModel
 from tests.simulation.cluster.node import SimNode
+from tests.simulation.cluster.queues import QueueCell, QueueClient, draw_policy
 from tests.simulation.cluster.servers import SimServers, SimStream
 from tests.simulation.cluster.weather import RESTART_US, Weather
 from tests.simulation.queue.checks import Broken
@@ -37,7 +38,8 @@ NAMES = ("a", "b", "c", "d", "e")
 class Cluster:
     """A cluster, its servers, its clients, and what they have been promised."""
 
-    def __init__(self, seed: int, nodes: int = 3, shards: int = 2) -> None:
+    def __init__(self, seed: int, nodes: int = 3, shards: int = 2, *, has_queues: bool = False) -> None:
+        """With queues, cells are the shipped ones and clients settle what they were given; else there is nothing but rows."""
         self.seed = seed
         self.shards = shards
         self.dice = Random(seed)
@@ -66,6 +68,9 @@ class Cluster:
         self._ids = self._requests = 0
         self.serving: list[set[SimCell]] = [set() for _ in range(shards)]
         """The cells that own each shard, as far as they know."""
+        self.has_queues = has_queues
+        self.policy = draw_policy(Random(f"{seed}/policy"))
+        self.make_cell: Callable[[SimNode, int], SimCell] = QueueCell if has_queues else SimCell
         self.nodes = [SimNode(self, name) for name in NAMES[:nodes]]
         self.weather = Weather(self)
 
@@ -97,7 +102,12 @@ class Cluster:
         with small_messages():
             for node in self.nodes:
                 self.clock.after(self.dice.randint(0, 2_000_000), node.start)
-            self.later(SENDS_US, self._send)
+            if self.has_queues:
+                self.clients = [
+                    QueueClient(self, f"c{shard}{number}", shard) for shard in range(self.shards) for number in range(2)
+                ]
+            else:
+                self.later(SENDS_US, self._send)
             self.later(SEALS_US, self._seal)
             self._end_keys()
             self.weather.begin()
@@ -107,6 +117,9 @@ class Cluster:
             self.loss = self.lateness = 0.0
             self.weather.clear()
             self._await_calm()
+            self.has_clients = False
+            self.until(self.clock.us + STEADY_US)
+            self._check_end()
 
     def until(self, us: int) -> None:
         clock, serving = self.clock, self.serving
@@ -149,13 +162,13 @@ class Cluster:
         self.later(SEALS_US, self._seal)
         for node in self.nodes:
             for cell in node.cells if node.is_up and not node.is_paused else ():
-                if cell.ownership.state == "owning" and cell.live is not None and self.dice.random() < 0.5:
+                if cell.ownership.state == "owning" and cell.is_ready and self.dice.random() < 0.5:
                     node.deliver(cell.seal)
 
     # Checks
 
     def _check_lease(self, shard: int) -> None:
-        serving = [cell.node.name for cell in self.serving[shard] if not cell.node.is_paused and cell.serves]
+        serving = [cell.node.name for cell in self.serving[shard] if not cell.node.is_paused and cell.may_serve]
         if len(serving) > 1:
             raise Broken(LEASE, f"shard {shard} is served by {' and '.join(sorted(serving))}")
 
@@ -167,7 +180,7 @@ class Cluster:
             self.until(self.clock.us + 500_000)
             now_us = self.clock.us
             for shard, cells in enumerate(self.serving):
-                if shard in self.halted or any(cell.serves for cell in cells):
+                if shard in self.halted or any(cell.may_serve for cell in cells):
                     owned_us[shard] = now_us
                 elif now_us - owned_us[shard] > OWNERLESS_MAX_US:
                     raise Broken(OWNED, f"shard {shard} has no owner since {owned_us[shard]}")
@@ -176,6 +189,15 @@ class Cluster:
                 steady_us = now_us
                 if now_us - begun_us > CALM_MAX_US:
                     raise Broken(CALM, trouble)
+
+    def _check_end(self) -> None:
+        """Nothing is under way any more: each owner has the records of its log."""
+        for shard, cells in enumerate(self.serving):
+            for cell in cells:
+                if cell.records() != self.models[shard].live:
+                    raise Broken(
+                        TRUE, f"shard {shard}: {cell.node.name} has {len(cell.records())} records, not those of the log"
+                    )
 
     def wanted(self) -> list[str]:
         """Who should own each shard when every node lives."""
@@ -190,7 +212,7 @@ class Cluster:
         if not all(node.is_up and node.cells for node in self.nodes):
             return "a node is on its way"
         for shard in set(range(self.shards)) - self.halted:
-            serving = [cell.node.name for cell in self.serving[shard] if cell.serves]
+            serving = [cell.node.name for cell in self.serving[shard] if cell.may_serve]
             if serving != [wanted[shard]]:
                 return f"shard {shard} belongs to {wanted[shard]}, and is served by {serving}"
             for node in self.nodes:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TIMEOUT_US = 1_000_000
+RELEASE_LOSS = 0.3
+"""How often the answer is lost to what hands a shard over: the next owner begins, and the last one does not know."""
 PUT_CHANCE = 0.8
 """How often the store of live files accepts one."""
 
@@ -56,8 +58,13 @@ class SimLog:
         clock.after(TIMEOUT_US, lambda: finish(unknown))
 
     def publish(self, step: Publish, done: Callable[[Published], None]) -> None:
+        is_answered = step.message.kind != "released" or self._node.dice.random() >= RELEASE_LOSS
+
+        def ask(home: int, answer: Callable[[Published], None]) -> None:
+            self._stream.publish(home, step, answer if is_answered else lambda result: None)
+
         def send() -> None:
-            self._ask(lambda home, answer: self._stream.publish(home, step, answer), done, lambda: done(Unknown()))
+            self._ask(ask, done, lambda: done(Unknown()))
 
         self._node.write(send)
         if step.message.kind == "epoch":

@@ -78,8 +78,12 @@ class Weather:
         node.dies_at_beginning = True
 
     def _pause(self, node: SimNode) -> None:
+        """Rather one that owns a shard, and often for so long that another takes over and works on."""
+        owners = sorted({cell.node.name for cells in self._cluster.serving for cell in cells})
+        name = self._dice.choice([node.name, *owners, *owners])
+        node = next(node for node in self._cluster.nodes if node.name == name)
         node.pause()
-        self._cluster.later((500_000, 20_000_000), node.resume)
+        self._cluster.later(self._dice.choice(((500_000, 8_000_000), (10_000_000, 25_000_000))), node.resume)
 
     def _pause_at_write(self, node: SimNode) -> None:
         node.stops_at_write = True
