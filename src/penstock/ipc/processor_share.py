@@ -17,6 +17,6 @@ GROUP = Path("/proc/self/autogroup")
 def yield_processor(nice: int) -> None:
     """Give this process, and its group where it is one, a lower share of a busy processor."""
     os.nice(nice)
-    if os.getsid(0) == os.getpid():  # otherwise the group is that of whoever started the server
+    if os.getsid(0) == os.getpid():  # otherwise the group is that of the process that started the server
         with suppress(OSError):  # no such group on this system
             GROUP.write_text(str(nice))

@@ -77,8 +77,7 @@ class ControlSession:
     def receive(self, now: Now, data: bytes) -> None:
         if self.closing is not None:
             return
-        whole = self._lines.add(data)
-        if whole is not None:
+        if (whole := self._lines.add(data)) is not None:
             lines = whole.split(b"\n")
             if self._queue or self._queue.is_needed(lines, len(whole)):
                 self._queue.add(lines)
@@ -283,27 +282,23 @@ class ControlSession:
         if (foreign := self.link.claim(frame.agent, self._runtime.is_agent_taken)) is not None:
             self._fail(req_id, foreign, close=1008)
             return
-        result = frames.hello_result(self._runtime.health(now)) | self._greeting(frame)
-        self.answers.add(ok_line(req_id, result))
+        self.answers.add(ok_line(req_id, frames.hello_result(self._runtime.health(now)) | self._greeting(frame)))
 
     def _greeting(self, frame: frames.HelloFrame) -> dict[str, Any]:
-        """What else the answer to a `hello` says."""
-        return {}
+        return {}  # what else the answer to a `hello` says
 
     def _enqueue(self, now: Now, frame: frames.EnqueueFrame, is_shallow: bool) -> None:
         raw, req_id = bytes(frame.env), "enqueue" if frame.req_id is None else frame.req_id
         request = EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
         link, is_large = self.link, len(raw) > STEP_BYTES
-        is_seen = is_large or is_shallow
+        options: Any = {"assign": False, "address": link.address, "is_checked": is_large or is_shallow}
 
         def work() -> Generator[None, Now, Outcome]:
             if raw[:1] == b"[":  # of a large line in a turn of its own
                 request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
             else:
                 request.envelope = frame.env
-            who, address = link.principal, link.address
-            steps = enqueue_steps(self._machine, now, who, request, assign=False, address=address, is_checked=is_seen)
-            return (yield from steps)
+            return (yield from enqueue_steps(self._machine, now, link.principal, request, **options))
 
         if is_large:
             self._queue.carry_out(work(), partial(self._answer, req_id))
@@ -317,14 +312,13 @@ class ControlSession:
             self._fail(frame.req_id, consumer)
             return
         self._reply(frame.req_id, {"subId": consumer.label})
-        credit = frame.credit or frame.auto
-        if credit and (refused := self._machine.grant(now, consumer, credit)) is not None:
+        if (credit := frame.credit or frame.auto) and (refused := self._machine.grant(now, consumer, credit)):
             self._fail(frame.req_id, refused)
 
     def _tap(self, frame: frames.TapFrame) -> None:
         machine, who = self._machine, self.link.principal
-        channel = who.to_channel(frame.stream)
-        refused = check_access(machine, who, "read", frame.stream) or machine.tap(self.link, channel)
+        refused = check_access(machine, who, "read", frame.stream)
+        refused = refused or machine.tap(self.link, who.to_channel(frame.stream))
         self._reply(frame.req_id, refused or {"stream": frame.stream})
 
     def _with_subscription(self, now: Now, frame: frames.UnsubscribeFrame | frames.GrantFrame) -> None:
