@@ -194,7 +194,7 @@ def test_a_strangers_message_disconnects_the_stranger_only(start: Start, pub: st
     assert innocent.poll(PATIENCE_S * 1000) and innocent.recv() == publisher.topic + frame
     cut = run.service._subscribers.peers.cut
     run.wait(lambda: cut["message"] >= 3)
-    assert cut == {"subscriptions": 0, "message": cut["message"], "mixed": 0, "memory": 0}
+    assert cut == {"subscriptions": 0, "rate": 0, "message": cut["message"], "mixed": 0, "memory": 0}
     turns.close()
 
 

@@ -4,8 +4,8 @@ libzmq stores every subscription that arrives, granted or refused, about 32 byte
 or disconnects. It has no call that ends one connection of a socket. Each frame carries the descriptor of its connection: the relay shuts
 the connection down, and libzmq frees what it stored for the peer.
 
-A flood costs the relay about 30 us for each subscription, and a peer that is cut off connects again. So for a while the peers of its address
-may hold few. Only a peer above the whole bound makes its address suspect, so others of the address are served again when the flood is over.
+A subscription and its end cost about 50 us, most of them in libzmq, and a peer may leave and connect again at once. So each address has a rate
+for subscriptions to names that no publisher has registered; a stranger knows no others.
 
 The inode of a connection identifies a peer, because descriptors are reused. A peer on a Unix socket has no bound of its own: it belongs
 to the owner of the socket, such as the server, which subscribes for all its WebSockets.
@@ -20,6 +20,7 @@ from itertools import islice
 
 import zmq
 
+from penstock.core.rate_limits import Bucket, Rate
 from penstock.server.files.addresses import payer_address
 
 SCANNED_MAX = 64
@@ -28,12 +29,15 @@ SCANNED_MAX = 64
 
 MESSAGES_MAX = 4
 """Requests to resume that one peer may send as messages within a second."""
-SUSPECT_MAX, SUSPECT_S = 50, 60
-"""Subscriptions of one peer of an address from which there was a flood, and for how many seconds."""
+BURST_PEERS = 4
+"""As many peers of an address may subscribe to all that one peer may hold, at once; then as much as one peer may hold each second."""
 ADDRESSES_MAX = 10_000
-"""Suspect addresses that are remembered; then the oldest is forgotten."""
+"""Addresses whose rate is counted; then the oldest is forgotten."""
 UNIT = 65
 """Bytes of a subscription to a topic; a longer name counts as several subscriptions."""
+DROPPED = 64 * 1024
+"""Bytes of a peer that are dropped in one call."""
+_DROP = socket.MSG_DONTWAIT | getattr(socket, "MSG_TRUNC", 0)  # Linux then copies nothing
 _LOST = -1
 
 
@@ -64,11 +68,16 @@ class SubscriberPeer:
             return False
 
     def cut(self) -> None:
-        """Shut the connection down; libzmq then closes it. The inode protects a descriptor that is in use again."""
+        """Shut the connection down; libzmq then closes it. The inode protects a descriptor that is in use again.
+
+        What the peer has sent is dropped first: libzmq would read and store all of it before it sees the end.
+        """
         self.is_cut = True
         with suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as connection:
             if os.fstat(connection.fileno()).st_ino == self.inode:
                 connection.shutdown(socket.SHUT_RDWR)
+                while connection.recv(DROPPED, _DROP):
+                    pass
 
 
 class SubscriberPeers:
@@ -82,11 +91,11 @@ class SubscriberPeers:
         """Who is subscribed to a name, granted or not."""
         self.total = 0
         """Subscriptions of all peers that are not cut."""
-        self.cut = {"subscriptions": 0, "message": 0, "mixed": 0, "memory": 0}
-        """Peers that were disconnected, by reason: too many subscriptions; a message that is no request, or too many of them; a subscription
+        self.cut = {"subscriptions": 0, "rate": 0, "message": 0, "mixed": 0, "memory": 0}
+        """Peers that were disconnected, by reason: too many subscriptions, or too many a second; a message that is no request, or too many of them; a subscription
         behind the message of another peer; too much memory."""
-        self._suspects: dict[str, int] = {}
-        """Addresses of peers that were above the bound, and until which second."""
+        self._rate = Rate.per_second(peer_max, BURST_PEERS * peer_max)
+        self._addresses: dict[str, Bucket] = {}
         self._second = 0
         self._senders: dict[int, tuple[SubscriberPeer, int]] = {}
         """Peers that sent messages in this second, and how many."""
@@ -104,7 +113,7 @@ class SubscriberPeers:
         except OSError:
             return SubscriberPeer(0, _LOST)
 
-    def add(self, peer: SubscriberPeer, name: bytes, second: int) -> None:
+    def add(self, peer: SubscriberPeer, name: bytes, now_us: int, *, is_registered: bool) -> None:
         """A peer subscribes to a name. Over a bound, the peer that holds most is disconnected."""
         holders = self._holders.setdefault(name, {})
         if peer in holders:
@@ -115,20 +124,26 @@ class SubscriberPeers:
         if peer.is_cut:
             return
         self.total += _units(name)
-        if peer.is_bounded and peer.count > SUSPECT_MAX and self._suspects.get(peer.address, 0) > second:
+        if peer.is_bounded and peer.count > self._peer_max:
             self.disconnect(peer, "subscriptions")
-        elif peer.is_bounded and peer.count > self._peer_max:
-            self._suspect(peer.address, second)
-            self.disconnect(peer, "subscriptions")
+        elif peer.is_bounded and not is_registered and not self._charge(peer.address, now_us, _units(name)):
+            self.disconnect(peer, "rate")
         elif self.total > self._total_max:
             bounded = [each for each in self._peers.values() if each.is_bounded and not each.is_cut]
             self.disconnect(max(bounded, key=lambda each: each.count, default=peer), "subscriptions")
 
-    def _suspect(self, address: str, second: int) -> None:
-        self._suspects.pop(address, None)
-        if len(self._suspects) >= ADDRESSES_MAX:
-            del self._suspects[next(iter(self._suspects))]
-        self._suspects[address] = second + SUSPECT_S
+    def _charge(self, address: str, now_us: int, count: int) -> bool:
+        """Count subscriptions of an address; whether its rate allows them."""
+        bucket = self._addresses.get(address)
+        if bucket is None:
+            if len(self._addresses) >= ADDRESSES_MAX:
+                del self._addresses[next(iter(self._addresses))]
+            bucket = self._addresses[address] = Bucket(self._rate, now_us)
+        bucket.settle(now_us)
+        if bucket.room() < count:
+            return False
+        bucket.debt += count * self._rate.period_us
+        return True
 
     def holds(self, peer: SubscriberPeer, name: bytes) -> bool:
         return not peer.is_cut and peer in self._holders.get(name, ())

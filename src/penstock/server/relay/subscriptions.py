@@ -39,6 +39,8 @@ SUBSCRIPTION_MAX = 512
 UNREAD_MAX = 2
 """Subscriptions of one peer that libzmq reads ahead. It stores what it reads, so with a larger bound a flood is stored before the relay
 sees it; with 1 it reads nothing from a CURVE peer."""
+UNREAD_BYTES = 16 * 1024
+"""Bytes of one peer that the kernel reads ahead: room for hundreds of subscriptions. By default it takes megabytes."""
 MATCHED = 32
 """Bytes of a topic by which libzmq finds its subscribers: 128 bits, as hard to guess as the MAC of a block. Each byte is an access to
 memory: all 64 of them cost a fifth of the CPU of a relay with a thousand topics."""
@@ -97,6 +99,7 @@ class SubscriberSocket:
         xpub.set(zmq.XPUB_MANUAL, 1)
         xpub.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX)
         xpub.rcvhwm = UNREAD_MAX
+        xpub.rcvbuf = UNREAD_BYTES
         try:
             if settings.also_pub is not None:  # before the keys, which apply to later binds only
                 bind(xpub, settings.also_pub, None)
@@ -151,7 +154,8 @@ class SubscriberSocket:
         """Grant a subscription, unless its peer holds too many; while its sender is unsure, later."""
         if peer is None:
             return
-        self.peers.add(peer, name, now.us // 1_000_000)
+        is_registered = name in self._relay.topics
+        self.peers.add(peer, name, now.us, is_registered=is_registered)
         if peer.is_cut:
             self._stats.refuse("subscriptions")
         elif name[:1] == b"\x02":
