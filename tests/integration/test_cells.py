@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack, suppress
 
 import pytest
 
 import penstock
 from penstock.dialects.courier.sessions.front.lines import shard_of_stream
-from tests.integration.serving import Http, connected, envelope, ids, run, sockets, until
+from tests.integration.serving import Http, connected, encode, envelope, ids, run, sockets, until
 
 A, B = "{red}/a", "jobs/b"
 """Streams of different processes: shard 0 and shard 15."""
@@ -118,3 +119,29 @@ def test_undivided_directories_are_not_started_with_cells(start_server):
     assert start_server().stop() == 0
     with pytest.raises(AssertionError, match="penstock cluster import"):
         start_server("--cells", "2")
+
+
+@pytest.mark.promise(
+    "Hold under hostile conditions", "bodies that wait at a front for a process that stands still are bounded"
+)
+def test_bodies_for_a_process_that_stands_still_are_bounded(start_server):
+    server = start_server("--cells", "2", config="limits: {input_total_max: 8388608}")
+    http = Http(server.http)
+    pids = [cell["pid"] for cell in http.get("/health").json["cells"]]
+    http.enqueue("a", "first")
+    with ExitStack() as opened:
+        peers = [opened.enter_context(connected(server.http.replace("http:", "tcp:"))) for _ in range(3)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+            opened.callback(os.kill, pid, signal.SIGCONT)
+        for name, peer in zip("xyz", peers, strict=True):
+            items = [envelope(f"{name}{n}", "." * 750_000) for n in range(4)]
+            body = encode({"to": "a", "envelopes": items})
+            head = f"POST /v1/enqueue HTTP/1.1\r\nHost: {http.host}\r\nConnection: close\r\n"
+            with suppress(ConnectionError):  # one of them is cut, perhaps before it has sent all
+                peer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode(), body)
+        until(lambda: "sender.cut" in server.log(), "the cut")
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        answers = [peer.rest() for peer in peers]
+    assert sorted(answer[:12] for answer in answers) == [b"", b"HTTP/1.1 200", b"HTTP/1.1 200"]

@@ -218,3 +218,36 @@ def test_an_answer_without_an_end_leaves_nothing_to_the_cycle_collector() -> Non
             gc.enable()
 
     serve(work)
+
+
+def test_a_peer_that_reads_nothing_of_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_http, "KEEPALIVE_S", 0.05)
+    monkeypatch.setattr(plain_http, "HEAD_TIMEOUT_S", 0.05)
+
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(get("/large"))
+            await port.handler.is_asked.wait()
+            (connection,) = port.listener._port.connections
+            is_lost = asyncio.Event()
+            watched = weakref.ref(connection, lambda _: is_lost.set())
+            del connection
+            await is_lost.wait()
+            assert watched() is None
+
+    serve(work)
+
+
+def test_a_handler_that_is_cancelled_from_within_ends_the_connection() -> None:
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            writer.write(get("/wait"))
+            await port.handler.is_asked.wait()
+            (connection,) = port.listener._port.connections
+            assert connection._task is not None
+            connection._task.cancel()
+            assert await reader.read() == b""
+            assert port.handler.is_cancelled.is_set()
+
+    serve(work)

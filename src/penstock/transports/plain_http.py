@@ -112,6 +112,8 @@ class PlainConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._download: Download | None = None
         self.is_congested = self._is_held = False
+        self._unread = 0
+        """What was written and not read when that was last looked at."""
         self._finished: asyncio.Future[None] | None = None
         """Set while the port stops and a request is being answered."""
 
@@ -205,6 +207,9 @@ class PlainConnection(asyncio.Protocol):
         except ConnectionError:
             self.close()
             return
+        except asyncio.CancelledError:  # of the connection, or of something that the handler waited for
+            self.close()
+            raise
         except Exception as error:
             answer = self.port.handler.failed(exchange, error)
         self._task = None
@@ -283,6 +288,11 @@ class PlainConnection(asyncio.Protocol):
 
     def _expire(self) -> None:
         """Close the connection if it has been idle for too long."""
+        if self.is_congested and self._exchange is None and self.transport is not None:
+            before, self._unread = self._unread, self.transport.get_write_buffer_size()
+            if self._unread == before:  # the peer read nothing of its answer since
+                self.transport.abort()
+                return
         is_busy = self._exchange is not None or self.is_congested
         if is_busy or self._loop.time() < self.deadline_s:
             at_s = self._loop.time() + KEEPALIVE_S if is_busy else self.deadline_s

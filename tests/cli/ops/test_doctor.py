@@ -16,6 +16,7 @@ import penstock
 from penstock.cli import main
 from penstock.cli.ops.doctor import _check
 from penstock.core.json_checks import IS_NATIVE
+from penstock.server.engine.admission import connections_of, descriptor_limit
 from tests.server_process import ServerProcess
 
 FREE = "listen: {http: 'localhost:0', control: 'off'}\nrelay: {enabled: false}\n"
@@ -137,3 +138,15 @@ def test_a_part_that_is_sound_again_still_shows_its_last_failure() -> None:
     part = {"state": "ok", "since": "2026-01-01T00:00:00Z", "reason": "0 connections", "lastFailure": failure}
     assert _check("doors", part).status == "info"
     assert _check("doors", part | {"lastFailure": None}).status == "ok"
+
+
+@pytest.mark.promise("Hold under hostile conditions", "`doctor` says when open files do not suffice for `links_max`")
+def test_the_limit_of_open_files_is_compared_with_the_connections_of_the_config(tmp_path: Path, report) -> None:
+    room = connections_of(descriptor_limit(raised=True))
+    text = "limits: {{unauthenticated_per_address_max: 1, links_max: {}}}\n"
+    _, found = report(tmp_path / "nothing", FREE + text.format(room))
+    assert found["descriptors"][0] == "ok" and f"allow {room} connections" in found["descriptors"][1]
+    code, found = report(tmp_path / "nothing", FREE + text.format(room + 1))
+    status, detail = found["descriptors"]
+    assert (code, status) == (0, "info")
+    assert f"`limits.links_max` is {room + 1}" in detail and "raise the hard limit" in detail

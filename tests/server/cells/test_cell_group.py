@@ -10,7 +10,7 @@ import pytest
 from penstock.core.placement import SHARDS
 from penstock.server.cells.cell_group import CellGroup, shards_of
 from penstock.server.cells.link import CellLink
-from penstock.server.cells.messages import CellAnswer, FromCell
+from penstock.server.cells.messages import CellAnswer, CellHello, FromCell
 from penstock.server.config.load import Config
 from penstock.server.http.request import Request
 from penstock.server.http.routes import ROUTES
@@ -57,3 +57,12 @@ def test_the_answer_of_a_pull_is_a_read_which_a_revoked_token_does_not_get(tmp_p
         return await task
 
     assert asyncio.run(pulled()) == Reply(200, b"{}")
+
+
+def test_a_stranger_with_any_secret_is_refused(tmp_path: Path) -> None:
+    """A comparison in constant time raises for text that is not ASCII."""
+    group = CellGroup(Config(), None, tmp_path, 1)
+    for secret in ("wrong", "fälsch", ""):
+        link = group._accept()
+        link.received(CellHello(index=0, pid=1, secret=secret))
+        assert link.is_over and not group.processes[0].is_up.is_set()

@@ -114,7 +114,7 @@ class CellGroup(ShardRequests):
             if not isinstance(message, CellHello) or not 0 <= message.index < len(self.processes):
                 link.close()
                 return
-            if not hmac.compare_digest(message.secret, self._secret):
+            if not hmac.compare_digest(message.secret.encode(), self._secret.encode()):
                 logs.warning("cells.stranger", process=message.index)
                 link.close()
                 return
