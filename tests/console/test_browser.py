@@ -19,7 +19,7 @@ from playwright.sync_api import Page, expect
 
 import penstock
 from penstock.dialects.streamservice.keys import StreamKeys, derive
-from penstock.ipc.pipeline import BatchStatus, PipelineStatus, QueryStatus, TableStatus
+from penstock.ipc.pipeline import BatchStatus, ExpectationStatus, PipelineStatus, QueryStatus, TableStatus
 from penstock.server.admin.lake import pipeline_state
 from tests.console.visiting import Visiting, confirm, heading, notified, operator, operator_token
 from tests.faulty_disk import FaultyServer
@@ -469,7 +469,10 @@ def test_the_page_of_the_pipeline_shows_batches_tables_and_failures(server: Serv
     ingest.input_rate = 12.5
     status = PipelineStatus("running", end=900, queries={"ingest": ingest}, own={"own-x": "no heap; next attempt"})
     status.own_queries["own-x"] = QueryStatus(batches=3, recent=[BatchStatus(1, 5, 90, {"addBatch": 60})])
-    status.tables["events"] = TableStatus(4, 1, 9, 0, 1, {}, lag_rows=1_200, lag_seconds=95.0, batch_ms=47)
+    status.tables["events"] = TableStatus(
+        4, 1, 9, 0, 1, {}, lag_rows=1_200, lag_seconds=95.0, batch_ms=47, batch_rows=31
+    )
+    status.expectations = [ExpectationStatus("jobs", "small", "warn", 3, "offset=1")]
     for at_us in (1, 2):
         status.fail_batch(at_us, "ingest", "conversations.commit", "OSError: the disk is <full>")
     answer = msgspec.json.encode(pipeline_state(status))
@@ -491,7 +494,9 @@ def test_the_page_of_the_pipeline_shows_batches_tables_and_failures(server: Serv
     expect(queries.get_by_role("row", name=re.compile("ingest"))).to_contain_text("12.5")
     expect(queries.get_by_role("list")).to_contain_text("no heap; next attempt")
     table = page.get_by_role("region", name="Tables").get_by_role("row", name=re.compile("events"))
-    expect(table).to_contain_text(re.compile("1,200 rows, 1 min 35 s.*47 ms"))
+    expect(table).to_contain_text(re.compile("1,200 rows, 1 min 35 s.*47 ms.*31"))
+    expected = page.get_by_role("region", name="Expectations").get_by_role("row", name=re.compile("small"))
+    expect(expected).to_contain_text(re.compile("jobs.*small.*counts it.*3.*offset=1"))
     page.evaluate(AXE.read_text())
     assert scan(page) == []
     page.set_viewport_size({"width": 360, "height": 740})

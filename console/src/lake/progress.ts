@@ -22,6 +22,8 @@ export interface TableProgress {
   readonly lag_seconds: number;
   /** How long it took in the latest batch of its query. */
   readonly batch_ms: number;
+  /** Rows that this batch wrote. Missing on older servers. */
+  readonly batch_rows?: number;
 }
 
 /** A table that lacks older rows than this is marked; a batch takes a second or two. */

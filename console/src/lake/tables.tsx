@@ -77,6 +77,14 @@ export function TablesPanel({ lake, failure, progress }: TablesProps) {
       isNumber: true,
       help: "Time of this table in the latest batch",
     },
+    {
+      key: "written",
+      title: "Batch rows",
+      cell: ({ name }) => count(progress[name]?.batch_rows),
+      sort: ({ name }) => progress[name]?.batch_rows,
+      isNumber: true,
+      help: "Rows that the latest batch wrote to this table",
+    },
   ];
   return (
     <Panel title="Tables" note={lake === undefined ? undefined : plural(lake.tables.length, "table")} isFlush>

@@ -124,6 +124,8 @@ class BatchStatus(msgspec.Struct):
     ms: int
     steps: dict[str, int]
     """Milliseconds by step: `read` and, for each table, `<table>.rows` and `<table>.commit`. Tables are written side by side."""
+    written: dict[str, int] = {}
+    """Rows that each table got, or that replaced others."""
 
 
 BATCHES_MAX = 20
@@ -146,6 +148,8 @@ class TableStatus(msgspec.Struct):
     """The age of the oldest row that it lacks."""
     batch_ms: int = 0
     """How long it took in the latest batch of its query."""
+    batch_rows: int = 0
+    """Rows that this batch wrote to it."""
 
 
 class QueryStatus(msgspec.Struct):
@@ -276,10 +280,12 @@ class PipelineStatus(msgspec.Struct, omit_defaults=True):
         expected = [name for name in FILLED_TABLES if name in tables or name not in WATCHED_TABLES]
         self.stored = min(sum(tables[name].ends.values()) if name in tables else 0 for name in expected)
         for query in self.queries.values():
-            took = query.recent[-1].steps if query.recent else {}
+            latest = query.recent[-1] if query.recent else BatchStatus(0, 0, 0, {})
+            took = latest.steps
             for name, table in tables.items():
                 if any(step.startswith(f"{name}.") for step in took):
                     table.batch_ms = took.get(f"{name}.rows", 0) + took.get(f"{name}.commit", 0)
+                    table.batch_rows = latest.written.get(name, 0)
 
     def enter(self, state: PipelineState, at_us: int) -> None:
         """Change the state."""

@@ -126,7 +126,13 @@ class TestStatus:
         query = QueryStatus(offset=3)
         for number in range(BATCHES_MAX + 5):
             query.ended(
-                BatchStatus(START_US, number, 900, {"read": 100, "envelopes.rows": 300, "envelopes.commit": 50})
+                BatchStatus(
+                    START_US,
+                    number,
+                    900,
+                    {"read": 100, "envelopes.rows": 300, "envelopes.commit": 50},
+                    {"envelopes": number},
+                )
             )
         query.input_rate, query.trigger = 12.5, {"addBatch": 900, "walCommit": 30}
         status = PipelineStatus("stopped", queries={"ingest": query}, own_queries={"own-means": QueryStatus(batches=3)})
@@ -137,7 +143,8 @@ class TestStatus:
         assert failed.split()[:4] == ["ingest", "envelopes", "commit", "1"]
         assert [line.split()[:3] for line in shown.splitlines() if line.startswith("own-")] == [["own-means", "-", "3"]]
         [line] = [line.split() for line in shown.splitlines() if line.startswith("envelopes")]
-        assert line[1:4] + line[5:7] == ["2", "0", "1", "350", "1"], shown
+        rows = str(BATCHES_MAX + 4)
+        assert line[1:4] + line[5:8] == ["2", "0", "1", "350", rows, "1"], shown
         batches = cli("pipeline", "status", "--batches").out
         assert batches.count("envelopes.rows 300, read 100, envelopes.commit 50") == BATCHES_MAX
         assert "12.5 rows a second" in batches and "addBatch 900" in batches

@@ -73,6 +73,24 @@ def test_a_conversation_that_outlives_the_journals_oldest_row_keeps_its_beginnin
 # Without a JVM
 
 
+def test_a_small_batch_of_common_rows_needs_no_session(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    story = JournalBuilder(data)
+    work(story, 1)
+    ingest = ingest_of(None, data)
+    ingest.on_batch(dict.fromkeys(ingest.group.journals, story.end))
+    first = dict(ingest.times.written)
+    assert min(first[name] for name in ("envelopes", "deliveries", "queue_minutes", "conversations")) > 1
+    story.send("jobs", "later", "ann", corr="talk-0-0")
+    story.close()
+    ingest.on_batch(dict.fromkeys(ingest.group.journals, story.end))
+    written = ingest.times.written
+    assert (written["envelopes"], written["conversations"], "deliveries" in written) == (1, 1, False)
+    talks = content(data / "lake", ["conversations"])["conversations"]
+    assert {row["corr"]: row["envelopes"] for row in talks}["talk-0-0"] > 2
+    ingest.close()
+
+
 def batch_of(journal: Written, first: int) -> JournalBatch:
     source = location.open_one(journal.data)
     part = JournalRange(source, first, journal.end, source.time_of(journal.end - 1))
@@ -99,4 +117,7 @@ def test_times_of_steps_add_up_and_the_first_failure_is_named() -> None:
     for step in ("envelopes.rows", "envelopes"):
         with pytest.raises(ValueError, match="bad"), times.of(step):
             raise ValueError("bad")
+    times.wrote("envelopes", 2)
+    times.wrote("envelopes", 3)
+    assert times.written == {"envelopes": 5}
     assert (list(times.ms), times.failed) == (["read", "envelopes.rows", "envelopes"], "envelopes.rows")

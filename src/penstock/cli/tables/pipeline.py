@@ -153,7 +153,7 @@ def status(
             rows.append([name, offset, one.batches, one.rows, one.input_rate, one.batch_ms, at])
         print_table(["query", "offset", "batches", "rows", "rows/s", "ms", "at"], rows)
     if found.tables and not batches:
-        columns = ("rows", "version", "lag_rows", "lag_seconds", "batch_ms", "files", "bytes")
+        columns = ("rows", "version", "lag_rows", "lag_seconds", "batch_ms", "batch_rows", "files", "bytes")
         rows = [[name, *(getattr(one, column) for column in columns)] for name, one in found.tables.items()]
         print_table(["table", *(column.replace("_", " ") for column in columns)], rows)
     for name, query in queries.items() if batches else ():

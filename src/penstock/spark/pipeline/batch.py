@@ -46,7 +46,13 @@ class StepTimes:
 
     def __init__(self) -> None:
         self.ms: dict[str, int] = {}
+        self.written: dict[str, int] = {}
+        """Rows that each table got, or that replaced others."""
         self.failed: str | None = None
+
+    def wrote(self, table: str, rows: int) -> None:
+        """Count rows of a table; a batch may begin with rows that the table lacked."""
+        self.written[table] = self.written.get(table, 0) + rows
 
     @contextmanager
     def of(self, step: str) -> Iterator[None]:

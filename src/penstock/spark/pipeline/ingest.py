@@ -323,8 +323,10 @@ class Ingest:
             if not isinstance(made, pa.Table):
                 tally.check(lambda: table.discard(made))
                 table.append(made, progress)
+                self.times.wrote(table.name, sum(file.rows for file in made))
             else:
                 made, dropped = tally.sift(made)
+                self.times.wrote(table.name, made.num_rows)
                 tally.check()
                 if step.table.write == "append":
                     table.append(made, progress)

@@ -161,7 +161,7 @@ class Runner:
                 status.offset = sum(work.end.values())
                 took_ms = int((time.monotonic() - start) * 1000)
                 rows_read = max(status.offset - before, 0)
-                status.ended(BatchStatus(time.time_ns() // 1000, rows_read, took_ms, work.times.ms))
+                status.ended(BatchStatus(time.time_ns() // 1000, rows_read, took_ms, work.times.ms, work.times.written))
                 with work.times.of("compact"):  # between two batches, so that it never competes with one for a table
                     work.compact_tables()
             except Exception as error:

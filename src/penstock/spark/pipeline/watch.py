@@ -165,7 +165,9 @@ class AlertWatch:
             cluster = self._group.cluster
             rows = agents(batch.events, cluster).toArrow() if batch.rows is None else newest_acts(batch.rows, cluster)
             newer = {name: place for name, place in _places(rows).items() if place > self._last.get(name, _NEVER)}
-            self._agents.merge(rows.filter(pc.field("agent").isin(pa.array(list(newer), pa.string()))), batch.progress)
+            rows = rows.filter(pc.field("agent").isin(pa.array(list(newer), pa.string())))
+            self._agents.merge(rows, batch.progress)
+            self.times.wrote(AGENTS.name, rows.num_rows)
             self._last |= newer
 
     def _breaches(self, batch: JournalBatch) -> list[Breach]:
@@ -217,6 +219,7 @@ class AlertWatch:
         ends = {app_of(one): end for one, end in self.end.items()} | {app: step.end for app, step in progress.items()}
         self._send(changed, sum(ends.values()), is_clock=not progress)
         self._alerts.merge(alerts.table(changed), progress)
+        self.times.wrote(ALERTS.name, len(changed))
         for alert in changed:
             if alert.state == "firing":
                 self._firing[alert.id] = alert
