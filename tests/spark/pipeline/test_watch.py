@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -17,8 +17,8 @@ from penstock.spark import location
 from penstock.spark.lake.schemas import AGENTS, ALERTS
 from penstock.spark.lake.table import LakeTable, Progress
 from penstock.spark.pipeline.queries import CHECKPOINTS
-from penstock.spark.pipeline.watch import APP as APP_ID
-from penstock.spark.pipeline.watch import AlertWatch
+from penstock.spark.pipeline.watch import APP as SENDER
+from penstock.spark.pipeline.watch import AlertWatch, enqueue_alerts
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess
 from tests.spark.journal_builder import (
@@ -27,7 +27,7 @@ from tests.spark.journal_builder import (
     content,
     work,
 )
-from tests.spark.journaled import JOURNAL
+from tests.spark.journaled import JOURNAL, holder
 from tests.spark.pipeline.queried import APP, exported, run
 from tests.spark.recomputation.check import check, lake_tables
 
@@ -137,6 +137,91 @@ def test_a_watch_goes_back_with_a_journal_that_lost_rows(tmp_path: Path) -> None
     assert [row["agent"] for row in content(lake, ["agents"])["agents"]] == ["ann"]
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path_factory.mktemp("watch"))
+    yield process
+    process.kill()
+
+
+def stage_of(server: ServerProcess) -> Stage:
+    return Stage(server.http, (server.data / "run" / "operator.token").read_text().strip())
+
+
+def arrived(server: ServerProcess, stream: str) -> list[tuple[str, str, str]]:
+    """The envelopes of a stream: rule, subject and state."""
+    answer = Http(server.http).get("/v1/peek", stream=stream, max=100)
+    payloads = [row["env"]["payload"] for row in answer.json["rows"]] if answer.status == 200 else []
+    return [(one["rule"], one["subject"], one["state"]) for one in payloads]
+
+
+@pytest.mark.promise("Spark: pipeline", "an alert is sent once, also after a journal lost rows")
+def test_alerts_of_a_journal_that_lost_rows_are_sent(
+    spark: SparkSession, server: ServerProcess, tmp_path: Path
+) -> None:
+    rules = AlertsSection((DeadLetterRule("dead"),), to="lost")
+
+    def watch(data: Path) -> AlertWatch:
+        return AlertWatch(spark, location.open_one(data), tmp_path / "lake", rules, stage_of(server))
+
+    long, short = JournalBuilder(tmp_path / "long"), JournalBuilder(tmp_path / "short")
+    work(long, 2)
+    work(short, 1)
+    watch(long.data).on_batch({JOURNAL: long.end})
+    first = arrived(server, "agents/lost/inbox")
+    assert ("dead", "jobs", "firing") in first
+    # The same journal with fewer rows, then with others.
+    later = watch(short.data)
+    sam = short.subscribe("later", 50, label="sam", link=short.connect(holder("sam")))
+    short.send("later", "job-1", "ann")
+    short.grant(sam, 1)
+    short.machine.term(short.now, sam, short.held(sam, "job-1"), "hopeless")
+    short.apply()
+    short.commit()
+    assert short.end < long.end
+    later.on_batch({JOURNAL: short.end})
+    assert [one for one in arrived(server, "agents/lost/inbox") if one not in first] == [("dead", "later", "firing")]
+    for story in (long, short):
+        story.close()
+
+
+def lines(*ids: str, **payload: Any) -> list[dict[str, Any]]:
+    """Envelopes of alerts."""
+    return [
+        {"id": id_, "type": "alert.firing", "from": "pipeline/penstock", "to": "agents/count/inbox", "ts": "2026-03-01T00:00:00Z",
+         "payload": {"rule": "r", "subject": id_, "state": "firing", "envelope_id": id_, **payload}}
+        for id_ in ids
+    ]  # fmt: skip
+
+
+def test_a_batch_of_alerts_counts_once_and_another_of_its_number_is_not_lost(server: ServerProcess) -> None:
+    stage = stage_of(server)
+
+    def ids() -> list[str]:
+        rows = Http(server.http).get("/v1/peek", stream="agents/count/inbox", max=100).json["rows"]
+        return [row["env"]["id"] for row in rows]
+
+    sent = (stage.last(SENDER) or 0) >> 32
+    count = enqueue_alerts(stage, lines("a", "b"), sent)
+    assert count == sent + 1
+    assert enqueue_alerts(stage, lines("a", "b"), sent) == count, "after a crash before the commit that records it"
+    assert ids() == ["a", "b"]
+    assert enqueue_alerts(stage, lines("b", "c"), sent) in (count, count + 1), "the same count with other content"
+    assert ids() == ["a", "b", "c"]
+    far = count + 1_000
+    stage.part(SENDER, far << 32, "alerts", [msgspec.json.encode(*lines("far"))])
+    stage.commit(SENDER, far << 32, ["alerts"])
+    assert enqueue_alerts(stage, lines("d"), count) == far + 1, "the count follows that of the server"
+    changed, again = lines("a", value=5), lines("a", value=5)
+    count = enqueue_alerts(stage, changed, far + 1)
+    assert count > far + 1
+    *before, new = ids()
+    assert before == ["a", "b", "c", "far", "d"]
+    assert changed[0]["payload"]["envelope_id"] == changed[0]["id"] == new != "a"
+    enqueue_alerts(stage, again, far + 1)
+    assert again == changed and ids() == [*before, new], "sent again, it has the same name"
+
+
 # Without a JVM
 
 MINUTE_MS = 60_000
@@ -214,8 +299,8 @@ def test_alerts_are_sent_when_the_ends_of_the_journals_fell(tmp_path: Path) -> N
         end = journal.bounds().end
         with Stage(server.http) as stage:
             before = [b'{"to":"other","type":"t","payload":1}']
-            stage.part(APP_ID, 10 * end << 20, "alerts", before)
-            stage.commit(APP_ID, 10 * end << 20, ["alerts"])
+            stage.part(SENDER, 10 * end << 20, "alerts", before)
+            stage.commit(SENDER, 10 * end << 20, ["alerts"])
             watch = AlertWatch(NO_SPARK, journal, data / "lake", AlertsSection(RULES.rules[:1], to="ops"), stage)
             watch.on_batch({journal.id: end})
             sent = sorted(row["envelope_id"] for row in content(data / "lake", ["alerts"])["alerts"])

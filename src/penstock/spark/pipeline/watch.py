@@ -2,14 +2,15 @@
 
 Its state is in its tables: which alerts are firing, and when each agent was last active. So it can be killed at any point and still ends
 with the same alerts. The order matters: an envelope is sent before the commit that records it, under an id that the server
-deduplicates. A crash between the two sends nothing twice and loses nothing.
+deduplicates. A crash between the two sends nothing twice and loses nothing. The commit also counts the batches that were sent, so that
+their numbers grow even where a journal loses rows.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
+from penstock.core.errors import PenstockError
 from penstock.ipc.pipeline import AlertsSection, SilenceRule, TriggerFailureRule
 from penstock.journal.lake_location import LakePath
 from penstock.spark.lake.schemas import AGENTS, ALERTS, TABLES
@@ -34,18 +36,43 @@ from penstock.spark.pipeline.journal_rows import RecentRows, ranges_between
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.client.admin import Stage, StageCommitted
+    from penstock.client.admin import Stage
     from penstock.spark.location import SourceJournal
 
 APP = "penstock"
-"""The application id of the pipeline's batches on the server; `from` is `pipeline/penstock`."""
+"""The application id of the pipeline's batches on the server, and of their count in the table; `from` is `pipeline/penstock`."""
 PART = "alerts"
 Place: TypeAlias = tuple[int, str, int]
 """The time, journal and offset of a row: the order of rows of several journals."""
 _NEVER: Place = (-1, "", -1)
-_BATCH_BITS = 20
-"""The number of a staged batch is the sum of its ends, shifted by this many bits, and a checksum of its envelopes in these bits: other
-envelopes at the same ends, after a journal lost rows, are another batch."""
+_DIGEST_BITS = 32
+"""The number of a staged batch is a count, shifted by this many bits, and a digest of its content."""
+
+
+def enqueue_alerts(stage: Stage, envelopes: Sequence[dict[str, Any]], sent: int) -> int:
+    """Enqueue envelopes once, as the batch after `sent` earlier ones; returns its count.
+
+    A batch that is sent again after a crash has the same number, and the server drops it. If the server has a later number, or one of
+    other content, these envelopes are not there: they go out under the next count, and the server drops those that it has. One whose id
+    it knows with other content gets a new id: after a journal lost rows, an alert may be resolved twice.
+    """
+    count = sent + 1
+    while True:
+        lines = [msgspec.json.encode(one) for one in envelopes]
+        number = count << _DIGEST_BITS | crc32(b"\n".join(lines))
+        try:
+            stage.part(APP, number, PART, lines)
+            done = stage.commit(APP, number, [PART])
+        except PenstockError as error:
+            known = [one for one in envelopes if one["id"] == error.refusal.ref]
+            if error.code != "IdConflict" or not known:
+                raise
+            digest = crc32(lines[envelopes.index(known[0])])  # the same id when it is sent again
+            known[0]["id"] = known[0]["payload"]["envelope_id"] = f"{known[0]['id']}-{digest:08x}"
+            continue
+        if not done.duplicate or done.last is None or done.last == number:
+            return count
+        count = (done.last >> _DIGEST_BITS) + 1
 
 
 class AlertWatch:
@@ -213,12 +240,8 @@ class AlertWatch:
 
     def _publish(self, made: Sequence[Alert], progress: Mapping[str, Progress]) -> None:
         """Send the changed alerts, then record them; without progress the clock raised them, not rows."""
-        changed, to = list(made), self._settings.to
-        if to is not None and self._stage is not None:
-            changed = [replace(alert, envelope_id=str(alerts.envelope(alert, to)["id"])) for alert in made]
-        ends = {app_of(one): end for one, end in self.end.items()} | {app: step.end for app, step in progress.items()}
-        self._send(changed, sum(ends.values()), is_clock=not progress)
-        self._alerts.merge(alerts.table(changed), progress)
+        changed, count = self._sent(made)
+        self._alerts.merge(alerts.table(changed), {**progress, **count})
         self.times.wrote(ALERTS.name, len(changed))
         for alert in changed:
             if alert.state == "firing":
@@ -226,28 +249,19 @@ class AlertWatch:
             else:
                 self._firing.pop(alert.id, None)
 
-    def _send(self, changed: Sequence[Alert], end: int, *, is_clock: bool) -> None:
-        """Enqueue an envelope for each change of state."""
+    def _sent(self, changed: Sequence[Alert]) -> tuple[Sequence[Alert], dict[str, Progress]]:
+        """Enqueue an envelope for each change of state; returns the alerts with its id, and the count of batches."""
         to = self._settings.to
+        if to is None or self._stage is None:
+            return changed, {}
         states = {alert.id: alert.state for alert in self._firing.values()}
-        news = [alert for alert in changed if states.get(alert.id) != alert.state]
-        if to is None or self._stage is None or not news:
-            return
-        lines = [msgspec.json.encode(alerts.envelope(alert, to)) for alert in news]
-        # A repeated batch has the same number, so the server drops it. Batches of the clock get the next free number.
-        number = end << _BATCH_BITS | crc32(b"\n".join(lines)) >> (32 - _BATCH_BITS)
-        if is_clock:
-            number = max(number, self._stage.last(APP) or 0) + 1
-        done = self._enqueue(number, lines)
-        if done.duplicate and done.last is not None and number < done.last:
-            # The sum of the ends fell: a journal lost rows, or is not read any more. These alerts are new, and the server knows the ids of
-            # any that are not.
-            self._enqueue(done.last + 1, lines)
-
-    def _enqueue(self, number: int, lines: Sequence[bytes]) -> StageCommitted:
-        assert self._stage is not None
-        self._stage.part(APP, number, PART, lines)
-        return self._stage.commit(APP, number, [PART])
+        news = {alert.id: alerts.envelope(alert, to) for alert in changed if states.get(alert.id) != alert.state}
+        if not news:
+            return changed, {}
+        before = self._alerts.progress(APP) or 0
+        count = enqueue_alerts(self._stage, list(news.values()), before)
+        named = [replace(one, envelope_id=news[one.id]["id"]) if one.id in news else one for one in changed]
+        return named, {APP: Progress(before, count)}
 
     def compact_tables(self) -> None:
         """Compact the tables if they are due."""
