@@ -7,8 +7,9 @@ Spark passes on only the text of what a source raises.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
 
@@ -42,6 +43,24 @@ def line_in(file: Path, error: BaseException) -> int | None:
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(place)]
     quoted = re.findall(rf'{re.escape(str(place))}(?:", line |:)(\d+)', str(error))
     return next(reversed([*map(int, quoted), *(line for line in lines if line)]), None)
+
+
+SPARK_OPTIONS = frozenset({"path", "paths", "checkpointlocation", "queryname", "owner", "location", "provider"})
+"""Options that Spark passes to a format besides those that were given."""
+
+
+def unknown_option(
+    given: Iterable[str], known: Iterable[str], passed: Iterable[str] = SPARK_OPTIONS
+) -> tuple[str, str] | None:
+    """The first option that a format does not have, and a hint with the nearest; None if it has all of them."""
+    spelled = {name.lower(): name for name in known}
+    allowed = {*spelled, *passed}
+    for name in given:
+        if name.lower() not in allowed:
+            near = get_close_matches(name.lower(), spelled, 1)
+            hint = f"did you mean `{spelled[near[0]]}`?" if near else f"options: {', '.join(spelled.values())}"
+            return f"there is no option `{name}`", hint
+    return None
 
 
 class SourceError(HintedError):

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.core.errors import PenstockError
 from penstock.spark.errors import HintedError
@@ -54,6 +55,9 @@ def test_a_table_is_read_with_exactly_its_columns(tmp_path):
         ({"path": "nowhere"}, "no Delta table in"),
         ({"path": ""}, "needs the table's directory.*does not pass the LOCATION"),
         ({"path": "ftp://host/x"}, "cannot be a lake"),
+        ({"version_as_of": "1"}, "no option `version_as_of`; did you mean `versionAsOf`"),
+        ({"size": "1"}, "no option `size`; options: path, credentials, columns"),
+        ({"mergeKeys": "journal"}, "`mergeKeys` does not apply to a batch read"),
     ],
 )
 def test_a_wrong_option_says_what_would_be_right(tmp_path, options, message):
@@ -64,9 +68,8 @@ def test_a_wrong_option_says_what_would_be_right(tmp_path, options, message):
 
 @pytest.mark.parametrize("option", ["versionsAsOf", "mergeKey", "startVersion", "AppID2"])
 def test_a_misspelled_option_is_an_error_with_the_nearest(tmp_path, option):
-    with pytest.raises(LakeError, match=f"there is no option `{option}`; did you mean `"):
-        _path({"path": str(tmp_path), option: "1"})
-    assert _path({"path": str(tmp_path), "recursiveFileLookup": "true", "VERSIONASOF": "1"}) == tmp_path
+    with pytest.raises(LakeError, match=f"there is no option `{option.lower()}`; did you mean `"):
+        source(tmp_path, **{option: "1"}).schema()
 
 
 def test_files_outside_of_bounds_are_not_read(tmp_path):
@@ -137,7 +140,7 @@ def test_an_aborted_write_leaves_nothing(tmp_path):
 )
 def test_a_stream_writes_each_batch_once(tmp_path):
     path = tmp_path / "mine"
-    for batch in (0, 0, 1, 0, 2, 2):
+    for batch in (0, 0, 1, 1, 2, 2):
         write(path, counts({("a", batch): batch}), batch=batch, appId="q")
     assert counted(read(path)) == {("a", 0): 0, ("a", 1): 1, ("a", 2): 2}
     assert len(parquet(path)) == 3  # what replays staged is gone
@@ -151,17 +154,38 @@ def test_a_stream_writes_each_batch_once(tmp_path):
     assert len(counted(read(path))) == 4
 
 
-@pytest.mark.parametrize("options", [{}, {"mergeKeys": "channel,minute"}])
-def test_a_batch_write_with_a_lower_version_of_its_application_is_an_error(tmp_path, options):
+@pytest.mark.promise("Spark: source and sinks", "a batch that is older than the newest is refused, not left out")
+@pytest.mark.parametrize("more", [{}, {"mergeKeys": "channel,minute"}, {"overwrite": True}])
+def test_a_write_below_the_newest_version_is_an_error(tmp_path, more):
     path = tmp_path / "mine"
-    for version in ("7", "8", "8"):
-        write(path, counts({("b", 0): int(version)}), appId="nightly", version=version, **options)
-    before = read(path).to_pylist()
-    with pytest.raises(LakeError, match=r"version 7 of `nightly` is older than 8, .*not written; count"):
-        write(path, counts({("c", 0): 1}), appId="nightly", version="7", **options)
-    assert read(path).to_pylist() == before
-    write(path, counts({("c", 0): 1}), appId="daily", version="7", **options)
-    assert len(read(path).to_pylist()) == len(before) + 1
+    for version in ("4", "5", "5"):
+        write(path, counts({("a", int(version)): 1}), appId="nightly", version=version, **more)
+    before, files = counted(read(path)), parquet(path)
+    with pytest.raises(LakeError, match=r"batch 4 of `nightly` is older than 5, .* `mine` has.*count `version` up"):
+        write(path, counts({("z", 0): 4}), appId="nightly", version="4", **more)
+    write(path, counts({("z", 0): 4}), appId="nightly", version="4", onOldBatch="skip", **more)
+    assert counted(read(path)) == before and parquet(path) == files
+    write(path, counts({("y", 0): 1}), appId="other", version="1", **more)
+    assert ("y", 0) in counted(read(path))
+
+
+def test_a_stream_with_a_new_checkpoint_and_an_old_name_is_an_error(tmp_path):
+    path = tmp_path / "mine"
+    for batch in (0, 1):
+        write(path, counts({("a", batch): batch}), batch=batch, appId="q")
+    with pytest.raises(LakeError, match=r"batch 0 of `q` is older than 1.*new checkpoint needs a new `appId`"):
+        write(path, counts({("b", 0): 0}), batch=0, appId="q")
+    write(path, counts({("b", 0): 0}), batch=0, appId="q", onOldBatch="skip")
+    assert set(counted(read(path))) == {("a", 0), ("a", 1)}
+
+
+def test_spark_and_catalogs_pass_options_of_their_own(tmp_path):
+    table = LakeTable(tmp_path, NOTES)
+    table.append(notes(0, 3), {APP: Progress(0, 3)})
+    kept = {"owner": "me", "location": f"file:{table.path}", "provider": "penstock_delta", "comment": "of a catalog"}
+    assert source(table.path, **kept).schema().names == list(NOTES.schema.names)
+    writer = source(tmp_path / "mine", appId="q", checkpointLocation="x", queryName="y")
+    assert writer.streamWriter(from_arrow_schema(NOTES.schema), False)
 
 
 def test_a_long_stream_looks_after_its_table(tmp_path):
@@ -204,6 +228,10 @@ def test_columns_may_be_new_and_are_never_retyped(tmp_path):
         ({"overwrite": True, "mergeKeys": "channel"}, "contradict"),
         ({"partitionBy": "n2"}, "`n2` of `partitionBy` is missing"),
         ({"partitionBy": "minute"}, "cannot be a partition"),
+        ({"mergeKey": "channel"}, "did you mean `mergeKeys`"),
+        ({"batch": 0, "appID": "q", "version": "1"}, "`version` does not apply to a write of a stream"),
+        ({"versionAsOf": "1"}, "`versionAsOf` does not apply to a batch write"),
+        ({"onOldBatch": "keep"}, "use `fail` or `skip`"),
     ],
 )
 def test_a_write_that_makes_no_sense_is_refused(tmp_path, options, message):

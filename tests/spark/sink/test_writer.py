@@ -83,6 +83,8 @@ GOOD = {"url": "http://127.0.0.1:1", "app": "x", "to": "sam", "type": "t"}
         ({**GOOD, "onOldBatch": "x"}, ENOUGH, "use `fail` or `skip`"),
         ({**GOOD, "retryTimeout": "soon"}, ENOUGH, "write a duration"),
         ({**GOOD, "tokenFiles": "x"}, ENOUGH, "did you mean `tokenFile`"),
+        ({**GOOD, "destination": "sam"}, ENOUGH, "no option `destination`\nhint: options: url, path, token"),
+        ({**GOOD, "batch": "1"}, ENOUGH, "`batch` does not apply to a stream"),
         ({**GOOD, "to": "space:a"}, ENOUGH, "stream of a space"),
         ({**GOOD, "to": "space:a/b", "type": None}, schema_of(payload=TEXT, colour=TEXT), "`colour`"),
         ({**GOOD, "url": None, "path": "/nowhere"}, ENOUGH, "no server runs on"),
@@ -102,7 +104,9 @@ def test_a_queue_cannot_be_overwritten():
 
 def test_options_are_read_whatever_their_case_and_spark_may_add_its_own(monkeypatch, tmp_path):
     monkeypatch.setenv("SINK_TOKEN", "secret")
-    target = parse_target({**GOOD, "TOKEN": "env:SINK_TOKEN", "checkpointlocation": "x", "RetryTimeout": "2m"})
+    target = parse_target(
+        {**GOOD, "TOKEN": "env:SINK_TOKEN", "checkpointlocation": "x", "queryname": "y", "RetryTimeout": "2m"}
+    )
     assert (target.token, target.patience_s) == ("secret", 120.0)
     assert "secret" not in repr(target)
     (tmp_path / "token").write_text("kept\n")

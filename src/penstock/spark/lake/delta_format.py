@@ -21,8 +21,9 @@ Writing, `df.write.format("penstock_delta").mode("append" or "overwrite").save(p
 - `mergeKeys`: key columns; a row replaces the stored row with the same key. Rows of a change feed, with `_change_type` and
   `_commit_version`, apply their changes: the last one of each key replaces or deletes the stored row.
 - `partitionBy`: partition columns of a new table.
-- `appId`, and for batch writes `version`: a repeated version changes nothing, and a lower one is an error. A stream needs an `appId`
-  of its own; its version is the number of the batch.
+- `appId`, and for batch writes `version`: a repeated version changes nothing, and a lower one is refused. A stream needs an `appId` of
+  its own; its version is the number of the batch.
+- `onOldBatch`: `skip` leaves out the rows of a lower version instead.
 
 A missing table is created. New columns are added, null in the existing rows; no column is ever retyped.
 """
@@ -32,7 +33,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -47,6 +47,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.journal.lake_location import LakePath, find_delta, parse_lake, remove_tree
+from penstock.spark.errors import unknown_option
 from penstock.spark.lake import data_files, delta_readers, pushdown, rewrite
 from penstock.spark.lake.catalog import stored_table
 from penstock.spark.lake.commits import COMMIT_VERSION, FEED_COLUMNS, ChangeFeed, Progress, last_of_each
@@ -59,12 +60,17 @@ from penstock.spark.location import absolute, is_object_store, storage_url
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-OPTIONS = (
-    "path", "credentials", "columns", "versionAsOf", "timestampAsOf", "pushdown", "within", "readChangeFeed", "startingVersion",
-    "endingVersion", "maxVersionsPerTrigger", "mergeKeys", "partitionBy", "appId", "version",
-)  # fmt: skip
 _STAGING = ".staging-"
 _CHANGES = "readChangeFeed"
+_FEED = (_CHANGES, "startingVersion")
+_WRITE = ("mergeKeys", "partitionBy", "appId", "onOldBatch")
+_OPTIONS = {
+    "a batch read": ("columns", "pushdown", "within", "versionAsOf", "timestampAsOf", *_FEED, "endingVersion"),
+    "a stream": ("columns", *_FEED, "maxVersionsPerTrigger"),
+    "a batch write": (*_WRITE, "version"),
+    "a write of a stream": _WRITE,
+}
+"""The options of each use, besides `path` and `credentials`."""
 
 
 class PenstockDelta(DataSource):
@@ -75,9 +81,12 @@ class PenstockDelta(DataSource):
         return "penstock_delta"
 
     def schema(self) -> StructType:
+        if "provider" not in self.options:  # a table in a catalog has properties of its own
+            _check_options(self.options)
         return from_arrow_schema(_columns(self.options, _existing(self.options), _version(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        _check_options(self.options, "a batch read")
         if pushdown.is_asked(self.options, _CHANGES):
             table, last = _existing(self.options), _whole(self.options, "endingVersion")
             last = delta_readers.newest_version(table) if last is None else last
@@ -91,6 +100,7 @@ class PenstockDelta(DataSource):
         options = self.options
         if _version(options) is not None or "endingVersion" in options:
             raise LakeError("a stream reads every version from `startingVersion` on", "leave other versions out")
+        _check_options(options, "a stream")
         given = options.get("startingVersion")
         words = {None: delta_readers.SNAPSHOT, "latest": delta_readers.LATEST}
         start = words[given] if given in words else _whole(options, "startingVersion") or 0
@@ -99,9 +109,11 @@ class PenstockDelta(DataSource):
         return delta_readers.ChangeStreamReader(feed, start, count, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        _check_options(self.options, "a batch write")
         return DeltaBatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        _check_options(self.options, "a write of a stream")
         if overwrite:
             raise LakeError(
                 "a stream cannot overwrite its table with every batch",
@@ -129,6 +141,8 @@ class DeltaTarget:
     """The columns of the table; with those of a change feed, its changes are applied."""
     overwrites: bool = False
     app: str | None = None
+    accepts_old: bool = False
+    """Whether rows of a batch older than the newest are left out; else they are refused."""
     folder: str = field(default_factory=lambda: _STAGING + uuid.uuid4().hex)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedWrite:
@@ -152,9 +166,22 @@ class DeltaTarget:
         else:
             files = [file for message in staged for file in message.files]
             is_new = (self.table.overwrite if self.overwrites else self.table.append)(files, progress)
+        if not (is_new or self.accepts_old):
+            self._refuse_old(version or 0)
         if is_new and (self.table.version() or 0) % rewrite.EVERY_COMMITS == 0:
             self.table.compact(is_forced=True)
         return is_new
+
+    def _refuse_old(self, version: int) -> None:
+        """Refuse a number below the newest: a repeated batch is the newest, so these rows are new and were not written."""
+        newest = None if self.app is None else self.table.progress(self.app)
+        if newest is not None and version < newest:
+            problem = f"batch {version} of `{self.app}` is older than {newest}, the newest that the table `{self.table.name}` has"
+            raise LakeError(
+                f"{problem}: its rows were not written",
+                "count `version` up with each write; a stream with a new checkpoint needs a new `appId`, or"
+                ' `option("onOldBatch", "skip")` if the table already has those rows',
+            )
 
     def _staged_rows(self, staged: Sequence[StagedWrite]) -> pa.Table:
         # By the folder of the tasks: Spark commits a batch of a stream with a writer that it makes anew.
@@ -194,15 +221,7 @@ class DeltaBatchWriter(DataSourceArrowWriter):
         return self._target.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        app, version = self._target.app, self._version
-        if self._target.commit(messages, version) or app is None or version is None:
-            return
-        newest = self._target.table.progress(app)
-        if newest is not None and version < newest:  # a repeated write is the newest one: these rows are others
-            why = f"version {version} of `{app}` is older than {newest}, the newest that table `{self._target.table.name}` has"
-            raise LakeError(
-                f"{why}: its rows were not written", "count the versions up with each write, or use another `appId`"
-            )
+        self._target.commit(messages, self._version)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._target.abort(messages)
@@ -229,13 +248,21 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         self._target.abort(messages)
 
 
+def _check_options(options: Mapping[str, str], use: str | None = None) -> None:
+    """Refuse an option that does not exist, or that a use would ignore."""
+    every = dict.fromkeys(["path", "credentials", *(name for names in _OPTIONS.values() for name in names)])
+    if (problem := unknown_option(options, every)) is not None:
+        raise LakeError(*problem)
+    known = {name.lower() for name in every}
+    allowed = {"path", "credentials", *(name.lower() for name in _OPTIONS.get(use or "", every))}
+    given = {name.lower() for name in options} & known
+    for name in every:
+        if name.lower() in given - allowed:
+            raise LakeError(f"`{name}` does not apply to {use}", "leave it out")
+
+
 def _path(options: Mapping[str, str]) -> LakePath:
     """The location of the table, absolute: executors have another working directory."""
-    known = {name.lower(): name for name in OPTIONS}
-    for name in options:  # Spark passes options of its own too, so only names similar to ours are refused
-        near = get_close_matches(name.lower(), known, 1, cutoff=0.8)
-        if near and name.lower() not in known:
-            raise LakeError(f"there is no option `{name}`", f"did you mean `{known[near[0]]}`?")
     given = options.get("path")
     if not given:
         raise LakeError(
@@ -309,7 +336,11 @@ def _target(options: Mapping[str, str], schema: StructType) -> DeltaTarget:
     definition = TableDefinition(path.name, pa.schema(list(fields.values())), keys, "merge" if keys else "append", by)
     table = LakeTable(path.parent, definition)
     table.check_definition()
-    return DeltaTarget(table, keys, pa.schema([*definition.schema, *feed]), app=options.get("appId"))
+    old = options.get("onOldBatch", "fail")
+    if old not in ("fail", "skip"):
+        raise LakeError(f"`onOldBatch` is `{old}`", "use `fail` or `skip`")
+    staged = pa.schema([*definition.schema, *feed])
+    return DeltaTarget(table, keys, staged, app=options.get("appId"), accepts_old=old == "skip")
 
 
 def _names(options: Mapping[str, str], option: str) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.client.address import given_token, operator_token, read_endpoints
 from penstock.client.admin import PATIENCE_S, Stage, StageCommitted
 from penstock.core.errors import PenstockError
+from penstock.spark.errors import unknown_option
 from penstock.spark.location import absolute_paths, parse_locations
 from penstock.spark.sink.rows import address, check_columns, encoder_for, sink_error
 
@@ -91,6 +91,8 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     """
     if overwrite:
         raise sink_error("a queue cannot be overwritten", "use `outputMode` `append`, not `complete`")
+    if any(name.lower() == "batch" for name in options):
+        raise sink_error("`batch` does not apply to a stream", "leave it out: Spark numbers the batches")
     target = parse_target(options)
     check_columns(schema, to=target.to, has_type=target.kind is not None)
     return StreamSink(target)
@@ -231,7 +233,8 @@ def _context() -> TaskContext:
 def parse_target(options: Mapping[str, str]) -> SinkTarget:
     """Parse the options of the sink; runs on the driver."""
     given = {name.lower(): value for name, value in options.items()}
-    _check_spelling(given)
+    if (problem := unknown_option(options, OPTIONS)) is not None:
+        raise sink_error(*problem)
     patience_s = _duration_s(given["retrytimeout"]) if "retrytimeout" in given else PATIENCE_S
     url, token = _address(given, patience_s)
     app = given.get("app")
@@ -276,15 +279,6 @@ def _address(given: Mapping[str, str], patience_s: float) -> tuple[str, str | No
         raise sink_error(f"no server runs on `{path}`", f"start it with `penstock up --data {path}`")
     location = parse_locations(None, endpoints.http, token, token_file, patience_s)[0]
     return endpoints.http, given_token(location.token) or operator_token(endpoints.http, file)
-
-
-def _check_spelling(given: Mapping[str, str]) -> None:
-    """Refuse misspelled options. Spark passes options of its own too, so only names similar to ours are refused."""
-    known = {name.lower(): name for name in OPTIONS}
-    for name in given:
-        near = get_close_matches(name, known, 1, cutoff=0.8)
-        if name not in known and near:
-            raise sink_error(f"there is no option `{name}`", f"did you mean `{known[near[0]]}`?")
 
 
 def _duration_s(text: str) -> float:

@@ -22,7 +22,7 @@ from penstock.core.rows import EVENTS
 from penstock.journal.named_readers import name_problem
 from penstock.journal.parquet_table import FILE_SCHEMA
 from penstock.journal.selection import Selection
-from penstock.spark.errors import SourceError
+from penstock.spark.errors import SourceError, unknown_option
 from penstock.spark.location import RETRY_S, JournalLocation, parse_locations
 from penstock.spark.source.offsets import Points, parse
 
@@ -84,15 +84,10 @@ class SourceOptions:
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Parse every option; the error for an unknown one suggests the nearest."""
+    if (problem := unknown_option(given, NAMES[1:], (NAMES[0],))) is not None:
+        raise SourceError(*problem)
     spelled = {name.lower(): name for name in NAMES}
-    values: dict[str, str] = {}
-    for key, value in given.items():
-        name = spelled.get(key.lower())
-        if name is None:
-            near = get_close_matches(key.lower(), spelled, 1)
-            hint = f"did you mean `{spelled[near[0]]}`?" if near else f"options: {', '.join(NAMES[1:])}"
-            raise SourceError(f"there is no option `{key}`", hint)
-        values[name] = value
+    values = {spelled[key.lower()]: value for key, value in given.items()}
     read = _Values(values)
     for one, other in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
         if one in values and other in values:
