@@ -1,4 +1,4 @@
-"""The lake in Azure: what the tests of S3 do without faults, against Microsoft's emulator."""
+"""The lake in Google's and in Azure's store: what the tests of S3 do without faults."""
 
 from __future__ import annotations
 
@@ -12,21 +12,29 @@ from penstock.journal.lake_location import StoreError, find_delta, lake_of, reco
 from penstock.journal.reader import JournalReader
 from penstock.journal.sql import ask
 from penstock.spark.lake.table import LakeTable, Progress
-from tests.azure_store import AzureStore, azure_store  # noqa: F401 - a fixture
+from tests.cloud_stores import AzureStore, GoogleStore, azure_store, google_store  # noqa: F401 - fixtures
 from tests.integration.serving import Http
 from tests.server_process import ServerProcess
 from tests.spark.journals import Written
 from tests.spark.lakes import APP, COUNTS, NOTES, counted, counts, notes, offsets
 
-pytestmark = [
-    pytest.mark.more,
-    pytest.mark.promise("The lake", "sealing, reading, merging and compacting work in Azure's blob storage"),
-]
+Store = AzureStore | GoogleStore
 
 
-def test_sealed_rows_are_in_the_store_once(azure_store: AzureStore, tmp_path: Path) -> None:  # noqa: F811
+@pytest.fixture(params=["azure_store", "google_store"])
+def store(request: pytest.FixtureRequest) -> Store:
+    found: Store = request.getfixturevalue(request.param)
+    return found
+
+
+pytestmark = pytest.mark.promise(
+    "The lake", "sealing, reading, merging and compacting work in Azure's blob storage and in Google's"
+)
+
+
+def test_sealed_rows_are_in_the_store_once(store: Store, tmp_path: Path) -> None:
     journal = Written(tmp_path / "data")
-    record_lake(journal.data, azure_store.lake(tmp_path))
+    record_lake(journal.data, store.lake(tmp_path))
     for _ in range(3):
         journal.add(10)
         journal.seal()
@@ -39,8 +47,8 @@ def test_sealed_rows_are_in_the_store_once(azure_store: AzureStore, tmp_path: Pa
     assert not (journal.data / "lake").exists()
 
 
-def test_tables_are_merged_compacted_and_replaced(azure_store: AzureStore, tmp_path: Path) -> None:  # noqa: F811
-    lake = azure_store.lake(tmp_path)
+def test_tables_are_merged_compacted_and_replaced(store: Store, tmp_path: Path) -> None:
+    lake = store.lake(tmp_path)
     merged = LakeTable(lake, COUNTS)
     assert merged.merge(counts({("a", 1): 1, ("b", 1): 1}), {APP: Progress(0, 5)})
     assert merged.merge(counts({("b", 1): 2, ("c", 1): 3}), {APP: Progress(5, 9)})
@@ -61,8 +69,8 @@ def test_tables_are_merged_compacted_and_replaced(azure_store: AzureStore, tmp_p
 
 
 @pytest.fixture
-def server(azure_store: AzureStore, tmp_path: Path) -> Iterator[ServerProcess]:  # noqa: F811
-    lake = azure_store.lake(tmp_path)
+def server(store: Store, tmp_path: Path) -> Iterator[ServerProcess]:
+    lake = store.lake(tmp_path)
     process = ServerProcess(tmp_path, config=f"lake: {lake.url}\nlake_credentials: {lake.credentials}\n")
     yield process
     process.kill()
@@ -77,17 +85,21 @@ def test_a_server_seals_into_the_store_and_answers_sql(server: ServerProcess) ->
     assert http.get("/health").json["lake"] == {"ok": True, "trouble": None}
 
 
-@pytest.mark.parametrize(
-    ("container", "key", "message"),
-    [("nothing-here", None, "the bucket does not exist"), ("lake", "d3Jvbmc=", "refuses the credentials")],
-)
-def test_a_store_that_cannot_be_used_says_why(
-    azure_store: AzureStore,  # noqa: F811
-    tmp_path: Path,
-    container: str,
-    key: str | None,
-    message: str,
-) -> None:
-    lake = azure_store.lake(tmp_path, container, **({} if key is None else {"key": key}))
-    with pytest.raises(StoreError, match=message):
-        find_delta(lake / "events")
+def test_a_store_that_cannot_be_used_says_why(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="the bucket does not exist"):
+        find_delta(store.lake(tmp_path, "nothing-here") / "events")
+
+
+def test_a_wrong_key_of_azure_is_refused(azure_store: AzureStore, tmp_path: Path) -> None:  # noqa: F811
+    with pytest.raises(StoreError, match="refuses the credentials"):
+        find_delta(azure_store.lake(tmp_path, key="d3Jvbmc=") / "events")
+
+
+def test_of_two_writers_of_a_version_one_wins(store: Store, tmp_path: Path) -> None:
+    lake = store.lake(tmp_path)
+    first, second = LakeTable(lake, NOTES), LakeTable(lake, NOTES)
+    first.append(notes(0, 1), {APP: Progress(0, 1)})
+    assert second.progress(APP) == 1
+    first.append(notes(1, 2), {APP: Progress(1, 2)})
+    assert not second.append(notes(1, 2), {APP: Progress(1, 2)}), "the table has it"
+    assert offsets(second.rows()) == [0, 1]
