@@ -24,6 +24,7 @@ from penstock.transports.zeromq_endpoints import endpoint_problem
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 PATTERN_FORM = "a pattern has printable characters, without `:`; `*` matches any of them"
 RESERVED_NAMES = (scopes.ANONYMOUS.name, scopes.OPERATOR.name, scopes.UNAUTHENTICATED.name)
+_AGE = re.compile("[1-9][0-9]{0,4}d")
 GIT_OUTPUT_MAX = 512 * 1024
 """Bytes of a diff that fit into an envelope as JSON."""
 
@@ -66,12 +67,13 @@ def cross_check(config: sections.Sections, unread: Container[str] = ()) -> Itera
     if to is not None and (problem := address_problem(to)) is not None:
         yield ("pipeline", "alerts", "to"), problem.message
     for name, age in config.pipeline.retention.items():
-        if re.fullmatch("[1-9][0-9]{0,4}d", age) is None:
+        if _AGE.fullmatch(age) is None:
             yield ("pipeline", "retention", name), f"got `{age}`, expected a number of days, such as `90d`"
         # The pipeline reads the files of `pipeline.tables`, and checks the names of their tables.
         if name == "events" or (name not in FILLED_TABLES and not config.pipeline.tables):
             hint = "its setting is `journal.retention`" if name == "events" else f"tables: {', '.join(FILLED_TABLES)}"
             yield ("pipeline", "retention", name), f"`{name}` is not a table of the pipeline; {hint}"
+    yield from _shorter_retentions(config.pipeline)
     yield from _skill_errors(config.skills.git)
     yield from relay_errors(config.relay)
     limits = config.limits
@@ -86,13 +88,18 @@ def cross_check(config: sections.Sections, unread: Container[str] = ()) -> Itera
             yield ("limits", low), message
 
 
-def retention_notices(pipeline: PipelineSection) -> Iterator[str]:
+def _shorter_retentions(pipeline: PipelineSection) -> Iterator[FieldError]:
     """Tables that lose rows earlier than `conversations`, which is computed from them."""
-    days = {name: int(age[:-1]) for name, age in pipeline.retention.items()}
+    days = {name: int(age[:-1]) for name, age in pipeline.retention.items() if _AGE.fullmatch(age)}
+    kept = days.get("conversations", math.inf)
     for name in ("envelopes", "deliveries"):
-        if days.get(name, math.inf) < days.get("conversations", math.inf):
-            what = f"`conversations` is computed from `{name}`, which keeps its rows for a shorter time ({days[name]}d)"
-            yield f"pipeline.retention: {what}: an older conversation shrinks when it changes; keep `{name}` at least as long"
+        if days.get(name, math.inf) < kept:
+            age = "for ever" if kept == math.inf else f"for {kept}d"
+            what = f"`conversations` is computed from `{name}` and keeps its rows {age}"
+            yield (
+                ("pipeline", "retention", name),
+                f"{what}: an older conversation would shrink when it changes; keep `{name}` at least as long",
+            )
 
 
 def _settings(

@@ -21,7 +21,7 @@ from penstock.core.queue.policy import Policy, Retry
 from penstock.core.rate_limits import Rate, Rates
 from penstock.core.tenants import DEAD_PREFIX, TENANTS, Quota, is_dead, split
 from penstock.server.config import environment, validation
-from penstock.server.config.cross_checks import cross_check, retention_notices
+from penstock.server.config.cross_checks import cross_check
 from penstock.server.config.sections import (
     RateSettings,
     RetrySettings,
@@ -83,7 +83,6 @@ def load(path: Path | None, env: Mapping[str, str], lake: str | None = None) -> 
     config = _with_spaces(config, document.get("spaces"), path, errors)
     if errors:
         raise ConfigError([format_error(where, message, tree.lines) for where, message in errors])
-    config = msgspec.structs.replace(config, notices=(*config.notices, *retention_notices(config.pipeline)))
     if config.pipeline.schemas is None and config.schemas.dir is not None:
         pipeline = msgspec.structs.replace(config.pipeline, schemas=config.schemas.dir)
         config = msgspec.structs.replace(config, pipeline=pipeline)
