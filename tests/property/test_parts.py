@@ -116,7 +116,7 @@ def test_every_bucket_follows_the_one_before_without_a_gap() -> None:
 def test_a_percentile_is_that_of_the_sorted_list(waits: list[int], share: float) -> None:
     latencies = Latencies()
     for us in waits:
-        latencies.buckets(0)[bucket_of(us)] += 1
+        latencies.add(0, us)
     rank = next(n for n in range(1, len(waits) + 1) if n >= share * len(waits))
     expected = bucket_us(bucket_of(sorted(waits)[rank - 1]))
     assert latencies.percentiles_us(0, (share,)) == [expected]

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import msgspec
+
 from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.names import agent_problem
+from penstock.core.records import plain_stores
 from penstock.core.scopes import UNAUTHENTICATED, Principal
 
 if TYPE_CHECKING:
@@ -173,9 +176,10 @@ ABSENT = AbsentSession()
 ABSENT.link = Link(0, UNAUTHENTICATED, ABSENT, 0, open=False)
 
 
-@dataclass(slots=True, eq=False)
-class Consumer:
-    """A subscription or a pull: its credit, and the leases it holds."""
+@plain_stores
+class Consumer(msgspec.Struct, gc=False, eq=False):
+    """A subscription or a pull: its credit, and the leases it holds. Not tracked by the garbage collector, like a record: its link, its
+    channel and its leases forget it when it ends."""
 
     no: int
     channel: Channel
@@ -198,7 +202,7 @@ class Consumer:
     """In its channel's ring of consumers that can take more."""
     ticket: int = 0
     """Number of its timer: that of its wait while it is a pull that waits, else that of its leases."""
-    leases: dict[int, Record] = field(default_factory=dict)
+    leases: dict[int, Record] = {}
     """By number, the oldest first. They end in this order, except those with timers of their own."""
     leases_end_us: int = 0
     """When the last of those ends."""

@@ -76,7 +76,7 @@ class TestLatencies:
         latencies = Latencies()
         now = 10**9
         for ms in range(1, 101):
-            latencies.buckets(now)[bucket_of(ms * 1000)] += 1
+            latencies.add(now, ms * 1000)
         p50, p95, p99 = latencies.percentiles_us(now, (0.5, 0.95, 0.99))
         assert 50_000 <= p50 <= 57_000
         assert 95_000 <= p95 <= 107_000
@@ -85,13 +85,13 @@ class TestLatencies:
     def test_a_window_covers_its_half_and_the_one_before(self) -> None:
         latencies = Latencies()
         start = 60 * S * 1000
-        latencies.buckets(start)[bucket_of(1000)] += 1
+        latencies.add(start, 1000)
         assert latencies.percentiles_us(start + 59 * S, (0.5,)) != [0]
         assert latencies.percentiles_us(start + 60 * S, (0.5,)) == [0]
 
     def test_a_long_silence_empties_it(self) -> None:
         latencies = Latencies()
-        latencies.buckets(10**9)[3] += 1
+        latencies.add(10**9, 3)
         assert latencies.percentiles_us(10**12, (0.5,)) == [0]
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
 
+from penstock.core.clock import Now
 from penstock.core.errors import Refusal
 from penstock.core.limits import Limits
+from penstock.core.links import Consumer, Link
 from penstock.core.queue.machine import WAKE_MAX
 from penstock.core.queue.policy import Policy
 from penstock.core.rate_limits import Rate, Rates
 from penstock.core.records import Record
+from penstock.core.scopes import OPERATOR
 from penstock.core.tenants import Quota
+from penstock.server.engine.machines import make_machine
+from tests.core.driving import counting_entropy, record_of
 from tests.dialects.courier.talking import Broker, envelope, filled
 
 
@@ -121,3 +127,31 @@ def test_many_timers_that_are_due_together_take_several_turns() -> None:
     assert broker.machine.channels["q"].delayed == 5
     broker.run()
     assert len(broker.machine.channels["q"].ready) == len(records), "the runtime goes on by itself"
+
+
+@pytest.mark.promise(
+    "Benchmarks and robustness", "a subscribed stream leaves the garbage collector three objects at most"
+)
+def test_a_stream_with_traffic_leaves_the_garbage_collector_little_to_visit() -> None:
+    streams, policy = 200, Policy()
+    machine = make_machine(Limits(), lambda name: policy, counting_entropy())
+    link = machine.connect(OPERATOR, None)
+    assert isinstance(link, Link)
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(streams):
+        now, name = Now(number, number), f"agents/{number}/inbox"
+        consumer = machine.subscribe(now, link, name)
+        assert isinstance(consumer, Consumer)
+        machine.grant(now, consumer, 10)
+        for no in range(2):
+            machine.enqueue(now, name, [record_of(f"{number}-{no}")])
+            machine.commit_log.take_batch()
+            machine.committed(now, 2 * number + no)
+            machine.take_effects()
+        machine.ack(now, consumer, [f"{number}-0"])  # the other one stays leased
+        machine.commit_log.take_batch()
+        machine.committed(now, 2 * number)
+    gc.collect()  # which also finds out what need not be tracked
+    assert link.consumers[0].leases
+    assert len(gc.get_objects()) - before <= 3 * streams + 50

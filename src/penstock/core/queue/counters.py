@@ -5,8 +5,6 @@ Invariant 2: `in_ = ack + dead + drop + purged + moved + ready + leased + delaye
 
 from __future__ import annotations
 
-from operator import add
-
 import msgspec
 
 from penstock.core.records import plain_stores
@@ -53,42 +51,30 @@ class Counters(msgspec.Struct, gc=False):
         return self.ack + self.dead + self.drop + self.purged + self.moved
 
 
-_NEVER: list[int] = []
+# Rates and histograms are dicts of numbers: the garbage collector visits lists and what they hold, and leaves such dicts alone.
+
+_NEVER: dict[int, int] = {}
 """The counts of a rate that nothing was ever added to."""
 
 
 @plain_stores
 class MinuteRate(msgspec.Struct, gc=False, eq=False):
-    """Events a second over the last `RATE_WINDOW_S` seconds, in one list of fixed length."""
+    """Events a second over the last `RATE_WINDOW_S` seconds, counted by second."""
 
-    _counts: list[int] = msgspec.field(default_factory=lambda: _NEVER)
+    _counts: dict[int, int] = msgspec.field(default_factory=lambda: _NEVER)
     # Made when first needed: most channels of a large server are quiet.
-    _second: int = -1
 
     def add(self, now_us: int, n: int) -> None:
         second = now_us // SECOND_US
-        if second != self._second:
-            self._roll(second)
-        self._counts[second % (RATE_WINDOW_S + 1)] += n
+        if second not in self._counts:
+            self._counts = {at: count for at, count in self._counts.items() if at >= second - RATE_WINDOW_S}
+            self._counts[second] = 0
+        self._counts[second] += n
 
     def per_second(self, now_us: int) -> float:
         """The mean over the whole window; the running second is left out because it is not over."""
-        if not self._counts:
-            return 0.0
         second = now_us // SECOND_US
-        if second - self._second > RATE_WINDOW_S:
-            return 0.0
-        self._roll(second)
-        whole = sum(self._counts) - self._counts[second % (RATE_WINDOW_S + 1)]
-        return whole / RATE_WINDOW_S
-
-    def _roll(self, second: int) -> None:
-        slots = RATE_WINDOW_S + 1
-        if not self._counts:
-            self._counts = [0] * slots
-        for passed in range(max(self._second + 1, second - slots + 1), second + 1):
-            self._counts[passed % slots] = 0
-        self._second = max(self._second, second)
+        return sum([count for at, count in self._counts.items() if 0 < second - at <= RATE_WINDOW_S]) / RATE_WINDOW_S
 
 
 def bucket_of(us: int) -> int:
@@ -112,16 +98,21 @@ class Latencies(msgspec.Struct, gc=False, eq=False):
     """A sliding histogram: two halves of `LATENCY_HALF_US`, turned over as time passes."""
 
     _half: int = -1
-    # Made when first needed, like those of a rate.
-    _current: list[int] | None = None
-    _before: list[int] | None = None
+    # Made when first needed, like those of a rate. By bucket, without those that are empty.
+    _current: dict[int, int] | None = None
+    _before: dict[int, int] | None = None
 
-    def buckets(self, now_us: int) -> list[int]:
-        """The list to count in now; the hot path adds to it directly."""
+    def buckets(self, now_us: int) -> dict[int, int]:
+        """The counts by bucket to add to now; the hot path does so directly."""
         self._turn(now_us)
         if self._current is None:
-            self._current = [0] * _BUCKETS
+            self._current = {}
         return self._current
+
+    def add(self, now_us: int, us: int) -> None:
+        """Count one duration."""
+        counts, bucket = self.buckets(now_us), bucket_of(us)
+        counts[bucket] = counts.get(bucket, 0) + 1
 
     def _turn(self, now_us: int) -> None:
         half = now_us // LATENCY_HALF_US
@@ -135,7 +126,7 @@ class Latencies(msgspec.Struct, gc=False, eq=False):
         counts = self.counts(now_us)
         return [0] * len(shares) if counts is None else percentiles_us(counts, shares)
 
-    def counts(self, now_us: int) -> list[int] | None:
+    def counts(self, now_us: int) -> dict[int, int] | None:
         """How many fell into each bucket of the window; None when it is empty."""
         self._turn(now_us)
         if self._before is None or self._current is None:
@@ -143,20 +134,21 @@ class Latencies(msgspec.Struct, gc=False, eq=False):
         return merged(self._before, self._current)
 
 
-def merged(first: list[int], second: list[int]) -> list[int]:
+def merged(first: dict[int, int], second: dict[int, int]) -> dict[int, int]:
     """The counts of two histograms together."""
-    return list(map(add, first, second))
+    return {bucket: first.get(bucket, 0) + second.get(bucket, 0) for bucket in first | second}
 
 
-def percentiles_us(counts: list[int], shares: tuple[float, ...]) -> list[int]:
+def percentiles_us(counts: dict[int, int], shares: tuple[float, ...]) -> list[int]:
     """The duration below which each share of a histogram lies."""
-    total = sum(counts)
+    total = sum(counts.values())
+    ordered = sorted(counts.items())
     found = []
     for share in shares:
         rank = share * total
         seen = 0
         value = 0
-        for bucket, count in enumerate(counts):
+        for bucket, count in ordered:
             seen += count
             if count and seen >= rank:
                 value = bucket_us(bucket)

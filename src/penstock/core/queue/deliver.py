@@ -158,7 +158,7 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
     lease = state.lease_no
     buckets = channel.latencies.buckets(now_us)
     counters = channel.counters
-    out = 0
+    out = first = 0
     arrived_us = bucket = -1
     while ready and ring and room_leases > 0:
         consumer = ring[0]
@@ -195,9 +195,12 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
             if attempt == 1:
                 record.first_wall_us = wall_us
                 if record.arrived_us != arrived_us:  # what came together waited equally long
+                    if first:
+                        buckets[bucket] = buckets.get(bucket, 0) + first
+                        first = 0
                     arrived_us = record.arrived_us
                     bucket = bucket_of(now_us - arrived_us)
-                buckets[bucket] += 1
+                first += 1
             else:
                 counters.re += 1
             leases[lease] = record
@@ -208,6 +211,8 @@ def dispatch(state: QueueState, now: Now, channel: Channel) -> None:
         consumer.delivered += taken
         out += taken
         room_leases -= taken
+    if first:
+        buckets[bucket] = buckets.get(bucket, 0) + first
     state.lease_no = lease
     channel.leased += out
     if out:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import gc
 
-THRESHOLDS = (20_000, 20, 20)
-"""Messages create short-lived objects; with the default threshold of 700, the search for cycles takes 5% of the time.
+THRESHOLDS = (10_000, 4, 200)
+"""Messages create short-lived objects; with the default threshold of 700, the search for cycles takes 5% of the time. A young collection
+visits at most the 40,000 newest objects, about 8 ms: with 400,000 it took 64 ms while 100,000 streams were subscribed.
 
 Closed connections leave cycles, so a full collection cannot be left out: an attacker that connects often would fill the memory."""
 

@@ -293,7 +293,7 @@ class Together:
         self._principal = principal
         self._is_whole = principal.allows("read", EVERY)
         self._sums = dict.fromkeys(_FIGURES, 0)
-        self._latencies: list[int] | None = None
+        self._latencies: dict[int, int] | None = None
         self._looks = machine.limits.metric_streams_max
         self._dead = 0
 
