@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.limits import Limits
+from penstock.server.spaces import host
 from tests.dialects.mew.driving import (
     PING,
+    Client,
     GatewayDriver,
     envelope,
     error,
     join,
+    kinds,
     participant,
     settings,
 )
@@ -60,6 +63,53 @@ class TestOutboxes:
         p3.connection.congested(False)
         driver.run()
         assert outboxes.total == 0
+
+
+class TestWrites:
+    """Thirty participants, and turns that write to eight."""
+
+    NAMES = tuple(f"n{number}" for number in range(30))
+
+    @pytest.fixture
+    def many(self, monkeypatch: pytest.MonkeyPatch) -> GatewayDriver:
+        monkeypatch.setattr(host, "OUTBOXES_MAX", 8)
+        return GatewayDriver(settings(*self.NAMES))
+
+    def writes(self, driver: GatewayDriver, clients: list[Client]) -> list[int]:
+        """How many were written to in each call of the loop, until nothing is due."""
+        found = list[int]()
+        while driver.scheduler._soon:
+            before = [each.wire.writes for each in clients]
+            driver.scheduler._soon.popleft()()
+            found.append(sum(each.wire.writes - count for each, count in zip(clients, before, strict=True)))
+        return found
+
+    def test_a_turn_writes_to_a_few_and_the_next_ones_to_the_rest(self, many: GatewayDriver) -> None:
+        clients = many.joined(*self.NAMES)
+        for client in clients:
+            client.received()
+        clients[0].put(envelope("chat", {"text": "x"}))
+        writes = self.writes(many, clients)
+        assert max(writes) == 8 and sum(writes) == 30
+        assert all(kinds(each.heard()) == ["chat"] for each in clients)
+
+    def test_those_that_wait_come_first_and_keep_their_order(self, many: GatewayDriver) -> None:
+        clients = many.joined(*self.NAMES)
+        for client in clients:
+            client.received()
+        id_ = many.open_stream(clients[0])
+        for client in clients:
+            client.received()
+        spaces = many.spaces
+        clients[0].put(*[f"#{id_}#{number}".encode() for number in range(4)])
+        spaces.turn()
+        clients[0].put(f"#{id_}#last".encode())
+        spaces.turn()
+        many.runtime.peers.flush()
+        assert [bool(each.wire.data) for each in clients] == [True] * 16 + [False] * 14, "those that waited come first"
+        many.run()
+        wanted = [f"#{id_}#{number}".encode() for number in range(4)] + [f"#{id_}#last".encode()]
+        assert all(each.frames() == wanted for each in clients)
 
 
 class TestIsolation:

@@ -9,7 +9,7 @@ YOUNG_MAX, MIDDLE_MAX, OLD_AFTER = 10_000, 3, 250
 """New objects before a collection, its survivors that wait for the next kind, and collections of that kind before all is visited.
 
 Messages create short-lived objects; with the default threshold of 700, the search for cycles takes 5% of the time. What survives is
-visited once more with that of a few other collections, and then only with everything: a server that grows pauses for 45,000 objects, about
+visited once more with that of a few other collections, and then only with everything: a server that grows pauses for 50,000 objects, about
 10 ms. It visits everything after ten million more objects than were freed: what an attacker leaves in cycles does not fill the memory."""
 THRESHOLDS = (YOUNG_MAX, MIDDLE_MAX, OLD_AFTER)
 
