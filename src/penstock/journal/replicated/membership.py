@@ -8,7 +8,8 @@ While the servers do not answer, the nodes that were last seen stay: see `LiveNo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 from nats.aio.client import Client
@@ -96,12 +97,15 @@ class Membership:
         self.failures = 0
         """Refreshes and reads without an answer."""
 
+    def jobs(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs until it is cancelled, perhaps twice: a wait in the client whose result comes at that moment swallows a cancellation."""
+        return [self._refresh(), self._follow(self._buckets.live), self._follow(self._buckets.config)]
+
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """All of it, until it is cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._refresh())
-            group.create_task(self._follow(self._buckets.live))
-            group.create_task(self._follow(self._buckets.config))
+            for job in self.jobs():
+                group.create_task(job)
 
     def changed(self) -> None:
         """Refresh the key now."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 from nats.aio.client import Client
 
@@ -61,3 +61,12 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
             return await ask()
         except FAILURES:
             await asyncio.sleep(RETRY_S)
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they have ended: a wait whose result comes at that moment swallows it."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=RETRY_S)

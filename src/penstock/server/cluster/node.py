@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from penstock.server.cells.link import CellLink
 from penstock.server.cells.shard_requests import ShardRequests
 from penstock.server.cells.view_copies import ViewCopies
 from penstock.server.cluster.channels import ChannelHost, FromNode, HostedShard, LocalLink, ToNode
-from penstock.server.cluster.nats_client import Notices, connect, until_answered
+from penstock.server.cluster.nats_client import Notices, connect, end_tasks, until_answered
 from penstock.server.cluster.pipes import Pipe, Pipes
 from penstock.server.cluster.repair import repair
 from penstock.server.cluster.routes import Routes
@@ -96,7 +96,7 @@ class ClusterNode(ShardRequests):
         self.scheduler = scheduler
         self.name, self.cluster = options.node, options.cluster
         self._options = options
-        self.client: Client
+        self._client: Client | None = None
         self.settings: ClusterSettings
         self.buckets: ClusterBuckets
         self.objects: Any
@@ -112,7 +112,7 @@ class ClusterNode(ShardRequests):
         self.verified: str | None = None
         """Why the servers were not checked; None when they were."""
         self.membership: Membership
-        self._pipes: Pipes
+        self._pipes: Pipes | None = None
         self._outbox: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(OUTBOX_MAX)
         self._hosts: list[ChannelHost] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -129,6 +129,16 @@ class ClusterNode(ShardRequests):
     # Starting
 
     @property
+    def client(self) -> Client:
+        assert self._client is not None, "it has joined"
+        return self._client
+
+    @property
+    def pipes(self) -> Pipes:
+        assert self._pipes is not None, "it has started"
+        return self._pipes
+
+    @property
     def about(self) -> str:
         return f"{len(self.shards)} shards of the cluster `{self.cluster}`, as its node `{self.name}`"
 
@@ -138,7 +148,7 @@ class ClusterNode(ShardRequests):
         for name, what in ((options.cluster, "a cluster"), (options.node, "a node")):
             if problem := cluster_keys.name_problem(name, what):
                 raise PenstockError(problem)
-        self.client = await connect(options.servers, f"penstock {options.node}", self._notices)
+        self._client = await connect(options.servers, f"penstock {options.node}", self._notices)
         await self._check_servers()
         self.buckets = await until_answered(lambda: ClusterBuckets.open(self.client, self.cluster))
         if options.creates:
@@ -198,9 +208,18 @@ class ClusterNode(ShardRequests):
 
     async def start(self, front: Runtime) -> None:
         """Open every shard, and wait a little until all have owners."""
-        loop = asyncio.get_running_loop()
         self._front = front
-        await self._join()
+        try:
+            await self._join()
+            await self._open(front)
+        except BaseException:
+            await self.stop()
+            raise
+        await self._until(lambda: not self.status().unowned, READY_S)
+        logs.event("cluster.joined", cluster=self.cluster, node=self.name, unowned=self.status().unowned)
+
+    async def _open(self, front: Runtime) -> None:
+        loop = asyncio.get_running_loop()
         self._pipes = Pipes(
             self.cluster,
             self.name,
@@ -210,7 +229,7 @@ class ClusterNode(ShardRequests):
             opened=self._pipe_opened,
             accepted=self._pipe_accepted,
         )
-        subscription = await self.client.subscribe(self._pipes.subject(self.name), cb=self._pipe_message)
+        subscription = await self.client.subscribe(self.pipes.subject(self.name), cb=self._pipe_message)
         assert subscription is not None
         here, there = LocalLink.pair()
         self._host(there)
@@ -224,13 +243,11 @@ class ClusterNode(ShardRequests):
         self._started_us = boot_us()
         self.membership = Membership(self.buckets, self.name, self.live, boot_us, value=self._value, noted=self._noted)
         self._tasks = [
-            loop.create_task(self.membership.run()),
+            *map(loop.create_task, self.membership.jobs()),
             loop.create_task(self._send()),
             loop.create_task(self._look()),
             loop.create_task(ViewCopies(front, self.read_view).run()),
         ]
-        await self._until(lambda: not self.status().unowned, READY_S)
-        logs.event("cluster.joined", cluster=self.cluster, node=self.name, unowned=self.status().unowned)
 
     async def _until(self, is_true: Callable[[], bool], within_s: float) -> None:
         """Wait for the cluster, at most so long."""
@@ -394,7 +411,7 @@ class ClusterNode(ShardRequests):
         failure = ""
         while True:
             try:
-                self._pipes.beat()
+                self.pipes.beat()
                 for shard in self.shards.values():
                     shard.look()
                 if not self._moves and not self.is_leaving:
@@ -426,11 +443,11 @@ class ClusterNode(ShardRequests):
                 self.frames_dropped += 1
 
     async def _pipe_message(self, message: Any) -> None:
-        self._pipes.received(message.data)
+        self.pipes.received(message.data)
 
     def _connect(self, node: str) -> None:
         if node != self.name:
-            self._pipes.open(node)
+            self.pipes.open(node)
 
     def _pipe_opened(self, node: str, pipe: Pipe) -> None:
         link: CellLink[FromNode] = CellLink(FromNode)
@@ -477,16 +494,21 @@ class ClusterNode(ShardRequests):
         return 0
 
     async def stop(self) -> None:
+        """End, however far the start has come."""
         self.routes.close()
         await end_tasks([*self._tasks, *self._moves])
         await asyncio.gather(*[shard.close() for shard in self.shards.values()])
-        with suppress(*FAILURES):
-            async with asyncio.timeout(LOOK_S * 10):
-                await self.buckets.live.delete(NODE + self.name)
-        self._pipes.close()
+        if self._pipes is not None:
+            self._pipes.close()
         self.encode.close()
+        if self._client is None:
+            return
+        if self._tasks:
+            with suppress(TimeoutError, *FAILURES):
+                async with asyncio.timeout(1.0):
+                    await self.buckets.live.delete(NODE + self.name)
         with suppress(*FAILURES):
-            await self.client.close()
+            await self._client.close()
 
     def cluster_status(self) -> ClusterStatus | None:
         """None before this node has joined."""
@@ -500,7 +522,7 @@ class ClusterNode(ShardRequests):
         shards = self.shards.values()
         owned = [shard for shard in shards if shard.is_owner]
         states = Counter(shard.report.state for shard in shards)
-        pipes = self._pipes
+        pipes = self.pipes
         dropped = {
             "forged": pipes.forged,
             "repeated": pipes.repeated,
@@ -548,15 +570,6 @@ class ClusterNode(ShardRequests):
             {"node": node.node, "up": node.state != "gone", "state": node.state, "shards": node.owns}
             for node in status.nodes
         ]
-
-
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they have ended: a wait whose result comes at that moment swallows it."""
-    left = set(tasks)
-    while left:
-        for task in left:
-            task.cancel()
-        _, left = await asyncio.wait(left, timeout=LOOK_S)
 
 
 def advertised(url: str, host: str | None) -> str:

@@ -35,6 +35,7 @@ from penstock.server.cell import Cell
 from penstock.server.cells.cell_requests import CellServices
 from penstock.server.cells.hosted_link import HostedLink
 from penstock.server.cluster.channels import Gate
+from penstock.server.cluster.nats_client import end_tasks
 from penstock.server.cluster.shard_history import ShardHistory
 from penstock.server.config.load import Config, quotas, rates
 from penstock.server.engine.connections import Timer
@@ -494,9 +495,7 @@ class ClusterShard:
         self._close_cell()
         if self.journal is not None:
             self.journal.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
         def end() -> None:
             if self.journal is not None:
