@@ -113,7 +113,7 @@ async def report(client: Client, **owners: list[int]) -> None:
 async def clear(client: Client) -> None:
     """Remove every node and decision."""
     buckets = await find_buckets(client, CLUSTER)
-    for bucket, prefixes in ((buckets.live, ("node.",)), (buckets.config, ("move.", "drain."))):
+    for bucket, prefixes in ((buckets.live, ("node.",)), (buckets.config, ("move.", "drain.", "repair."))):
         for key in await patiently(lambda bucket=bucket: keys_of(bucket)):
             if key.startswith(prefixes):
                 await bucket.delete(key)

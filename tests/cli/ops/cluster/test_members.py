@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from nats.aio.client import Client
 
+from penstock.core.cluster.status import NodeReport, ShardReport
 from penstock.journal.replicated.cluster_keys import entries
-from penstock.server.ops.cluster.operator import find_buckets
+from penstock.journal.replicated.membership import NODE
+from penstock.server.ops.cluster.operator import find_buckets, patiently
 from tests.cli.ops.cluster.conftest import CLUSTER, Command, clear, report
 
 pytestmark = pytest.mark.usefixtures("created")
@@ -28,7 +31,7 @@ async def decided(client: Client) -> dict[str, str]:
     """What the operator has decided."""
     buckets = await find_buckets(client, CLUSTER)
     found = {entry.key: (entry.value or b"").decode() for entry in await entries(buckets.config)}
-    return {key: value for key, value in found.items() if key.startswith(("move.", "drain."))}
+    return {key: value for key, value in found.items() if key.startswith(("move.", "drain.", "repair."))}
 
 
 @pytest.mark.promise("Cluster", "`cluster status` ends with exit code 3 when a shard has no owner")
@@ -111,3 +114,28 @@ def test_a_node_that_has_left_is_forgotten(command: Command, with_client: WithCl
     with_client(lambda client: report(client, a=ALL))
     assert json.loads(command("leave", "b", "--json").stdout) == {"node": "b", "left": True}
     assert with_client(decided) == {}
+
+
+async def report_damage(client: Client) -> None:
+    """Two nodes that stopped at the damage of shard 5, with 70 and 60 rows, and one that has not read it."""
+    buckets = await find_buckets(client, CLUSTER)
+    for name, offset in (("a", 60), ("b", 70), ("c", None)):
+        shards = (
+            {5: ShardReport("following")} if offset is None else {5: ShardReport("halted", 2, offset, reason="bad")}
+        )
+        node = NodeReport("0" * 16, at=1, shards=shards)
+        await patiently(lambda name=name, node=node: buckets.live.put(NODE + name, msgspec.json.encode(node)))
+
+
+def test_a_repair_uses_the_spool_with_the_most_rows(command: Command, with_client: WithClient) -> None:
+    with_client(report_damage)
+    assert "damaged" in command("status").stderr
+    refused = command("repair", "5", "--from", "c", "--yes")
+    assert refused.returncode == 1 and "`c` cannot repair" in refused.stderr and "`a`, `b`" in refused.stderr
+    refused = command("repair", "6", "--yes")
+    assert refused.returncode == 1 and "is not damaged" in refused.stderr
+    done = command("repair", "5", "--yes", "--wait", "0", "--json")
+    assert json.loads(done.stdout) == {"shard": 5, "node": "b", "rows": 70, "done": False}
+    assert with_client(decided) == {"repair.5": "b"}
+    late = command("repair", "5", "--from", "a", "--yes", "--wait", "0.3")
+    assert late.returncode == 1 and "no owner" in late.stderr, "no node runs here"

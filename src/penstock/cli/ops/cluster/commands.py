@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from penstock.cli.ops.cluster import directory, members
-from penstock.cli.ops.cluster.place import THERE, NatsPlace, servers_of
+from penstock.cli.ops.cluster.place import THERE, NatsPlace, operate, servers_of
 from penstock.cli.options import EXIT_CHECK, flag, print_text
-from penstock.cli.output import print_json, print_line, print_note, print_result
+from penstock.cli.output import is_confirmed, print_json, print_line, print_note, print_result
 from penstock.core.errors import PenstockError, Refusal
+
+if TYPE_CHECKING:
+    from penstock.core.cluster.status import ClusterStatus
 
 cluster = App(name="cluster", help="Make, watch and change a cluster; divide a data directory into shards.")
 for command in (members.status, members.nodes, members.move, members.drain, members.leave):
@@ -22,6 +25,7 @@ cluster.command(directory.export)
 SIGNS = {"ok": "ok     ", "warning": "warning", "error": "error  "}
 MIB = 1024 * 1024
 SHARD_MIB = 1024
+WAIT_S = 60.0
 SHARD_MIB_MIN = 16
 """Room for two of the longest commits and the reserves."""
 
@@ -109,3 +113,45 @@ def check(*, place: NatsPlace = THERE) -> int:
             if finding.hint:
                 print_line(f"         hint: {finding.hint}")
     return EXIT_CHECK if has_error else 0
+
+
+@cluster.command
+def repair(
+    shard: Annotated[int, Parameter(help="The shard, 0 to 15.")],
+    /,
+    *,
+    from_node: Annotated[
+        str | None, Parameter(name="--from", help="The node whose spool is used. Default: the one with the most rows.")
+    ] = None,
+    wait: Annotated[float, Parameter(help="Seconds to wait until the shard has an owner; 0 does not wait.")] = WAIT_S,
+    yes: Annotated[bool, flag("Do not ask.")] = False,
+    place: NatsPlace = THERE,
+) -> int:
+    """Write a new log of a damaged shard from the spool of a node. The old log stays. Read docs/how-to/repair-a-shard.md first.
+
+    For example:
+
+      penstock cluster repair 5 --join nats://10.0.0.1,10.0.0.2,10.0.0.3
+      penstock cluster repair 5 --from b --yes
+    """
+    notice = f"rows of shard {shard} that no spool of the chosen node has are given up"
+    if not is_confirmed(notice, yes=yes):
+        print_note("nothing was changed")
+        return 1
+    node, rows = operate(place, lambda found: found.repair(shard, from_node))
+    value = {"shard": shard, "node": node, "rows": rows}
+    if wait <= 0:
+        text = f"`{node}` writes a new log of shard {shard} from its {rows} rows"
+        print_result({**value, "done": False}, text, as_json=place.as_json)
+        return 0
+
+    def is_whole(status: ClusterStatus) -> bool:
+        return not status.shards[shard].troubles and status.shards[shard].owner is not None
+
+    if operate(place, lambda found: found.until(is_whole, wait)) is None:
+        message = f"shard {shard} has no owner {wait:g} s after the repair was asked for"
+        hint = f"the log of `{node}` says why: `cluster.repair_failed` or `cluster.repair_refused`"
+        raise PenstockError(Refusal("Timeout", message, hint=hint))
+    text = f"shard {shard} has a new log, from the {rows} rows of `{node}`"
+    print_result({**value, "done": True}, text, as_json=place.as_json)
+    return 0

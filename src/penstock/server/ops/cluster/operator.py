@@ -10,9 +10,10 @@ from typing import TypeVar
 from nats.aio.client import Client
 from nats.js.errors import APIError, NotFoundError
 
-from penstock.core.cluster.status import ClusterStatus
+from penstock.core.cluster.status import ClusterStatus, ShardStatus
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.replicated.cluster_keys import (
+    ask_repair,
     entries,
     name_problem,
     read_status,
@@ -51,9 +52,7 @@ class ClusterOperator:
     async def move(self, shard: int, node: str | None) -> None:
         """Have a node own a shard; None leaves it to the assignment."""
         status = await self.status()
-        if not 0 <= shard < len(status.shards):
-            hint = f"shards are numbered from 0 to {len(status.shards) - 1}"
-            raise PenstockError(Refusal("InvalidRequest", f"there is no shard {shard}", hint=hint))
+        self._row(status, shard)
         if node is not None:
             state = next((found.state for found in status.nodes if found.node == node), None)
             if state != "up":
@@ -71,6 +70,31 @@ class ClusterOperator:
                 Refusal("InvalidRequest", f"`{node}` is the only node that could own shards", hint=hint)
             )
         await patiently(lambda: set_drain(self.buckets, node, on=on))
+
+    async def repair(self, shard: int, node: str | None) -> tuple[str, int]:
+        """Have a node write a new log of a damaged shard from its spool: this one, or the one that has most rows.
+
+        Returns its name and how many rows it has. Raises PenstockError for a shard that is not damaged.
+        """
+        status = await self.status()
+        row = self._row(status, shard)
+        if not row.troubles:
+            hint = "`penstock cluster status` shows the state of each shard"
+            raise PenstockError(Refusal("InvalidRequest", f"the log of shard {shard} is not damaged", hint=hint))
+        halted = {name: row.offsets.get(name, 0) for name in row.troubles}
+        chosen = node or max(halted, key=lambda name: (halted[name], name))
+        if chosen not in halted:
+            hint = f"the nodes that stopped at the damage: {', '.join(f'`{name}`' for name in sorted(halted))}"
+            raise PenstockError(Refusal("InvalidRequest", f"`{chosen}` cannot repair shard {shard}", hint=hint))
+        await patiently(lambda: ask_repair(self.buckets, shard, chosen))
+        return chosen, halted[chosen]
+
+    @staticmethod
+    def _row(status: ClusterStatus, shard: int) -> ShardStatus:
+        if not 0 <= shard < len(status.shards):
+            hint = f"shards are numbered from 0 to {len(status.shards) - 1}"
+            raise PenstockError(Refusal("InvalidRequest", f"there is no shard {shard}", hint=hint))
+        return status.shards[shard]
 
     async def forget(self, node: str) -> None:
         """Remove what is known of a node that has left."""
