@@ -79,7 +79,7 @@ def test_a_client_goes_on_through_a_drain_and_the_death_of_its_node(cluster: Clu
         await cluster_calm
         async with penstock.connect(cluster.nodes["a"].control, retries=0, timeout=WAIT_S) as client:
             streams = on_every_shard()
-            seen: set[str] = set()
+            seen: dict[str, asyncio.Event] = {}
             sent: list[str] = []
             stop = asyncio.Event()
 
@@ -88,14 +88,15 @@ def test_a_client_goes_on_through_a_drain_and_the_death_of_its_node(cluster: Clu
                 while not stop.is_set():
                     number += 1
                     name = f"{stream}#{number}"
+                    arrived = seen[name] = asyncio.Event()
                     await client.enqueue(stream, {"id": name, "type": "t", "payload": number})
                     sent.append(name)
-                    await asyncio.sleep(0.01)
+                    await arrived.wait()
 
             async def take(stream: str) -> None:
                 async with client.subscribe(stream, credit=10) as jobs:
                     async for job in jobs:
-                        seen.add(job.id)
+                        seen[job.id].set()
                         if not job.is_lost:
                             await job.ack()
 
@@ -104,12 +105,15 @@ def test_a_client_goes_on_through_a_drain_and_the_death_of_its_node(cluster: Clu
 
             async def more() -> None:
                 """Each stream goes on."""
-                before = len(sent)
-                async with asyncio.timeout(WAIT_S):
-                    while len(sent) < before + 5 * len(streams):
-                        failed = [task for task in (*takers, *senders) if task.done()]
-                        assert not failed, [task.exception() for task in failed]
-                        await asyncio.sleep(0.02)
+                counts = [len([one for one in sent if one.startswith(f"{stream}#")]) for stream in streams]
+
+                def goes_on() -> bool:
+                    failed = [task for task in (*takers, *senders) if task.done()]
+                    assert not failed, failed
+                    now = [len([one for one in list(sent) if one.startswith(f"{stream}#")]) for stream in streams]
+                    return all(new >= old + 3 for old, new in zip(counts, now, strict=True))
+
+                await asyncio.to_thread(eventually, "work on every shard", goes_on)
 
             await more()
             done = await asyncio.to_thread(command, cluster, "drain", "c", "--json")
@@ -118,8 +122,7 @@ def test_a_client_goes_on_through_a_drain_and_the_death_of_its_node(cluster: Clu
             cluster.nodes["a"].kill()  # its own node
             await more()
             stop.set()
-            await asyncio.gather(*senders)
-            await asyncio.to_thread(eventually, "the last deliveries", lambda: seen.issuperset(sent))
+            await asyncio.wait_for(asyncio.gather(*senders), WAIT_S)  # each has seen its last envelope
             for task in takers:
                 task.cancel()
             await asyncio.gather(*takers, return_exceptions=True)

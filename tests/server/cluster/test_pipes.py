@@ -97,7 +97,7 @@ def test_a_node_without_the_secret_gets_no_pipe() -> None:
     run(talk, secret_of_b=bytes([1]) * 32)
 
 
-@pytest.mark.promise("Security", "a frame between nodes that is forged or repeated changes nothing and is counted")
+@pytest.mark.promise("Cluster", "a frame between nodes that is forged or repeated changes nothing and is counted")
 def test_forged_and_repeated_frames_are_dropped() -> None:
     async def talk(net: Network) -> None:
         await net.connect()
@@ -121,7 +121,7 @@ def test_forged_and_repeated_frames_are_dropped() -> None:
     run(talk)
 
 
-@pytest.mark.promise("Security", "what was recorded of a pipe between nodes opens no other pipe")
+@pytest.mark.promise("Cluster", "what was recorded of a pipe between nodes opens no other pipe")
 def test_a_recorded_pipe_cannot_be_played_again() -> None:
     async def talk(net: Network) -> None:
         record: list[bytes] = []
