@@ -3,6 +3,7 @@
 import type { ComponentType } from "preact";
 
 import { AccessTokensPage } from "./pages/accesstokens.tsx";
+import { ClusterPage } from "./pages/cluster.tsx";
 import { ConnectionsPage } from "./pages/connections.tsx";
 import { DeadPage } from "./pages/dead.tsx";
 import { OverviewPage } from "./pages/overview.tsx";
@@ -36,6 +37,7 @@ export const pages: readonly PageEntry[] = [
   { path: "tokens", title: "Token streams", short: "Tokens", letter: "k", icon: "streams", Page: TokenStreamsPage },
   { path: "pipeline", title: "Pipeline", short: "Pipeline", letter: "p", icon: "pipeline", Page: PipelinePage },
   { path: "connections", title: "Connections", short: "Peers", letter: "c", icon: "connections", Page: ConnectionsPage },
+  { path: "cluster", title: "Cluster", short: "Cluster", letter: "l", icon: "tree", Page: ClusterPage },
   { path: "access", title: "Access tokens", short: "Access", letter: "a", icon: "access", Page: AccessTokensPage },
   { path: "settings", title: "Settings", short: "Settings", letter: "e", icon: "settings", Page: SettingsPage },
 ];

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.documents import BLOCK, ROOT, reader_environment
+from tests.docs.documents import BLOCK, ROOT, blocks, reader_environment
 from tests.server_process import environment
 
 TUTORIAL = "docs/tutorial/first-cluster.md"
@@ -134,3 +134,8 @@ def test_every_command_of_the_first_cluster_runs(tmp_path: Path, ports: dict[str
     assert ran == 6
     assert "400 confirmed, 400 received" in printed
     assert "`c` owns shard 3" in printed and "`c` owns no shard" in printed
+
+
+def test_the_commands_of_the_guide_that_need_no_cluster_run(tmp_path: Path) -> None:
+    [(_, code)] = [block for block in blocks("docs/how-to/cluster-broker.md") if block[0] == "sh"]
+    assert "sync_interval: always" in run(code, tmp_path)

@@ -131,6 +131,15 @@ def test_a_client_goes_on_through_a_drain_and_the_death_of_its_node(cluster: Clu
     assert command(cluster, "drain", "c", "--undo").returncode == 0
 
 
+def test_the_blocking_client_works_at_any_node_for_every_shard(cluster: ClusterProcesses) -> None:
+    with penstock.connect_sync(cluster.nodes["b"].control) as client:
+        for stream in (f"sync-{name}" for name in on_every_shard()):
+            client.enqueue(stream, {"id": stream, "type": "t", "payload": 1})
+            [delivery] = client.pull(stream, wait_ms=10_000)
+            assert delivery.id == stream
+            delivery.ack(confirm=True)
+
+
 def test_a_node_that_is_gone_may_leave(cluster: ClusterProcesses) -> None:
     node = cluster.nodes["a"]
     node.kill()
