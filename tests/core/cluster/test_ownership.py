@@ -6,7 +6,7 @@ from penstock.core.cluster.lease import IDLE_EVERY_US, LEASE_US, READ_EVERY_US, 
 from penstock.core.cluster.messages import LogMessage
 from penstock.core.cluster.ownership import RETRY_US, ShardOwnership
 from penstock.core.cluster.reader import LogFrame, ShardReader
-from penstock.core.cluster.writer import Found, Full, Kept, Passed, Publish, Seek, Unknown
+from penstock.core.cluster.writer import REWOUND_AFTER_US, Found, Full, Kept, Passed, Publish, Seek, Unknown
 from tests.core.cluster.logs import LONG, Log
 
 SECOND = 1_000_000
@@ -195,6 +195,38 @@ def test_a_damaged_log_halts(owner: Node, log: Log) -> None:
     assert node.shard.state == "halted"
     assert node.shard.damage is not None
     assert node.shard.next(SECOND, may_take=True) is None
+
+
+def test_a_follower_whose_log_lost_what_it_has_read_halts(log: Log) -> None:
+    """It need not try to own the shard to notice: what it has may be all that is left."""
+    log.begin(1, "a")
+    log.write("rows", b"one", 1)
+    node = Node(log, "b")
+    us = 0
+    node.step(us, may_take=False)
+    log.messages.pop()
+    while us < REWOUND_AFTER_US:
+        us += READ_EVERY_US
+        node.step(us, may_take=True)
+        assert node.shard.state == "following"
+    node.step(us + READ_EVERY_US, may_take=True)
+    assert node.shard.state == "halted"
+    assert str(node.shard.damage) == "stream `s` is damaged at message 2: it ends at 1, and 2 was kept"
+
+
+def test_a_follower_that_sees_an_old_end_for_a_while_goes_on(log: Log) -> None:
+    """A leader that has lost its majority answers from what it knew."""
+    log.begin(1, "a")
+    log.write("rows", b"one", 1)
+    node = Node(log, "b")
+    node.step(0, may_take=False)
+    newest = log.messages.pop()
+    for second in range(1, 10):
+        node.step(second * SECOND, may_take=False)
+    log.messages.append(newest)
+    for second in range(10, 40):
+        node.step(second * SECOND, may_take=False)
+    assert node.shard.state == "following" and node.shard.damage is None
 
 
 def test_an_owner_whose_stream_fills_up_within_a_frame_begins_an_epoch(owner: Node, log: Log) -> None:

@@ -175,18 +175,22 @@ class ShardOwnership:
                 self.frames.append(frame)
         self._silence.read(self._asked_us, now_us, has_news=bool(found.messages))
         self._is_at_end = found.last <= self.reader.end.seq
-        self._check_kept(now_us)
+        self._check_kept(now_us, found.last)
 
-    def _check_kept(self, now_us: int) -> None:
-        """A leader without a majority may show an old end for a while; the log itself never ends before what was kept."""
+    def _check_kept(self, now_us: int, last: int) -> None:
+        """A leader without a majority may show an old end for a while; the log itself never ends before what was kept or read."""
         end = self.reader.whole
-        if not self._is_at_end or end.offset >= self._kept_offset:
+        what = None
+        if last < self.reader.end.seq:
+            what = f"it ends at {last}, and {self.reader.end.seq} was kept"
+        elif self._is_at_end and end.offset < self._kept_offset:
+            what = f"the log ends before row {end.offset}, and rows up to {self._kept_offset - 1} were kept"
+        if what is None:
             self._short_us = None
         elif self._short_us is None:
             self._short_us = now_us
         elif now_us - self._short_us >= REWOUND_AFTER_US:
-            what = f"the log ends before row {end.offset}, and rows up to {self._kept_offset - 1} were kept"
-            self.state, self.damage = "halted", LogDamage(self.reader.stream, end.seq + 1, what)
+            self.state, self.damage = "halted", LogDamage(self.reader.stream, min(last, end.seq) + 1, what)
 
     def _advance(self, step: Step) -> None:
         if not isinstance(step, Resolved):
