@@ -20,12 +20,15 @@ def show(entry: tuple[Any, ...]) -> None:
     sys.stdout.write(f"{us / 1000:>12.3f} ms  {what:<8} {' '.join(words)}\n")
 
 
-def cluster(seed: int, *, quiet: bool, has_queues: bool) -> int:
+def cluster(seed: int, *, quiet: bool, has_queues: bool, is_rewound: bool) -> int:
     world = Cluster(seed, has_queues=has_queues)
     if not quiet:
         world.on_trace = show
     try:
-        world.run()
+        if is_rewound:
+            world.run_rewound()
+        else:
+            world.run()
     except Broken as broken:
         sys.stdout.write(f"seed {seed} broke {broken}\n")
         traceback.print_exc()
@@ -44,11 +47,14 @@ def main() -> int:
     parser.add_argument(
         "--queues", action="store_true", help="the same, with the queues of the nodes and their clients"
     )
+    parser.add_argument(
+        "--rewound", action="store_true", help="with one of these: servers that lose what they acknowledged"
+    )
     parser.add_argument("--cells", action="store_true", help="a storm over several cells behind a front")
     parser.add_argument("--quiet", action="store_true", help="say only how it ended")
     options = parser.parse_args()
     if options.cluster or options.queues:
-        return cluster(options.seed, quiet=options.quiet, has_queues=options.queues)
+        return cluster(options.seed, quiet=options.quiet, has_queues=options.queues, is_rewound=options.rewound)
     make = cells_storm if options.cells else space_storm if options.spaces else storm
     world = make(options.seed)
     if not options.quiet:

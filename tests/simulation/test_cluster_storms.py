@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.cluster.writer import REWOUND_AFTER_US
 from tests.simulation import __main__ as replay
-from tests.simulation.cluster.storm import STORM_US, Cluster, small_messages
+from tests.simulation.cluster.storm import Cluster
 from tests.simulation.queue.checks import Broken
 from tests.tiers import first_of
 
@@ -18,6 +17,7 @@ CHUNKS, IN_EVERY_RUN = 40, 8
 SEEDS_A_CHUNK = 13
 QUEUE_CHUNKS, QUEUE_IN_EVERY_RUN = 30, 3
 QUEUE_SEEDS_A_CHUNK = 6
+REWOUND_SEEDS, REWOUND_IN_EVERY_RUN = 30, 5
 
 
 class Seen:
@@ -82,13 +82,21 @@ def test_clients_of_queues_do_what_they_are_meant_to() -> None:
 
 
 @pytest.mark.promise("Cluster", "a failing seed of a cluster's storms can be replayed")
-@pytest.mark.parametrize("kind", ["--cluster", "--queues"])
-def test_a_seed_can_be_replayed_from_the_command_line(kind: str) -> None:
-    command = [sys.executable, "-m", "tests.simulation", kind, "--seed", "3"]
+def test_a_seed_can_be_replayed_from_the_command_line() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--queues", "--seed", "3"]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
     assert "every invariant held" in shown.stdout.splitlines()[-1]
     assert len(shown.stdout.splitlines()) > 100
+
+
+@pytest.mark.parametrize("kind", [["--cluster"], ["--cluster", "--rewound"], ["--queues", "--rewound"]], ids=" ".join)
+def test_each_kind_of_storm_can_be_replayed(
+    kind: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", *kind, "--quiet", "--seed", "3"])
+    assert replay.main() == 0
+    assert "every invariant held" in capsys.readouterr().out
 
 
 def test_a_broken_invariant_is_named_by_the_command(
@@ -120,22 +128,19 @@ def test_equal_seeds_give_equal_traces(has_queues: bool) -> None:
     assert one.trace != other.trace
 
 
-@pytest.mark.promise("Cluster", "a node that has read what its servers lost again does not go on without it")
-def test_servers_that_lose_what_every_node_has_read_halt_the_shard() -> None:
-    """A node that has not read it cannot know: only the owner that wrote it notices."""
-    cluster = Cluster(3)
-    cluster.loss = cluster.lateness = 0.0
-    cluster.is_calm = True
-    with small_messages():
-        for node in cluster.nodes:
-            node.start()
-        cluster._send()
-        cluster.until(20_000_000)
-        cluster.has_clients = False
-        cluster.until(23_000_000)
-        cluster.has_lost = True
-        cluster.streams[0].lose_tail(20)
-        cluster.until(cluster.clock.us + 4 * REWOUND_AFTER_US + STORM_US)
-    assert cluster.halted == {0}
-    serving = [cell.may_serve for node in cluster.nodes for cell in node.cells]
-    assert serving.count(True) == 1, "the other shard goes on"
+@pytest.mark.promise(
+    "Cluster",
+    "a log that lost what was acknowledged halts its shard at every node, and a repair from a spool loses nothing",
+)
+@pytest.mark.parametrize("has_queues", [False, True], ids=["rows", "queues"])
+@pytest.mark.parametrize("seed", first_of(range(REWOUND_SEEDS), REWOUND_IN_EVERY_RUN))
+def test_servers_that_lose_what_they_acknowledged_halt_the_shard_until_it_is_repaired(
+    seed: int, has_queues: bool
+) -> None:
+    cluster = Cluster(seed, has_queues=has_queues)
+    try:
+        cluster.run_rewound()
+    except Broken as broken:
+        kind = "--queues" if has_queues else "--cluster"
+        pytest.fail(f"{broken}\nreplay: python -m tests.simulation {kind} --rewound --seed {seed}")
+    assert len(cluster.generations[0]) > 1

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from penstock.core.cluster.messages import cut
 from penstock.core.cluster.ownership import ShardOwnership
 from penstock.core.cluster.reader import LogEnd, ShardReader
 from penstock.core.cluster.status import ShardReport, ShardState
 from penstock.core.cluster.stream_space import StreamSpace
-from penstock.core.cluster.writer import Unknown
+from penstock.core.cluster.writer import Publish, Unknown
 from penstock.core.records import Entry
 from penstock.core.rows import Row
 from penstock.journal.open_and_repair import live_name
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.journal.replicated.live_files import LiveFiles
+from penstock.journal.replicated.membership import ShardSettings
 from penstock.journal.replicated.replicated_journal import ReplicatedJournal
 from penstock.journal.replicated.shard_log import LiveStore, StoredLive
-from penstock.journal.replicated.spool import Spool, begin_again
+from penstock.journal.replicated.spool import Spool, begin_again, enter_generation, generation_of
 from penstock.journal.seal import write_live
 from penstock.journal.segments import KIND_LIVE, Header
 from tests.simulation.cluster.checks import HALT, SPOOL, Key
@@ -54,16 +58,27 @@ class SimCell:
         """Requests that wait for their commit."""
         self._leaving: set[str] = set()
         """Those of them whose settle waits for its commit."""
-        self._log = SimLog(node, node.cluster.streams[shard])
-        self._store: LiveStore = SimStore(node, node.cluster.files[shard])
-        self._files = LiveFiles(self._log, self._store)
+        self._openings = 0
+        """What was asked before the last one is answered to no avail."""
         self._open()
 
     def _open(self) -> None:
-        spool = Spool(self.node.disks[self.shard], JOURNAL)
-        self._check(list(spool.rows()))
+        """As `ClusterShard.open` of the server does it."""
+        node, settings = self.node, self.settings
+        self._openings += 1
+        disk = node.disks[self.shard]
+        stream, files = node.cluster.generations[self.shard][settings.generation]
+        self._log = SimLog(node, stream)
+        self._store: LiveStore = SimStore(node, files)
+        self._files = LiveFiles(self._log, self._store)
+        spool = Spool(disk, JOURNAL)
+        rows = list(spool.rows())
+        if generation_of(disk) != settings.generation:
+            enter_generation(disk, spool.offset, settings.generation, settings.base)
+            spool = Spool(disk, JOURNAL)
+            rows = list(spool.rows())
+        self._check(rows)
         reader = ShardReader(self._log.stream, spool.log_end())
-        node = self.node
         self.ownership = ShardOwnership(node.name, reader, node.dice.randbytes, kept_offset=spool.offset)
         self.space = StreamSpace(node.cluster.bytes_max)
         self.journal = ReplicatedJournal(
@@ -80,7 +95,47 @@ class SimCell:
             on_owned=self._owned,
             on_ended=self._ended,
         )
-        node.soon(self.journal.pump)
+        if settings.base == 0 or spool.has_log_end:
+            node.soon(self.journal.pump)
+        else:
+            self._begin_again()
+
+    @property
+    def settings(self) -> ShardSettings:
+        """Which stream it follows, as this node knows."""
+        return self.node.settings[self.shard]
+
+    def switch(self) -> None:
+        """The shard has another stream."""
+        self.close_cell()
+        self.journal.close()
+        self._open()
+
+    def repair(self) -> None:
+        """What `penstock cluster repair` has this node do, in the order of `server/cluster/repair.py`."""
+        node, cluster, disk = self.node, self.node.cluster, self.node.disks[self.shard]
+        if self.ownership.state != "halted":
+            return  # it is refused, as by the server
+        epoch = max(report.shards[self.shard].epoch for report in node.reports.values())
+        self.close_cell()
+        self.journal.close()
+        spool = Spool(disk, JOURNAL)
+        rows = list(spool.rows())
+        base = spool.offset
+        write_live(disk, Header(JOURNAL, 0, 0, base, KIND_LIVE), self._state_rows(base, rows), spool.recorded_us)
+        generation = max(cluster.generations[self.shard]) + 1
+        stream, files = cluster.add_generation(self.shard, generation)
+        node.begins()
+        [marker] = cut("epoch", b"repair 00", epoch=epoch + 1, number=0, first=base, previous=0)
+        [released] = cut("released", b"", epoch=epoch + 1, number=1, first=base, previous=marker.check)
+        self.model.begin_again(stream.name, base, was_used=generation == self.settings.generation + 1)
+        for after, message in enumerate((marker, released)):
+            stream.publish(node.home, Publish(message, after), lambda outcome: None)
+        node.begins()
+        end = LogEnd(2, epoch + 1, 1, base, released.check, "repair", is_released=True)
+        files["repaired"] = StoredLive("repaired", end), disk.read(live_name(base))
+        value = msgspec.json.encode(ShardSettings(JOURNAL, generation, base))
+        cluster.buckets.put(node.home, f"shard.{self.shard}", value, revision=node.revisions[self.shard])
 
     def _may_take(self, ownership: ShardOwnership) -> bool:
         if not ownership.is_vacant(self.node.now().us):
@@ -89,8 +144,7 @@ class SimCell:
 
     @property
     def report(self) -> ShardReport:
-        end = self.ownership.reader.whole
-        return ShardReport(self._state, end.epoch, end.offset)
+        return ShardReport(self._state, self.ownership.reader.whole.epoch, self.journal.offset)
 
     @property
     def _state(self) -> ShardState:
@@ -157,7 +211,7 @@ class SimCell:
         self.node.cluster.note("ended", self.node.name, self.shard, reason)
         self.node.changed()
         if self.ownership.state == "behind":
-            self._store.newest(self._found_live)
+            self._begin_again()
         elif self.ownership.state == "halted":
             if not self.node.cluster.has_lost:
                 raise Broken(HALT, f"{self.node.name}: {reason}")
@@ -174,18 +228,27 @@ class SimCell:
         else:
             self._open()
 
-    def _found_live(self, file: StoredLive | Unknown | None) -> None:
-        if isinstance(file, StoredLive):
-            self._store.get(file, lambda data: self._got_live(file.end, data))
-        else:
-            self.node.at(self.node.now().us + REOPEN_US, lambda: self._store.newest(self._found_live))
+    def _begin_again(self) -> None:
+        """Go on at the newest live file."""
+        opening = self._openings
 
-    def _got_live(self, end: LogEnd, data: bytes | Unknown) -> None:
-        if isinstance(data, Unknown) or self.shard in self.node.full_disks:
-            self._found_live(None)
-        else:
-            begin_again(self.node.disks[self.shard], self.journal.offset, data, end)
-            self._open()
+        def found(file: StoredLive | Unknown | None) -> None:
+            if opening == self._openings:
+                if isinstance(file, StoredLive):
+                    self._store.get(file, lambda data: got(file.end, data))
+                else:
+                    self.node.at(self.node.now().us + REOPEN_US, lambda: self._store.newest(found))
+
+        def got(end: LogEnd, data: bytes | Unknown) -> None:
+            if opening != self._openings:
+                return
+            if isinstance(data, Unknown) or self.shard in self.node.full_disks:
+                found(None)
+            else:
+                begin_again(self.node.disks[self.shard], self.journal.offset, data, end)
+                self._open()
+
+        self._store.newest(found)
 
     # What the owner does
 
@@ -261,7 +324,7 @@ class SimCell:
         def rotated(name: str | None, end: LogEnd) -> None:
             if not self.is_ready or end.offset == 0:
                 return
-            rows = self._state_rows(end.offset)
+            rows = self._state_rows(end.offset, None)
             header = Header(JOURNAL, 0, 0, end.offset, KIND_LIVE)
             disk = self.node.disks[self.shard]
             try:
@@ -273,7 +336,7 @@ class SimCell:
 
         self.journal.rotate(rotated)
 
-    def _state_rows(self, offset: int) -> Iterator[Row]:
-        """What a sealer derives from the rows before an offset."""
+    def _state_rows(self, offset: int, rows: list[tuple[bool, Row]] | None) -> Iterator[Row]:
+        """What a sealer derives from the rows before an offset, of the spool if none are given."""
         for name in sorted(self.model.state_at(offset)):
             yield Row(offset=offset - 1, event="enqueue", channel="q", id=name, body=b"")

@@ -43,6 +43,8 @@ class LogModel:
         self._states: list[tuple[int, frozenset[str]]] = []
         """What was live at some offsets, to find it at others without counting from the first row."""
         self._last: LogMessage | None = None
+        self._floor = 0
+        """The last epoch of the stream before, if this one was written by a repair."""
         self._parts: list[LogMessage] = []
         self.refused: set[Key] = set()
         self.acknowledged: set[str] = set()
@@ -58,7 +60,7 @@ class LogModel:
         if last is not None and message.previous != last.check:
             raise Broken(EPOCHS, f"{self.stream}: message {seq} ({message.header}) does not continue {last.header}")
         if last is None or message.epoch > last.epoch:
-            if message.kind != "epoch":
+            if message.kind != "epoch" or message.epoch <= self._floor:
                 raise Broken(EPOCHS, f"{self.stream}: message {seq} ({message.header}) begins no epoch")
             self.unfinished += bool(self._parts)
             self._parts = []
@@ -97,6 +99,24 @@ class LogModel:
                 raise Broken(ONCE, f"{self.stream}: row {len(self.rows) - 1} settles {name}, which is not there")
             self.live.remove(name)
             self.settled.add(name)
+
+    def begin_again(self, stream: str, offset: int, *, was_used: bool) -> None:
+        """A repair has made a new stream that begins behind this row. What was acknowledged must be before it.
+
+        The stream before it `was_used`, or was made by a repair that did not come to its end.
+        """
+        rows, self.rows = self.rows[:offset], []
+        self._states.clear()
+        for names in (self.live, self.kept, self.settled, self.seen):
+            names.clear()
+        if was_used and self._last is not None:
+            self._floor = self._last.epoch
+        self._last, self._parts = None, []
+        for key in rows:
+            self._row(key)
+        if not (self.kept >= self.acknowledged and self.settled >= self.confirmed):
+            raise Broken(DURABLE, f"{stream}: a repair from row {offset} has lost what was acknowledged")
+        self.stream = stream
 
     def answered(self, keys: list[Key], *, is_kept: bool) -> None:
         """Clients were answered."""

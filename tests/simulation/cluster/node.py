@@ -12,9 +12,10 @@ from penstock.core.clock import Now
 from penstock.core.cluster.assignment import LiveNodes, may_take, shard_to_release
 from penstock.core.cluster.status import NodeReport, OwnerMap, owner_map, owner_of
 from penstock.journal.replicated.cluster_keys import Decisions, decode_report
+from penstock.journal.replicated.membership import ShardSettings
 from penstock.testing.disk import LyingDisk, PowerLossError
 from tests.simulation.cluster.buckets import Change, Watch
-from tests.simulation.cluster.cell import SimCell
+from tests.simulation.cluster.cell import JOURNAL, SimCell
 from tests.simulation.cluster.checks import MOVES
 from tests.simulation.cluster.servers import SERVERS
 from tests.simulation.queue.checks import Broken
@@ -81,6 +82,9 @@ class SimNode:
         self.live = LiveNodes()
         self.decisions = Decisions()
         self.reports: dict[str, NodeReport] = {}
+        self.settings: list[ShardSettings] = []
+        self.revisions: list[int] = []
+        """Those of the settings."""
         self.is_leaving = False
         self._started_us = 0
         self._nodes: tuple[str, ...] = ()
@@ -176,6 +180,12 @@ class SimNode:
         self.deliver(self._open)
 
     def _open(self) -> None:
+        buckets, shards = self.cluster.buckets, range(self.cluster.shards)
+        self.settings = [ShardSettings(JOURNAL) for _ in shards]
+        self.revisions = [buckets.revisions.get(f"shard.{shard}", 0) for shard in shards]
+        for shard in shards:
+            if (value := buckets.value(f"shard.{shard}")) is not None:
+                self.settings[shard] = msgspec.json.decode(value, type=ShardSettings)
         for shard in range(self.cluster.shards):
             self.cells.append(self.cluster.make_cell(self, shard))
         self.soon(self._beat)
@@ -299,6 +309,9 @@ class SimNode:
         self.at(now_us + LOOK_US, self._look)
 
     def _see(self, now_us: int, change: Change) -> None:
+        if change.key.startswith("shard."):
+            self._switch(int(change.key.removeprefix("shard.")), change)
+            return
         if not change.key.startswith(NODE):
             self.decisions.note(change.key, change.value)
             return
@@ -317,6 +330,14 @@ class SimNode:
                 new = report.shards.get(cell.shard)
                 if (old and old.state) != (new and new.state):
                     cell.journal.look()
+
+    def _switch(self, shard: int, change: Change) -> None:
+        assert change.value is not None
+        settings = msgspec.json.decode(change.value, type=ShardSettings)
+        self.revisions[shard] = self.cluster.buckets.revisions[change.key]
+        if settings.generation > self.settings[shard].generation:
+            self.settings[shard] = settings
+            self.cells[shard].switch()
 
     # Assignment, as `server/cluster/node.py` uses it
 

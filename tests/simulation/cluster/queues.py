@@ -162,8 +162,9 @@ class QueueCell(SimCell):
         if gate in self._gates:
             self._gates.remove(gate)
 
-    def _state_rows(self, offset: int) -> Iterator[Row]:
-        rows = [(is_state, row) for is_state, row in self.journal.rows() if is_state or row.offset < offset]
+    def _state_rows(self, offset: int, rows: list[tuple[bool, Row]] | None) -> Iterator[Row]:
+        found = self.journal.rows() if rows is None else rows
+        rows = [(is_state, row) for is_state, row in found if is_state or row.offset < offset]
         last_us = max((row.recorded_at for _, row in rows), default=0)
         machine = make_machine(LIMITS, lambda name: self.node.cluster.policy, self.node.dice.randbytes)
         machines, now = Machines(machine), Now(last_us, last_us)

@@ -10,14 +10,14 @@ from typing import Any
 from penstock.core.cluster import messages
 from penstock.core.cluster.assignment import assign
 from penstock.journal.replicated.cluster_keys import Decisions
-from penstock.journal.replicated.shard_log import StoredLive
 from penstock.testing.clock import Clock
 from tests.simulation.cluster.buckets import SimBuckets
 from tests.simulation.cluster.cell import SimCell
-from tests.simulation.cluster.checks import CALM, LEASE, OWNED, PURGE, TRUE, LogModel
+from tests.simulation.cluster.checks import CALM, HALT, LEASE, OWNED, PURGE, TRUE, LogModel
 from tests.simulation.cluster.node import SimNode
 from tests.simulation.cluster.queues import QueueCell, QueueClient, draw_policy
 from tests.simulation.cluster.servers import SimServers, SimStream
+from tests.simulation.cluster.ways import LiveFileStore
 from tests.simulation.cluster.weather import RESTART_US, Weather
 from tests.simulation.queue.checks import Broken
 
@@ -28,6 +28,14 @@ STEADY_US = 3_000_000
 """How long it must stay as it should be."""
 OWNERLESS_MAX_US = 25_000_000
 """The longest time without an owner when all is in order: a leader that is not sure, an election, a silence, and a retry or two."""
+REWIND_US = 10_000_000
+HALT_US = 60_000_000
+"""Until a stream that ends too early counts as damaged, at every node that may take the shard."""
+IDLE_US = 8_000_000
+LOST_MAX = 20
+"""Messages with rows that the servers lose, of those that every node has read."""
+UNREAD_US = 3_000_000
+"""What was committed within this time may be new to a node."""
 MESSAGE_BYTES = 2_000
 """A commit takes two messages or more."""
 SENDS_US = (20_000, 400_000)
@@ -53,18 +61,16 @@ class Cluster:
         self.on_trace: Callable[[tuple[Any, ...]], None] = lambda entry: None
         self.servers = SimServers(self.clock, self.dice)
         self.buckets = SimBuckets(self.servers, self.clock)
-        self.streams = [SimStream(self.servers, f"shard-{shard}-g1", self.bytes_max) for shard in range(shards)]
-        self.servers.streams = self.streams
-        self.models = [LogModel(stream.name) for stream in self.streams]
-        self.files: list[dict[str, tuple[StoredLive, bytes]]] = [{} for _ in range(shards)]
-        for stream, model, files in zip(self.streams, self.models, self.files, strict=True):
-            stream.on_commit = self._committed(model)
-            stream.on_purge = self._purging(stream, files)
+        self.models = [LogModel(f"shard-{shard}-g1") for shard in range(shards)]
+        self.generations: list[dict[int, tuple[SimStream, LiveFileStore]]] = [{} for _ in range(shards)]
+        """The streams and the live files of each shard."""
+        for shard in range(shards):
+            self.add_generation(shard, 1)
         self.has_lost = False
         """Whether the servers lost what they had acknowledged."""
         self.halted: set[int] = set()
         self.is_calm = False
-        self.has_clients = True
+        self.has_clients = self.has_seals = True
         self._ids = self._requests = 0
         self.serving: list[set[SimCell]] = [set() for _ in range(shards)]
         """The cells that own each shard, as far as they know."""
@@ -79,6 +85,19 @@ class Cluster:
         self.trace.append(entry)
         self.on_trace(entry)
 
+    @property
+    def streams(self) -> list[SimStream]:
+        """The newest stream of each shard."""
+        return [streams[max(streams)][0] for streams in self.generations]
+
+    def add_generation(self, shard: int, generation: int) -> tuple[SimStream, LiveFileStore]:
+        stream, files = SimStream(self.servers, f"shard-{shard}-g{generation}", self.bytes_max), LiveFileStore()
+        stream.on_commit = self._committed(self.models[shard])
+        stream.on_purge = self._purging(stream, files)
+        self.servers.streams.append(stream)
+        self.generations[shard][generation] = stream, files
+        return stream, files
+
     def _committed(self, model: LogModel) -> Callable[[int, messages.LogMessage], None]:
         def committed(seq: int, message: messages.LogMessage) -> None:
             self.note("commit", model.stream, seq, message.header)
@@ -87,7 +106,7 @@ class Cluster:
         return committed
 
     @staticmethod
-    def _purging(stream: SimStream, files: dict[str, tuple[StoredLive, bytes]]) -> Callable[[int], None]:
+    def _purging(stream: SimStream, files: LiveFileStore) -> Callable[[int], None]:
         def purging(through: int) -> None:
             stored = max((file.end.seq for file, _ in files.values()), default=0)
             if through > stored:
@@ -100,16 +119,7 @@ class Cluster:
     def run(self) -> None:
         """The storm, then the calm; every step is checked."""
         with small_messages():
-            for node in self.nodes:
-                self.clock.after(self.dice.randint(0, 2_000_000), node.start)
-            if self.has_queues:
-                self.clients = [
-                    QueueClient(self, f"c{shard}{number}", shard) for shard in range(self.shards) for number in range(2)
-                ]
-            else:
-                self.later(SENDS_US, self._send)
-            self.later(SEALS_US, self._seal)
-            self._end_keys()
+            self._begin()
             self.weather.begin()
             self.until(STORM_US)
             self.note("calm")
@@ -120,6 +130,55 @@ class Cluster:
             self.has_clients = False
             self.until(self.clock.us + STEADY_US)
             self._check_end()
+
+    def _begin(self) -> None:
+        for node in self.nodes:
+            self.clock.after(self.dice.randint(0, 2_000_000), node.start)
+        if self.has_queues:
+            names = [(f"c{shard}{number}", shard) for shard in range(self.shards) for number in range(2)]
+            self.clients = [QueueClient(self, name, shard) for name, shard in names]
+        else:
+            self.later(SENDS_US, self._send)
+        self.later(SEALS_US, self._seal)
+        self._end_keys()
+
+    def run_rewound(self) -> None:
+        """The servers lose what they acknowledged last. The shard halts until a node writes a new stream from its spool."""
+        with small_messages():
+            self._begin()
+            self.loss = self.lateness = 0.0
+            self.until(REWIND_US)
+            self.has_seals = False  # so that the stream has rows to lose
+            self.until(self.clock.us + IDLE_US)
+            self.has_clients = False
+            self.until(self.clock.us + IDLE_US)  # every node has read every row
+            self.has_lost = self.is_calm = True
+            idle = next(n for n, message in enumerate(reversed(self.streams[0].truth)) if message.kind == "rows")
+            name, unread_us = self.streams[0].name, self.clock.us - UNREAD_US
+            unread = sum(entry[1:3] == ("commit", name) and entry[0] > unread_us for entry in self.trace)
+            self.streams[0].lose_tail(max(idle, unread) + self.dice.randint(1, LOST_MAX))
+            self.until(self.clock.us + HALT_US)
+            states = [[node.cells[shard].report.state for node in self.nodes] for shard in range(self.shards)]
+            if set(states[0]) != {"halted"} or "owning" not in states[1]:
+                raise Broken(HALT, f"the servers have lost messages of shard 0, and the nodes are {states}")
+            for _ in range(self.dice.randint(0, 2)):
+                self._repair(dies=True)
+            self._repair(dies=False)
+            self.has_lost = False
+            self.halted.clear()
+            self.has_clients = self.has_seals = True
+            self._await_calm()
+            self.has_clients = False
+            self.until(self.clock.us + STEADY_US)
+            self._check_end()
+
+    def _repair(self, *, dies: bool) -> None:
+        """An operator names the node that has most. It may crash on the way; then it is halted again when it is back."""
+        node = max(self.nodes, key=lambda node: node.cells[0].report.offset)
+        node.dies_at_beginning = dies
+        node.deliver(node.cells[0].repair)
+        node.dies_at_beginning = False
+        self.until(self.clock.us + HALT_US)
 
     def until(self, us: int) -> None:
         clock, serving = self.clock, self.serving
@@ -162,7 +221,7 @@ class Cluster:
         self.later(SEALS_US, self._seal)
         for node in self.nodes:
             for cell in node.cells if node.is_up and not node.is_paused else ():
-                if cell.ownership.state == "owning" and cell.is_ready and self.dice.random() < 0.5:
+                if self.has_seals and cell.ownership.state == "owning" and cell.is_ready and self.dice.random() < 0.5:
                     node.deliver(cell.seal)
 
     # Checks

@@ -80,10 +80,14 @@ class SimLog:
         self._ask(lambda home, answer: answer(self._stream.used), done, lambda: done(None))
 
 
+class LiveFileStore(dict[str, tuple[StoredLive, bytes]]):
+    """The live files of one shard and generation."""
+
+
 class SimStore:
     """Live files of one shard: stored, or not, or stored without an answer. `LiveStore`."""
 
-    def __init__(self, node: SimNode, files: dict[str, tuple[StoredLive, bytes]]) -> None:
+    def __init__(self, node: SimNode, files: LiveFileStore) -> None:
         self._node = node
         self._files = files
 
