@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -73,8 +73,8 @@ class SimNode:
         """Servers whose answers do not arrive."""
         self.mute: frozenset[int] = frozenset()
         """Servers that its requests do not reach."""
-        self.stops_at_write = False
-        """Whether it is to be paused when it has checked its lease and is about to write."""
+        self.stops_at_write: Literal["before", "behind"] | None = None
+        """Whether it is to be paused at its next write: when it has checked its lease, or when nothing but the answer is missing."""
         self.dies_at_beginning = False
         """Whether it is to crash within a take-over."""
         self._watch_lag_us = 0
@@ -139,13 +139,15 @@ class SimNode:
         self.cluster.clock.after(self.dice.randint(50, 3_000), self.guard(lambda: done(result)))
 
     def write(self, send: Callable[[], None]) -> None:
-        """Send what was just found to be allowed, unless the process is stopped between the two."""
-        if self.stops_at_write:
-            self.stops_at_write = False
+        """Send what was just found to be allowed, unless the process is stopped between the two, or just behind them."""
+        stops, self.stops_at_write = self.stops_at_write, None
+        if stops == "before":
             self.pause()
             self.deliver(send)
-        else:
-            send()
+            return
+        send()
+        if stops == "behind":
+            self.pause()
 
     def begins(self) -> None:
         """It is about to own a shard."""

@@ -75,7 +75,8 @@ class CellClock:
         self.now: Callable[[], Now] = node.now
 
     def soon(self, call: Callable[[], None]) -> object:
-        return self._node.soon(lambda: None if self.is_over else call())
+        self._node.soon(lambda: None if self.is_over else call())
+        return None
 
     def at(self, us: int, call: Callable[[], None]) -> Timer:
         return self._node.at(us, lambda: None if self.is_over else call())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ class Weather:
             ("power fails within a write", 1, self._crash_in_write),
             ("crash in a take-over", 1, self._crash_in_beginning),
             ("pause", 2, self._pause),
-            ("pause between check and write", 1, self._pause_at_write),
+            ("pause at a write", 2, self._pause_at_write),
             ("deaf", 1, self._deafen),
             ("mute", 1, self._silence),
             ("cut", 1, self._cut),
@@ -51,6 +51,10 @@ class Weather:
     @property
     def names(self) -> list[str]:
         return [name for name, _, _ in self._faults]
+
+    def restrict(self, names: Sequence[str]) -> None:
+        """Let nothing happen but this."""
+        self._faults = [fault for fault in self._faults if fault[0] in names]
 
     def begin(self) -> None:
         self._cluster.later(FAULTS_US, self._next)
@@ -86,7 +90,7 @@ class Weather:
         self._cluster.later(self._dice.choice(((500_000, 8_000_000), (10_000_000, 25_000_000))), node.resume)
 
     def _pause_at_write(self, node: SimNode) -> None:
-        node.stops_at_write = True
+        node.stops_at_write = self._dice.choice(("before", "behind"))
         self._cluster.later((2_000_000, 20_000_000), node.resume)
 
     def _some(self, node: SimNode) -> frozenset[int]:
@@ -184,7 +188,7 @@ class Weather:
             self._reconnect(node)
             node.free_disks()
             node.lag(0)
-            node.stops_at_write = node.dies_at_beginning = False
+            node.stops_at_write, node.dies_at_beginning = None, False
             for disk in node.disks:
                 disk.steps_left = None
             node.resume()
