@@ -141,6 +141,9 @@ def test_agents_and_owners_are_those_of_sql(spark: SparkSession) -> None:
     assert [owner_named(name) for name in names] == found.column(1).to_pylist()
 
 
+@pytest.mark.promise(
+    "Spark: pipeline", "what the driver computes for a small batch is, in every cell, what Spark computes"
+)
 def test_envelopes_and_deliveries_are_those_of_spark(events: DataFrame, rows: pa.Table) -> None:
     key = ["journal", "offset"]
     sent = sent_rows(meeting(rows, SENT))
@@ -163,6 +166,9 @@ def test_the_last_acts_of_agents_are_those_of_spark(events: DataFrame, rows: pa.
     assert newest.num_rows > 4 and cells(newest, ["agent"]) == cells(agents(events, "c"), ["agent"])
 
 
+@pytest.mark.promise(
+    "Spark: pipeline", "what the driver computes for a small batch is, in every cell, what Spark computes"
+)
 def test_conversations_are_those_of_spark(spark: SparkSession, rows: pa.Table) -> None:
     sent, ended = sent_rows(meeting(rows, SENT)), settled_rows(meeting(rows, SETTLED))
     made = cells(conversations(spark.createDataFrame(sent), spark.createDataFrame(ended), "c"), ["corr"])

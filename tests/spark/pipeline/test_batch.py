@@ -73,6 +73,7 @@ def test_a_conversation_that_outlives_the_journals_oldest_row_keeps_its_beginnin
 # Without a JVM
 
 
+@pytest.mark.promise("Spark: pipeline", "a small batch of the common tables needs no Spark job")
 def test_a_small_batch_of_common_rows_needs_no_session(tmp_path: Path) -> None:
     data = tmp_path / "data"
     story = JournalBuilder(data)

@@ -286,6 +286,7 @@ def test_without_a_rule_of_silence_the_clock_does_nothing(idle: tuple[Path, int]
 # Envelopes
 
 
+@pytest.mark.promise("Spark: pipeline", "alerts are sent as envelopes also after a journal lost rows")
 def test_alerts_are_sent_when_the_ends_of_the_journals_fell(tmp_path: Path) -> None:
     """A journal lost rows, or is not read any more: the numbers of batches begin below what the server has."""
     data = tmp_path / "data"
