@@ -18,6 +18,7 @@ from penstock.spark.pipeline.journal_rows import JournalRange
 from tests.spark.journal_builder import (
     JournalBuilder,
     content,
+    talk,
     work,
 )
 from tests.spark.journals import Written
@@ -68,6 +69,32 @@ def test_a_conversation_that_outlives_the_journals_oldest_row_keeps_its_beginnin
     assert (after["root_id"], after["started_at"]) == ("ask", before[0]["started_at"])
     assert after["envelopes"] == 2 and after["critical_path"] == ["ask", "answer"]
     ingest.close()
+
+
+COMMON = ["envelopes", "deliveries", "latest_per_agent", "queue_minutes", "conversations"]
+
+
+@pytest.mark.parametrize("bound", ["batch.FOUND_ROWS_MAX", "journal_rows.SMALL_ROWS"])
+def test_batches_with_and_without_spark_give_the_same_tables(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """Of the same rows: all by the driver, and with conversations, or whole batches, that are too large for it."""
+    data = tmp_path / "data"
+    story = JournalBuilder(data)
+    work(story, 2)
+    talk(story, 0)
+    story.close()
+    made = []
+    for session, lake in ((None, tmp_path / "driver"), (spark, tmp_path / "spark")):
+        if session is not None:
+            monkeypatch.setattr(f"penstock.spark.pipeline.{bound}", 1)
+        ingest = ingest_of(session, data, only=set(COMMON), lake=lake)
+        [one] = ingest.group.journals
+        for end in (story.end // 2, story.end):
+            ingest.on_batch({one: end})
+        ingest.close()
+        made.append(content(lake, COMMON))
+    assert made[0] == made[1] and all(made[0].values())
 
 
 # Without a JVM
