@@ -585,15 +585,17 @@ TestDriven.settings = settings(max_examples=100, stateful_step_count=40, deadlin
 
 @pytest.mark.parametrize("names", [[T] * 4, [T, OTHER, T, OTHER], [OTHER] * 4])
 @pytest.mark.parametrize("is_live", [False, True])
+@pytest.mark.parametrize("has_block", [False, True])
 @pytest.mark.parametrize("bounds", [{"max_pending_per_topic": 5}, {"topic_bytes_max": 400}, {"bytes_max": 700}])
 def test_a_burst_is_taken_as_its_messages_would_be_one_by_one(
-    names: list[bytes], is_live: bool, bounds: dict[str, int]
+    names: list[bytes], is_live: bool, has_block: bool, bounds: dict[str, int]
 ) -> None:
     one, many = registered(**bounds), registered(**bounds)
     for relay in (one, many):
         if is_live:
             relay.subscribe(at(0), T)
-        relay.publish(at(0).us, T, (T, b"a block", b"mark"), 75)
+        if has_block:
+            relay.publish(at(0).us, T, (T, b"a block", b"mark"), 75)
     for first in range(0, 300, 4):
         burst = [message(no, 20 + no % 7) for no in range(first, first + 4)]
         pairs = zip(names, burst, strict=True)
@@ -603,6 +605,29 @@ def test_a_burst_is_taken_as_its_messages_would_be_one_by_one(
         assert many.topics[T].held == one.topics[T].held
         assert (many.bytes, many.sums(), len(many.counted)) == (one.bytes, one.sums(), len(one.counted))
     assert many.totals.unregistered == 75 * names.count(OTHER)
+
+
+@pytest.mark.parametrize("is_one_topics", [False, True])
+def test_a_full_relay_makes_room_for_each_message_of_a_burst_and_no_more(is_one_topics: bool) -> None:
+    size, held = 20, 400
+    relay = registered(bytes_max=held * (HELD_COST + size))
+    names = [b"%064x" % number for number in range(1, 41)]
+    for name in names:
+        relay.register(at(0), name, SIGNER, LATER_S)
+        relay.subscribe(at(0), name)
+    filled = names[:1] if is_one_topics else names
+    relay.publish_all(at(0).us, [filled[no % len(filled)] for no in range(held)], [message(0, size)] * held)
+    before = {name: list(relay.topics[name].held) for name in names}
+    assert relay.bytes == relay.limits.bytes_max
+    wanted = [names[no % len(names)] for no in range(256)]
+    burst = [message(no, size) for no in range(256)]
+    assert relay.publish_all(at(1).us, wanted, burst) == burst
+    assert relay.bytes <= relay.limits.bytes_max
+    for number, name in enumerate(names):
+        mine = [each for each, owner in zip(burst, wanted, strict=True) if owner == name]
+        kept = len(before[name])  # each message takes the place of one of its topic, or finds none
+        assert list(relay.topics[name].held) == ((before[name] + mine)[-kept:] if kept else []), number
+    assert relay.totals.unkept == (256 - len(burst[:: len(names)]) if is_one_topics else 0)
 
 
 @pytest.mark.promise("Relay", "a full relay keeps the same messages whether they arrive alone or in bursts")
