@@ -204,7 +204,7 @@ def test_a_stopped_owner_loses_nothing(cluster: ClusterProcesses) -> None:
         ledger.progress()
         stopped.signal(signal.SIGSTOP)
         try:
-            cluster.calm(*others)
+            eventually("a take-over", lambda: name not in cluster.calm(*others).values())
         finally:
             os.kill(stopped.process.pid, signal.SIGCONT)
         ledger.progress()

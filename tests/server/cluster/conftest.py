@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.core.errors import Refusal
 from penstock.core.scopes import OPERATOR
 from penstock.dialects.courier.sessions.front.lines import shard_of_stream
 from penstock.journal.replicated.cluster_keys import create
@@ -70,6 +71,25 @@ async def ask(node: ClusterNode, route: str, stream: str, **body: Any) -> Any:
 
 def envelope(name: str) -> dict[str, Any]:
     return {"id": name, "ts": "2026-01-01T00:00:00Z", "type": "note", "payload": name}
+
+
+STREAM = "jobs/a"
+SHARD = shard_of_stream(STREAM)
+
+
+async def served(node: ClusterNode) -> None:
+    await eventually(lambda: node.status().shards[SHARD].state == "owning", "an owner")
+
+
+async def fill(node: ClusterNode, *names: str) -> None:
+    for name in names:
+        assert (await ask(node, "enqueue", STREAM, envelope=envelope(name)))["id"] == name
+
+
+async def pulled(node: ClusterNode) -> list[str]:
+    taken: Any = await ask(node, "pull", STREAM, max=100, lease_ms=60_000)
+    assert not isinstance(taken, Refusal), taken
+    return [one["deliver"]["id"] for one in taken["deliveries"]]
 
 
 class Nodes:

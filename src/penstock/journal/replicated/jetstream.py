@@ -149,7 +149,10 @@ class JetStreamLog:
         self._tasks.run(self._tail(step.after), Unknown(), done)
 
     async def _tail(self, after: int) -> Found | Unknown:
-        state = (await self._js.stream_info(self.stream)).state
+        try:
+            state = (await self._js.stream_info(self.stream)).state
+        except NotFoundError:
+            return Found([], 0)  # it ends before all that was kept; streams are made only before they are used
         if state.first_seq > after + 1 or state.last_seq <= after:
             return Found([], state.last_seq, max(state.first_seq, 1))
         numbers = range(after + 1, min(state.last_seq, after + READS) + 1)

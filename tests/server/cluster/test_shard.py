@@ -1,0 +1,81 @@
+"""One shard at a node: without its lease it lets nothing out, and it goes on with it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import PenstockError
+from penstock.journal.disk import RealDisk
+from penstock.journal.open_and_repair import IDENTITY, replace_file
+from penstock.server.cluster.shard import SUSPENDED, CellScheduler
+from penstock.server.engine.schedulers import LoopScheduler
+from penstock.server.journal.seal_process import shard_dir
+from tests.nats_servers import NAMES, NatsServers
+from tests.server.cluster.conftest import SHARD, STREAM, ask, cluster, envelope, eventually, pulled, run, served
+
+
+def test_what_a_cell_has_scheduled_ends_with_it() -> None:
+    async def work() -> None:
+        scheduler = CellScheduler(LoopScheduler(asyncio.get_running_loop()))
+        called: list[int] = []
+        scheduler.soon(lambda: called.append(1))
+        await asyncio.sleep(0)
+        scheduler.soon(lambda: called.append(2))
+        scheduler.at(0, lambda: called.append(3))
+        scheduler.is_over = True
+        scheduler.at(0, lambda: called.append(4)).cancel()
+        await asyncio.sleep(0.01)
+        assert called == [1]
+
+    run(work)
+
+
+@pytest.mark.promise(
+    "Cluster", "without a majority of NATS servers nothing is answered, and all goes on when it is back"
+)
+def test_a_suspended_shard_goes_on_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "nats").mkdir()
+    servers = NatsServers(tmp_path / "nats")
+
+    async def work() -> None:
+        async with cluster(servers, "suspended", tmp_path) as nodes:
+            a = await nodes.start("a")
+            await served(a)
+            await ask(a, "enqueue", STREAM, envelope=envelope("one"))
+            for name in NAMES[1:]:
+                servers.kill(name)
+            shard = a.shards[SHARD]
+            await eventually(lambda: shard.report.reason == SUSPENDED, "a suspension")
+            assert (shard.is_open, shard.may_serve, a.finding().state) == (False, False, "degraded")
+            waiting = asyncio.create_task(ask(a, "enqueue", STREAM, envelope=envelope("two")))
+            for name in NAMES[1:]:
+                servers.start(name)
+            await eventually(lambda: shard.may_serve, "a lease")
+            said = await waiting
+            while not isinstance(
+                said, dict
+            ):  # it waited for too long, or was under way: its id makes it safe to repeat
+                said = await ask(a, "enqueue", STREAM, envelope=envelope("two"))
+            assert said["id"] == "two"
+            assert await pulled(a) == ["one", "two"]
+            assert shard.report.epoch == 1 or shard.takeovers > 1
+
+    try:
+        run(work)
+    finally:
+        servers.close()
+
+
+def test_a_directory_of_another_journal_is_refused(servers: NatsServers, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(servers, "foreign", tmp_path) as nodes:
+            folder = shard_dir(tmp_path / "a", SHARD) / "journal"
+            folder.mkdir(parents=True)
+            replace_file(RealDisk(folder), IDENTITY, [b'{"id":"%b"}' % (b"0" * 32)])
+            with pytest.raises(PenstockError, match="belongs to another journal"):
+                await nodes.start("a")
+
+    run(work)
