@@ -110,8 +110,7 @@ def configure(options: Options, env: Mapping[str, str]) -> Config:
 
 def check_join(options: Options) -> None:
     """Raise ConfigError for what a node of a cluster cannot be."""
-    problems: list[str] = []
-    options.cluster = options.cluster or CLUSTER
+    problems, options.cluster = [], options.cluster or CLUSTER
     options.node = options.node or ("a" if options.join == LOCAL else None)
     if not options.node:
         problems.append("--node: `--join` needs it: a name of letters, digits, `-` and `_`")
@@ -333,7 +332,8 @@ def cluster_cells(options: Options) -> MakeCells:
     """The streams in a cluster that this process is a node of."""
     # Here, so that a server alone needs no client of NATS.
     from penstock.journal.replicated.connection import parse_servers
-    from penstock.server.cluster.node import ClusterNode, JoinOptions
+    from penstock.server.cluster.join import JoinOptions
+    from penstock.server.cluster.node import ClusterNode
 
     assert options.join is not None
     system = options.nats_system_creds

@@ -17,8 +17,9 @@ from penstock.dialects.courier.sessions.front.lines import shard_of_stream
 from penstock.journal.replicated.cluster_keys import create
 from penstock.journal.replicated.connection import NatsServersAddress
 from penstock.server.cells.messages import CellRequest
+from penstock.server.cluster.join import JoinOptions
 from penstock.server.cluster.nats_client import end_tasks
-from penstock.server.cluster.node import ClusterNode, JoinOptions
+from penstock.server.cluster.node import ClusterNode
 from penstock.server.config.load import Config
 from penstock.server.engine.schedulers import LoopScheduler
 from penstock.server.open_cell import open_cell
@@ -27,6 +28,7 @@ from tests.journal.replicated.conftest import connected
 from tests.nats_servers import NatsServers
 
 WAIT_S = 60.0
+LOOK_S = 0.02
 BYTES_MAX = 2 * 1024 * 1024
 
 
@@ -57,7 +59,7 @@ async def eventually(is_true: Callable[[], Any], what: str = "it") -> Any:
     until_s = asyncio.get_running_loop().time() + WAIT_S
     while not (found := is_true()):
         assert asyncio.get_running_loop().time() < until_s, f"{what} does not happen"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(LOOK_S)
     return found
 
 
@@ -77,8 +79,14 @@ STREAM = "jobs/a"
 SHARD = shard_of_stream(STREAM)
 
 
-async def served(node: ClusterNode) -> None:
-    await eventually(lambda: node.status().shards[SHARD].state == "owning", "an owner")
+async def served(node: ClusterNode, owner: str | None = None) -> None:
+    """Until the shard has an owner that serves, or this one."""
+
+    def is_served() -> bool:
+        row = node.status().shards[SHARD]
+        return row.state == "owning" and owner in (None, row.owner)
+
+    await eventually(is_served, "an owner")
 
 
 async def fill(node: ClusterNode, *names: str) -> None:
@@ -87,8 +95,10 @@ async def fill(node: ClusterNode, *names: str) -> None:
 
 
 async def pulled(node: ClusterNode) -> list[str]:
-    taken: Any = await ask(node, "pull", STREAM, max=100, lease_ms=60_000)
-    assert not isinstance(taken, Refusal), taken
+    """What a pull gets, as soon as one is answered."""
+    while isinstance(taken := await ask(node, "pull", STREAM, max=100, lease_ms=60_000), Refusal):
+        assert taken.code == "Unreachable", taken
+        await asyncio.sleep(LOOK_S)
     return [one["deliver"]["id"] for one in taken["deliveries"]]
 
 

@@ -11,8 +11,8 @@ import pytest
 from penstock.core.errors import PenstockError
 from penstock.dialects.courier.sessions.front.lines import shard_of_stream
 from penstock.journal.replicated.cluster_keys import set_drain, set_move
-from penstock.server.cluster.nats_client import Notices, end_tasks
-from penstock.server.cluster.node import ClusterNode, JoinOptions, advertised
+from penstock.server.cluster.nats_client import NatsNotices, end_tasks
+from penstock.server.cluster.node import ClusterNode, advertised
 from tests.nats_servers import NatsServers
 from tests.server.cluster.conftest import ask, cluster, envelope, eventually, run
 
@@ -32,7 +32,7 @@ def test_a_url_gets_the_host_that_clients_learn() -> None:
 
 
 def test_errors_of_the_connection_are_counted() -> None:
-    notices = Notices()
+    notices = NatsNotices()
     notices("disconnected", "")
     for _ in range(3):
         notices("error", "no servers")
@@ -52,18 +52,6 @@ def test_tasks_that_swallow_a_cancellation_end_too() -> None:
         await asyncio.sleep(0)
         await end_tasks([task])
         assert task.done()
-
-    run(work)
-
-
-def test_names_and_missing_clusters_are_refused(servers: NatsServers, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with cluster(servers, "refusals", tmp_path) as nodes:
-            with pytest.raises(PenstockError, match="cannot be named"):
-                await nodes.start("a.b")
-            nodes.cluster = "nowhere"
-            with pytest.raises(PenstockError, match="there is no cluster"):
-                await nodes.start("a")
 
     run(work)
 
@@ -113,27 +101,5 @@ def test_a_node_that_leaves_hands_over_what_it_has(servers: NatsServers, tmp_pat
             await nodes.stop(leaver.name)
             taken = await ask(stayer, "pull", STREAM)
             assert taken["deliveries"][0]["deliver"]["id"] == "one"
-
-    run(work)
-
-
-def test_a_cluster_is_made_where_that_is_asked_for(servers: NatsServers, tmp_path: Path) -> None:
-    assert JoinOptions.__struct_fields__[0] == "servers"
-
-    async def work() -> None:
-        async with cluster(servers, "made", tmp_path) as nodes:
-            a = await nodes.start("a", creates=True, advertise="a.example")
-            await eventually(lambda: set(owners(a)) == {"a"}, "an owner")
-            assert a.owners is not None
-            assert a.owners.nodes == {"a": "tcp://a.example:2"}
-            assert a.finding().state == "ok"
-            assert "unverified" in a.finding().reason
-            names = {family.name for family in a.metrics()}
-            assert {
-                "penstock_cluster_shards",
-                "penstock_cluster_takeovers",
-                "penstock_cluster_lease_age_seconds",
-            } <= names
-            assert a.report() == [{"node": "a", "up": True, "state": "up", "shards": list(range(16))}]
 
     run(work)

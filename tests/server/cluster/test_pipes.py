@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.server.cells.link import CellLink
-from penstock.server.cluster.pipes import CHUNK, HALF_OPEN_MAX, HELLO, SILENT_S, WINDOW, Pipe, Pipes
+from penstock.server.cluster.pipes import CHUNK, HALF_OPEN_MAX, HELLO, SILENT_S, WINDOW, NodePipe, Pipes
 
 SECRET = bytes(32)
 FRAME = 45
@@ -27,10 +27,10 @@ class Network:
         self.pauses: list[bool] = []
         self.ends: dict[str, CellLink[Any]] = {}
         self.nodes = {"a": self._node("a", SECRET), "b": self._node("b", secret_of_b)}
-        self.pipes: list[tuple[str, Pipe]] = []
+        self.pipes: list[tuple[str, NodePipe]] = []
 
     def _node(self, name: str, secret: bytes) -> Pipes:
-        def ready(peer: str, pipe: Pipe) -> None:
+        def ready(peer: str, pipe: NodePipe) -> None:
             link: CellLink[Any] = CellLink(Any)
             link.received = self.got[name].append
             link.lost = lambda: self.lost.append(name)

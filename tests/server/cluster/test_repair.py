@@ -23,7 +23,7 @@ def test_a_shard_without_its_stream_halts_until_it_is_repaired(servers: NatsServ
             a, b = await asyncio.gather(nodes.start("a"), nodes.start("b"))
             await served(a)
             await fill(a, "one", "two")
-            await eventually(lambda: all(one.shards[SHARD].report.offset == 2 for one in (a, b)), "a copy")
+            await eventually(lambda: all(one.shards[SHARD].report.offset >= 2 for one in (a, b)), "a copy")
             name = stream_name("rewound", SHARD, 1)
             await a.client.jetstream().delete_stream(name)
             with pytest.raises(NotFoundError):
@@ -41,7 +41,7 @@ def test_a_shard_without_its_stream_halts_until_it_is_repaired(servers: NatsServ
             assert halted.finding().state == "ok"
             await fill(b, "three")
             assert await pulled(a) == ["one", "two", "three"]
-            await eventually(lambda: all(one.shards[SHARD].report.offset == 3 for one in (a, b)), "a copy")
+            await eventually(lambda: all(one.shards[SHARD].report.offset >= 3 for one in (a, b)), "a copy")
             assert len(a.shards) == SHARDS
 
     run(work)

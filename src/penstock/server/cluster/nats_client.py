@@ -23,7 +23,7 @@ LOG_EVERY_S = 1.0
 T = TypeVar("T")
 
 
-class Notices:
+class NatsNotices:
     """What the connection says, a line now and then."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Notices:
             logs.warning("nats.error", reason=text, errors=self.errors)
 
 
-async def connect(address: NatsServersAddress, name: str, notices: Notices) -> Client:
+async def connect(address: NatsServersAddress, name: str, notices: NatsNotices) -> Client:
     """Connect as soon as a server accepts. Raises PenstockError if none does for long."""
     until_s = time.monotonic() + CONNECT_S
     while True:

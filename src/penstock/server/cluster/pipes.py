@@ -43,7 +43,7 @@ def signature(key: bytes, *parts: bytes) -> bytes:
     return hmac.digest(key, text, "sha256")[:MAC_BYTES]
 
 
-class Pipe:
+class NodePipe:
     """One end of a pipe: the transport of a `CellLink`."""
 
     def __init__(self, post: Callable[[bytes], None], pipe: bytes, key: bytes, *, is_opener: bool) -> None:
@@ -56,7 +56,7 @@ class Pipe:
         self._sent = self._seen = 0
         """Frames."""
         self._bytes_sent = self._bytes_confirmed = 0
-        self._bytes_seen = self._bytes_told = 0
+        self._bytes_seen = self._bytes_said = 0
         self._waiting: deque[bytes] = deque()
         self._waiting_size = 0
         self._is_congested = False
@@ -67,7 +67,7 @@ class Pipe:
         """Called when it has."""
         self.forged = self.repeated = 0
         now_s = asyncio.get_running_loop().time()
-        self.heard_s = self._told_s = now_s
+        self.seen_s = self._said_s = now_s
 
     # The transport of a link
 
@@ -113,8 +113,8 @@ class Pipe:
             return
         self._sent += 1
         payload = _CONFIRMED.pack(self._bytes_seen) + chunk
-        self._bytes_told = self._bytes_seen
-        self._told_s = asyncio.get_running_loop().time()
+        self._bytes_said = self._bytes_seen
+        self._said_s = asyncio.get_running_loop().time()
         mac = signature(self._key, self._mine, bytes([kind]), self._sent.to_bytes(8, "big"), payload)
         self._post(_HEAD.pack(MAGIC, kind, self.id, self._sent, mac) + payload)
 
@@ -134,21 +134,21 @@ class Pipe:
         if not self.is_proven:
             self.is_proven = True
             self.proven()
-        self.heard_s = asyncio.get_running_loop().time()
+        self.seen_s = asyncio.get_running_loop().time()
         self._bytes_confirmed = max(self._bytes_confirmed, min(_CONFIRMED.unpack_from(payload)[0], self._bytes_sent))
         chunk = payload[_CONFIRMED.size :]
         self._bytes_seen += len(chunk)
         if chunk and self.link is not None:
             self.link.data_received(chunk)
-        if self._bytes_seen - self._bytes_told >= WINDOW // 4:
+        if self._bytes_seen - self._bytes_said >= WINDOW // 4:
             self._frame(DATA)
         self._flush()
 
     def beat(self, now_s: float) -> None:
         """Called now and then: say that this end is there, and notice that the other is not."""
-        if now_s - self.heard_s >= SILENT_S:
+        if now_s - self.seen_s >= SILENT_S:
             self.end()
-        elif now_s - self._told_s >= BEAT_S:
+        elif now_s - self._said_s >= BEAT_S:
             self._frame(DATA)
 
     def end(self, *, tells: bool = True) -> None:
@@ -175,8 +175,8 @@ class Pipes:
         publish: Callable[[str, bytes], None],
         *,
         entropy: Callable[[int], bytes],
-        opened: Callable[[str, Pipe], None],
-        accepted: Callable[[str, Pipe], None],
+        opened: Callable[[str, NodePipe], None],
+        accepted: Callable[[str, NodePipe], None],
     ) -> None:
         """`opened` and `accepted` get a pipe that is ready, with the name of its peer."""
         self._cluster = cluster
@@ -186,7 +186,7 @@ class Pipes:
         self._entropy = entropy
         self._opened = opened
         self._accepted = accepted
-        self._pipes: dict[bytes, tuple[str, Pipe]] = {}
+        self._pipes: dict[bytes, tuple[str, NodePipe]] = {}
         self._asked: dict[str, tuple[bytes, bytes, float]] = {}
         """Nodes that were said hello to: pipe, nonce, when."""
         self.dropped = 0
@@ -262,7 +262,7 @@ class Pipes:
             return
         del self._asked[peer]
         end = self._add(peer, pipe, self._key(self._node, peer, pipe, mine + b" " + theirs), is_opener=True)
-        end.beat(end.heard_s + BEAT_S)  # the first frame proves to the peer that this hello was no repetition
+        end.beat(end.seen_s + BEAT_S)  # the first frame proves to the peer that this hello was no repetition
         self._opened(peer, end)
 
     def _welcome(self, peer: str, pipe: bytes, nonce: bytes) -> None:
@@ -276,16 +276,16 @@ class Pipes:
         end.proven = lambda: self._accept(peer, end)
         self._say(peer, WELCOME, pipe, self._node.encode() + b" " + nonces)
 
-    def _accept(self, peer: str, end: Pipe) -> None:
+    def _accept(self, peer: str, end: NodePipe) -> None:
         """A hello was no repetition: what this peer began before, it has given up."""
         for name, other in list(self._pipes.values()):
             if name == peer and other is not end and not other.is_opener:
                 other.end()
         self._accepted(peer, end)
 
-    def _add(self, peer: str, pipe: bytes, key: bytes, *, is_opener: bool) -> Pipe:
+    def _add(self, peer: str, pipe: bytes, key: bytes, *, is_opener: bool) -> NodePipe:
         subject = self.subject(peer)
-        end = Pipe(lambda data: self._publish(subject, data), pipe, key, is_opener=is_opener)
+        end = NodePipe(lambda data: self._publish(subject, data), pipe, key, is_opener=is_opener)
         self._pipes[pipe] = (peer, end)
         return end
 

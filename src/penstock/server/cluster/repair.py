@@ -39,7 +39,9 @@ async def repair(node: ClusterNode, shard: ClusterShard) -> ShardSettings:
     found = await until_answered(partial(node.buckets.shard, number))
     assert found is not None
     before, revision = found
-    epoch = max([report.shards[number].epoch for report in node.reports.values() if number in report.shards], default=0)
+    epoch = max(
+        [report.shards[number].epoch for report in node.view.reports.values() if number in report.shards], default=0
+    )
     await shard.pause()
     newest = await shard.asked(shard.store.newest)
     stored = newest if isinstance(newest, StoredLive) else None

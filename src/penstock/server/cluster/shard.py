@@ -8,40 +8,26 @@ One that is behind begins again at a live file; one whose log is damaged halts u
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.clock import Now
-from penstock.core.cluster.ownership import ShardOwnership
-from penstock.core.cluster.reader import LogEnd, ShardReader
-from penstock.core.cluster.status import ShardReport, ShardState
-from penstock.core.cluster.stream_space import StreamSpace
-from penstock.core.errors import PenstockError, Refusal
 from penstock.core.queue.machine import QueueMachine
-from penstock.journal.disk import RealDisk
-from penstock.journal.open_and_repair import read_identity
-from penstock.journal.replicated.jetstream import JetStreamLiveStore, JetStreamLog, stream_name
 from penstock.journal.replicated.membership import ShardSettings
-from penstock.journal.replicated.replicated_journal import MOVED, ReplicatedJournal
-from penstock.journal.replicated.shard_log import StoredLive
-from penstock.journal.replicated.spool import Spool, begin_again, enter_generation, generation_of
-from penstock.journal.replicated.worker import Worker
+from penstock.journal.replicated.replicated_journal import MOVED
 from penstock.server.cell import Cell
 from penstock.server.cells.cell_requests import CellServices
 from penstock.server.cells.hosted_link import HostedLink
 from penstock.server.cluster.channels import Gate
+from penstock.server.cluster.log_copy import LogCopy, boot_us, unsealed
 from penstock.server.cluster.nats_client import end_tasks
 from penstock.server.cluster.shard_history import ShardHistory
 from penstock.server.config.load import Config, quotas, rates
 from penstock.server.engine.connections import Timer
 from penstock.server.engine.machines import Machines
 from penstock.server.engine.schedulers import LoopScheduler
-from penstock.server.journal.seal_process import shard_config, shard_dir
+from penstock.server.journal.seal_process import shard_config
 from penstock.server.logging import logs
 from penstock.server.open_cell import adopt_config, configured_machine, open_shard
 
@@ -56,30 +42,6 @@ FLUSH_S = 2.0
 """How long a shard that moves may take to answer what it has taken; then it stays."""
 SUSPENDED = "its lease is over: the NATS servers do not keep its frames"
 T = TypeVar("T")
-
-
-def boot_us() -> int:
-    """A clock that goes on while the machine sleeps."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock) // 1000
-
-
-def _whole(spool: Spool) -> Spool:
-    """The spool, read to its end."""
-    for _ in spool.rows():
-        pass
-    return spool
-
-
-@contextmanager
-def unsealed(directory: Path) -> Iterator[None]:
-    """No sealer changes the directory meanwhile."""
-    disk = RealDisk(directory)
-    disk.lock("sealing", waits=True)
-    try:
-        yield
-    finally:
-        disk.unlock()
 
 
 class _NoTimer:
@@ -106,157 +68,26 @@ class CellScheduler:
             call()
 
 
-class ClusterShard:
+class ClusterShard(LogCopy):
     """One shard at this node."""
 
     def __init__(self, node: ClusterNode, shard: int, settings: ShardSettings) -> None:
-        self._node = node
-        self.shard = shard
-        self.settings = settings
-        self._dir = shard_dir(node.data, shard)
-        self.disk = RealDisk(self._dir / "journal")
-        self._loop = asyncio.get_running_loop()
-        self._work = Worker(self._loop, f"spool-{shard}")
-        self.journal: ReplicatedJournal | None = None
-        self.log: JetStreamLog
-        self.store = JetStreamLiveStore(node.objects, shard)
+        super().__init__(node, shard, settings)
         self.cell: Cell | None = None
         self.services: CellServices | None = None
         self._scheduler: CellScheduler
         self._gates: list[Gate] = []
-        self._life = 0
-        """Counts openings and endings: what belongs to an earlier one is dropped."""
         self._is_moving = False
         self._suspended_s: float | None = None
-        self.report = ShardReport("following", since=time.time_ns() // 1000)
         self.takeovers = 0
-        self._tasks: set[asyncio.Task[None]] = set()
         self.history = ShardHistory(node, self)
-        self.is_closed = False
-
-    # Opening
-
-    async def on_thread(self, call: Callable[[], T]) -> T:
-        """Do it on the thread of the spool, behind what it has to do."""
-        done: asyncio.Future[T] = self._loop.create_future()
-
-        def run() -> tuple[T | None, Exception | None]:
-            try:
-                return call(), None
-            except Exception as error:
-                return None, error
-
-        def finish(outcome: tuple[T | None, Exception | None]) -> None:
-            if done.cancelled():
-                return
-            result, error = outcome
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(result)  # type: ignore[arg-type]  # the result of the call
-
-        self._work(run, finish)
-        return await done
-
-    def _start(self, work: Callable[[], object]) -> None:
-        """Run a coroutine of this shard; an error is logged, and the shard is opened again."""
-
-        async def run() -> None:
-            try:
-                await work()  # type: ignore[misc]  # a coroutine function
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
-                logs.error("cluster.shard_failed", exc=error, shard=self.shard)
-                self._reopen_later()
-
-        task = self._loop.create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _reopen_later(self) -> None:
-        if not self.is_closed:
-            self._loop.call_later(REOPEN_S, self._start, self.open)
 
     async def prepare(self) -> None:
-        """Check that the directory is of this shard, and take it."""
-
-        def take() -> None:
-            (self._dir / "journal").mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not self.disk.lock():
-                raise PenstockError(
-                    Refusal(
-                        "InvalidRequest", f"another process writes `{self._dir}`", hint="stop it, or choose `--data`"
-                    )
-                )
-            identity = read_identity(self.disk)
-            if identity is not None and identity.id != self.settings.journal:
-                hint = "use an empty directory, or `penstock cluster import`"
-                raise PenstockError(Refusal("InvalidRequest", f"`{self._dir}` belongs to another journal", hint=hint))
-
-        await self.on_thread(take)
+        await super().prepare()
         await self.on_thread(self.history.place)
         self._start(self.history.run)
 
-    async def open(self) -> None:
-        """Read the spool and begin to follow the log."""
-        if self.is_closed:
-            return
-        self._life += 1
-        self.journal = None
-
-        def read() -> tuple[Spool, bool]:
-            settings = self.settings
-            with unsealed(self.disk.directory):
-                spool = _whole(Spool(self.disk, settings.journal))
-                if generation_of(self.disk) != settings.generation:
-                    spool.close()
-                    enter_generation(self.disk, spool.offset, settings.generation, settings.base)
-                    spool = _whole(Spool(self.disk, settings.journal))
-            return spool, settings.base == 0 or spool.has_log_end
-
-        spool, is_ready = await self.on_thread(read)
-        node = self._node
-        self.store = JetStreamLiveStore(node.objects, self.shard, self.settings.generation)
-        if not is_ready:
-            await self.on_thread(spool.close)
-            self._note("behind", "the log begins behind what this node has")
-            await self._begin_again(self._life, spool.offset)
-            return
-        self.log = JetStreamLog(node.client, stream_name(node.cluster, self.shard, self.settings.generation))
-        reader = ShardReader(self.log.stream, spool.log_end())
-        ownership = ShardOwnership(node.name, reader, os.urandom, kept_offset=spool.offset)
-        life = self._life
-        self.journal = ReplicatedJournal(
-            self.settings.journal,
-            ownership,
-            self.log,
-            spool,
-            StreamSpace(node.settings.bytes_max),
-            now=lambda: Now(boot_us(), time.time_ns() // 1000),
-            at=lambda us, call: self._loop.call_later(max(us - boot_us(), 0) / 1e6, call),
-            encode=node.encode,
-            write=self._work,
-            may_take=lambda ownership: node.may_take(self.shard, ownership.silent_owner),
-            on_owned=lambda: self._owned(life),
-            on_ended=lambda reason: self._ended(life, reason),
-        )
-        self._note("following")
-        self.journal.pump()
-
     # Ownership
-
-    def _note(self, state: ShardState, reason: str = "") -> None:
-        """Report a change."""
-        before = self.report.state, self.report.reason
-        epoch, offset = self.report.epoch, self.report.offset
-        if self.journal is not None:
-            end = self.journal.ownership.reader.whole
-            epoch, offset = end.epoch, end.offset
-        since = self.report.since if before[0] == state else time.time_ns() // 1000
-        self.report = ShardReport(state, epoch, offset, since, reason)
-        if before != (state, reason):
-            self._node.changed()
 
     def look(self) -> None:
         """Bring the report up to date, and do what is due: called some times a second."""
@@ -350,61 +181,6 @@ class ClusterShard:
             logs.error("cluster.spool", shard=self.shard, reason=reason)
             self._note("following", reason)
             self._start(self._open_again)
-
-    async def _open_again(self) -> None:
-        assert self.journal is not None
-        await self.on_thread(self.journal.close_spool)
-        await asyncio.sleep(REOPEN_S)
-        await self.open()
-
-    async def _reach_live_file(self, journal: ReplicatedJournal) -> None:
-        await self.on_thread(journal.close_spool)
-        await self._begin_again(self._life, journal.offset)
-
-    async def _begin_again(self, life: int, offset: int) -> None:
-        """Go on at the newest live file; the spool is closed, and its next row is `offset`."""
-        while life == self._life and not self.is_closed:
-            found = await self.asked(self.store.newest)
-            data = await self.asked(partial(self.store.get, found)) if isinstance(found, StoredLive) else None
-            if isinstance(found, StoredLive) and isinstance(data, bytes):
-                await self._restart_at(found.end, data, offset)
-                return
-            await asyncio.sleep(REOPEN_S)
-
-    async def _restart_at(self, end: LogEnd, live: bytes, offset: int) -> None:
-        def begin() -> None:
-            with unsealed(self.disk.directory):
-                begin_again(self.disk, offset, live, end)
-
-        await self.on_thread(begin)
-        logs.event("cluster.began_again", shard=self.shard, offset=end.offset)
-        await self.open()
-
-    async def pause(self) -> None:
-        """Follow the log no more, and close the spool: for a repair."""
-        self._life += 1
-        self._close_cell()
-        if self.journal is not None:
-            self.journal.close()
-            await self.on_thread(self.journal.close_spool)
-            self.journal = None
-
-    def switch(self, settings: ShardSettings) -> None:
-        """The shard has another stream."""
-        if settings != self.settings and not self.is_closed:
-            logs.warning("cluster.generation", shard=self.shard, generation=settings.generation)
-            self.settings = settings
-            self._start(self._switch)
-
-    async def _switch(self) -> None:
-        await self.pause()
-        await self.open()
-
-    async def asked(self, ask: Callable[[Callable[[T], None]], None]) -> T:
-        """The answer of an operation that calls back."""
-        answer: asyncio.Future[T] = self._loop.create_future()
-        ask(answer.set_result)
-        return await answer
 
     # The cell
 

@@ -31,8 +31,8 @@ from penstock.dialects.courier.triggers import admin
 from penstock.dialects.courier.triggers.admin import TryRequest
 from penstock.dialects.courier.triggers.config import Trigger
 from penstock.dialects.courier.wire.staged_envelopes import BatchSource, StageCommit, source_of
-from penstock.server.admin import cluster as cluster_admin
 from penstock.server.admin import (
+    cluster,
     connections,
     journal,
     lake,
@@ -174,12 +174,12 @@ async def prometheus(services: HttpServices, request: Request) -> Reply:
     return Reply(200, scrape.text(), prometheus_families.CONTENT_TYPE)
 
 
-def cluster(services: HttpServices, request: Request) -> ClusterStatus | Refusal:
+def cluster_state(services: HttpServices, request: Request) -> ClusterStatus | Refusal:
     status = None if services.cells is None else services.cells.cluster_status()
-    return status or cluster_admin.NO_CLUSTER
+    return status or cluster.NO_CLUSTER
 
 
-def _decider(services: HttpServices) -> cluster_admin.ClusterDecider | None:
+def _decider(services: HttpServices) -> cluster.ClusterDecider | None:
     return None if services.cells is None else services.cells.decider()
 
 
@@ -261,13 +261,13 @@ ROUTES = (
     Route("GET", "/v1/stage/{app}", "stage_last", "The newest committed batch of an application",
           staged(lambda s, r, batch: s.staging.last(batch)), answer=answers.STAGE_LAST),
     Route("GET", "/v1/cluster", "cluster", "The shards of the cluster, their owners, and the nodes (admin)",
-          cluster, answer=ClusterStatus, is_admin=True),
+          cluster_state, answer=ClusterStatus, is_admin=True),
     Route("POST", "/v1/cluster/move", "cluster_move", "Have a node own a shard of the cluster (admin)",
-          lambda s, r: cluster_admin.move(_decider(s), r.body),
-          body=cluster_admin.MoveRequest, answer=cluster_admin.DecidedReply, is_admin=True),
+          lambda s, r: cluster.move(_decider(s), r.body),
+          body=cluster.MoveRequest, answer=cluster.DecidedReply, is_admin=True),
     Route("POST", "/v1/cluster/drain", "cluster_drain", "Have a node of the cluster own nothing (admin)",
-          lambda s, r: cluster_admin.drain(_decider(s), r.body),
-          body=cluster_admin.DrainRequest, answer=cluster_admin.DecidedReply, is_admin=True),
+          lambda s, r: cluster.drain(_decider(s), r.body),
+          body=cluster.DrainRequest, answer=cluster.DecidedReply, is_admin=True),
     Route("GET", "/v1/spaces", "spaces", "Every space: participants, open streams, counts (admin)",
           lambda s, r: spaces.list_spaces(s.spaces, r.query),
           query=spaces.SpacesQuery, answer=spaces.SpacesReply, is_admin=True),

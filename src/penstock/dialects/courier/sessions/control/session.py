@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -284,8 +283,8 @@ class ControlSession:
             return
         self.answers.add(ok_line(req_id, frames.hello_result(self._runtime.health(now)) | self._greeting(frame)))
 
-    def _greeting(self, frame: frames.HelloFrame) -> dict[str, Any]:
-        return {}  # what else the answer to a `hello` says
+    def _greeting(self, frame: frames.HelloFrame) -> dict[str, object]:
+        return {}  # what else the answer says
 
     def _enqueue(self, now: Now, frame: frames.EnqueueFrame, is_shallow: bool) -> None:
         raw, req_id = bytes(frame.env), "enqueue" if frame.req_id is None else frame.req_id

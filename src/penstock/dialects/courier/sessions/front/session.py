@@ -9,7 +9,6 @@ cells waits for each cell in turn when it settles: only the cell knows what it h
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -151,7 +150,7 @@ class FrontSession(LeggedSession):
         if (self.link.principal, self.link.agent) != before:
             self.identified_as()
 
-    def _greeting(self, frame: HelloFrame) -> dict[str, Any]:
+    def _greeting(self, frame: HelloFrame) -> dict[str, object]:
         self._wants_owners = frame.owners
         owners = self._cells.owners
         return {"owners": owners} if frame.owners and owners is not None else {}

@@ -1,0 +1,43 @@
+"""The copy of a log at a node: whose directory it takes, and how it goes on after a trouble of its disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import PenstockError
+from penstock.journal.disk import RealDisk
+from penstock.journal.open_and_repair import IDENTITY, replace_file
+from penstock.server.journal.seal_process import shard_dir
+from tests.nats_servers import NatsServers
+from tests.server.cluster.conftest import SHARD, cluster, eventually, fill, pulled, run, served
+
+
+def test_a_directory_of_another_journal_is_refused(servers: NatsServers, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(servers, "foreign", tmp_path) as nodes:
+            folder = shard_dir(tmp_path / "a", SHARD) / "journal"
+            folder.mkdir(parents=True)
+            replace_file(RealDisk(folder), IDENTITY, [b'{"id":"%b"}' % (b"0" * 32)])
+            with pytest.raises(PenstockError, match="belongs to another journal"):
+                await nodes.start("a")
+
+    run(work)
+
+
+def test_a_spool_that_takes_nothing_ends_the_cell_and_is_opened_again(servers: NatsServers, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(servers, "spool", tmp_path) as nodes:
+            a = await nodes.start("a")
+            await served(a)
+            await fill(a, "one")
+            shard = a.shards[SHARD]
+            before = shard.journal
+            assert before is not None
+            before._end("the spool does not take a commit that was kept: the disk is full")
+            await eventually(lambda: shard.journal not in (None, before) and shard.cell is not None, "another cell")
+            assert await pulled(a) == ["one"]
+            assert shard.takeovers == 2
+
+    run(work)
