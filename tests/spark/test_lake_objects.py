@@ -10,6 +10,7 @@ import pytest
 
 from penstock.journal.lake_location import LakePath, ObjectPath, lake_of, record_lake
 from penstock.spark import history, tables
+from penstock.spark.lake.catalog import open_table
 from penstock.spark.location import open_one
 from penstock.spark.pipeline import steps
 from penstock.spark.pipeline.ingest import Ingest
@@ -18,6 +19,7 @@ from tests.docs.documents import blocks
 from tests.docs.test_object_store import PAGE
 from tests.object_store import ObjectStore
 from tests.spark.journal_builder import JournalBuilder, content, talk, work
+from tests.spark.journals import Written
 from tests.spark.pipeline.queried import exported
 from tests.spark.recomputation.check import check, lake_tables
 
@@ -74,6 +76,26 @@ def test_the_pipeline_fills_the_same_tables_as_on_a_disk(
     exec(placed(block, lake_of(story.data)), shown)
     assert shown["rows"].count() == history(spark, story.data).count()
     assert set(os.listdir(story.data / "lake")) <= {"_locks", "_rebuild"}, "only locks are on the disk"
+
+
+@pytest.mark.promise("The lake", "`history` in an object store opens only the files of its range")
+def test_history_opens_only_the_files_of_its_range(
+    spark: SparkSession, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    journal = Written(tmp_path / "data")
+    record_lake(journal.data, object_store.lake(tmp_path))
+    for _ in range(3):
+        journal.add(10)
+        journal.seal()
+    events = open_table(lake_of(journal.data), "events")
+    gone = events.files({"offset": (0, 9)})
+    assert 0 < len(gone) < len(events.files())
+    for file in gone:
+        (events.path / file.path).unlink()
+    rows = history(spark, journal.data, first=12, end=14)
+    assert sorted(row.offset for row in rows.collect()) == [12, 13]
+    with pytest.raises(Exception, match="is gone"):
+        history(spark, journal.data, first=8, end=14).collect()
 
 
 def test_the_format_reads_and_writes_by_url(spark: SparkSession, object_store: ObjectStore, tmp_path: Path) -> None:
