@@ -1,7 +1,7 @@
 """Each fault that the design of a shard's log rules out is planted once, and a checker must name it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,17 +26,34 @@ SEEDS = 40
 """A fault that needs more storms than this to show is not caught."""
 
 PAUSES = ("pause", "pause at a write")
+CRASHES = ("crash", "power fails within a write", "pause at a write")
+LATENESS = 0.1
 MOVES = ("move", "drain", "leave")
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-MUTANTS: list[tuple[tuple[str, ...], Plant, bool, tuple[str, ...]]] = []
 
 
-def breaks(*invariants: str, has_queues: bool = False, faults: tuple[str, ...] = ()) -> Callable[[Plant], Plant]:
-    """One of these is named, whichever the storm comes to first, in storms of these faults or of all."""
+class Mutant(NamedTuple):
+    """A fault, what must be named, and the storms in which it shows soon."""
+
+    plant: Plant
+    invariants: tuple[str, ...]
+    """One of these, whichever a storm comes to first."""
+    has_queues: bool
+    faults: tuple[str, ...]
+    shards: int
+
+
+MUTANTS: list[Mutant] = []
+
+
+def breaks(
+    *invariants: str, has_queues: bool = False, faults: tuple[str, ...] = (), shards: int = 2
+) -> Callable[[Plant], Plant]:
+    """The storms have these faults, or all."""
 
     def add(plant: Plant) -> Plant:
-        MUTANTS.append((invariants, plant, has_queues, faults))
+        MUTANTS.append(Mutant(plant, invariants, has_queues, faults, shards))
         return plant
 
     return add
@@ -97,7 +114,7 @@ def no_answer_counts_as_a_refusal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardWriter, "published", give_up)
 
 
-@breaks(checks.DURABLE, checks.EPOCHS)
+@breaks(checks.DURABLE, checks.EPOCHS, checks.HALT)
 def no_answer_counts_as_a_success(patch: pytest.MonkeyPatch) -> None:
     published = ShardWriter.published
 
@@ -107,9 +124,15 @@ def no_answer_counts_as_a_success(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardWriter, "published", assume)
 
 
-@breaks(checks.REFUSED)
+@breaks(checks.REFUSED, checks.TRUE, faults=("step down",))
 def a_refused_copy_counts_as_a_deposition(patch: pytest.MonkeyPatch) -> None:
-    """The copy in its place may be an earlier one of the same message."""
+    """The copy in its place may be an earlier one of the same message, which came late."""
+    delay = node.SimNode.delay
+
+    def late(self: node.SimNode) -> int:
+        return self.dice.randint(500_000, 3_000_000) if self.dice.random() < LATENESS else delay(self)
+
+    patch.setattr(node.SimNode, "delay", late)
     published = ShardWriter.published
 
     def believe(self: ShardWriter, now_us: int, outcome: Published) -> Step:
@@ -148,7 +171,7 @@ def a_follower_is_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimStream, "read", read)
 
 
-@breaks(checks.SPOOL)
+@breaks(checks.SPOOL, faults=CRASHES)
 def an_unfinished_commit_is_applied(patch: pytest.MonkeyPatch) -> None:
     accept = ShardReader.accept
 
@@ -162,7 +185,7 @@ def an_unfinished_commit_is_applied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardReader, "accept", apply)
 
 
-@breaks(checks.LEASE, faults=PAUSES)
+@breaks(checks.LEASE, checks.DURABLE, faults=PAUSES)
 def a_lease_begins_with_the_answer(patch: pytest.MonkeyPatch) -> None:
     """Not when the message was sent: an answer that is found after a pause says nothing about the time since."""
     kept = ShardWriter._kept
@@ -174,7 +197,7 @@ def a_lease_begins_with_the_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardWriter, "_kept", late)
 
 
-@breaks(checks.CALM, checks.OWNED)
+@breaks(checks.CALM, checks.OWNED, faults=("drain", "leave", "crash"))
 def a_drained_node_takes_shards(patch: pytest.MonkeyPatch) -> None:
     may_take = assignment.may_take
 
@@ -196,7 +219,7 @@ def moves_do_not_wait_until_the_nodes_are_settled(patch: pytest.MonkeyPatch) -> 
     patch.setattr(assignment, "SETTLED_US", 0)
 
 
-@breaks(checks.MOVES)
+@breaks(checks.MOVES, faults=(*MOVES, "crash"), shards=4)
 def shards_move_together(patch: pytest.MonkeyPatch) -> None:
     release = assignment.shard_to_release
 
@@ -204,19 +227,6 @@ def shards_move_together(patch: pytest.MonkeyPatch) -> None:
         return release(name, live, {shard: owner for shard, owner in owners.items() if owner}, shards, **options)
 
     patch.setattr(node, "shard_to_release", eager)
-
-
-@breaks(checks.HALT, checks.EPOCHS, checks.LEASE)
-def an_owner_goes_on_after_its_release(patch: pytest.MonkeyPatch) -> None:
-    leave = ShardOwnership._leave
-
-    def stay(self: ShardOwnership) -> None:
-        if self.reader.end.is_released and self.reader.end.epoch == self.writer.epoch:
-            self._is_releasing = False
-        else:
-            leave(self)
-
-    patch.setattr(ShardOwnership, "_leave", stay)
 
 
 @breaks(checks.DURABLE, has_queues=True, faults=PAUSES)
@@ -262,21 +272,12 @@ def a_moved_shard_is_served_until_the_answer_comes(patch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.promise("Invariants", "every checker of a cluster's logs detects a planted fault")
-@pytest.mark.parametrize(
-    ("invariants", "plant", "has_queues", "faults"),
-    [pytest.param(*mutant, id=mutant[1].__name__) for mutant in MUTANTS],
-)
-def test_a_planted_fault_is_named(
-    invariants: tuple[str, ...],
-    plant: Plant,
-    has_queues: bool,
-    faults: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plant(monkeypatch)
+@pytest.mark.parametrize("mutant", [pytest.param(mutant, id=mutant.plant.__name__) for mutant in MUTANTS])
+def test_a_planted_fault_is_named(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.plant(monkeypatch)
     with pytest.raises(Broken) as caught:
-        weather_storms(has_queues, faults)
-    assert caught.value.invariant in invariants
+        weather_storms(mutant)
+    assert caught.value.invariant in mutant.invariants
 
 
 def test_of_two_frames_in_flight_the_second_lands_behind_a_new_owner() -> None:
@@ -326,8 +327,8 @@ def test_a_stream_that_is_written_anew_needs_a_new_name(is_reused: bool) -> None
         assert len(new.truth) == 1
 
 
-def weather_storms(has_queues: bool, faults: tuple[str, ...]) -> None:
+def weather_storms(mutant: Mutant) -> None:
     for seed in range(SEEDS):
-        cluster = Cluster(seed, has_queues=has_queues)
-        cluster.weather.restrict(faults or cluster.weather.names)
+        cluster = Cluster(seed, shards=mutant.shards, has_queues=mutant.has_queues)
+        cluster.weather.restrict(mutant.faults or cluster.weather.names)
         cluster.run()

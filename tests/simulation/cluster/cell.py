@@ -15,7 +15,8 @@ from penstock.core.cluster.stream_space import StreamSpace
 from penstock.core.cluster.writer import Publish, Unknown
 from penstock.core.records import Entry
 from penstock.core.rows import Row
-from penstock.journal.open_and_repair import live_name
+from penstock.journal.log import segment_name
+from penstock.journal.open_and_repair import LIVE_PREFIX, LOG_PREFIX, live_name, named
 from penstock.journal.port import Committed, Outcome, Refused
 from penstock.journal.replicated.live_files import LiveFiles
 from penstock.journal.replicated.membership import ShardSettings
@@ -319,22 +320,28 @@ class SimCell:
             self.journal.append(0, 0, entries, done)
 
     def seal(self) -> None:
-        """Close a segment, derive the state, store it, purge the log."""
+        """Close a segment of the spool and keep its state instead. The owner stores the state for all, and purges the log."""
+        journal, disk = self.journal, self.node.disks[self.shard]
+        if journal.is_closed or not journal.is_settled:
+            return
 
         def rotated(name: str | None, end: LogEnd) -> None:
-            if not self.is_ready or end.offset == 0:
+            newest = segment_name(end.offset)
+            if journal is not self.journal or not end.offset or newest not in disk.names():
                 return
-            rows = self._state_rows(end.offset, None)
-            header = Header(JOURNAL, 0, 0, end.offset, KIND_LIVE)
-            disk = self.node.disks[self.shard]
             try:
-                write_live(disk, header, rows, 0)
+                write_live(disk, Header(JOURNAL, 0, 0, end.offset, KIND_LIVE), self._state_rows(end.offset, None), 0)
+                for old in [*named(disk, LOG_PREFIX), *named(disk, LIVE_PREFIX)]:
+                    if old not in (newest, live_name(end.offset)):
+                        disk.remove(old)
+                disk.sync_names()
             except OSError:
                 return  # a full disk; the next seal tries again
-            object_name = f"{self.shard}-{end.offset}-{self.node.dice.getrandbits(64):x}"
-            self._files.offer(object_name, end, disk.read(live_name(end.offset)))
+            if self.is_ready:
+                object_name = f"{self.shard}-{end.offset}-{self.node.dice.getrandbits(64):x}"
+                self._files.offer(object_name, end, disk.read(live_name(end.offset)))
 
-        self.journal.rotate(rotated)
+        journal.rotate(rotated)
 
     def _state_rows(self, offset: int, rows: list[tuple[bool, Row]] | None) -> Iterator[Row]:
         """What a sealer derives from the rows before an offset, of the spool if none are given."""

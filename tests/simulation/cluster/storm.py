@@ -221,7 +221,7 @@ class Cluster:
         self.later(SEALS_US, self._seal)
         for node in self.nodes:
             for cell in node.cells if node.is_up and not node.is_paused else ():
-                if self.has_seals and cell.ownership.state == "owning" and cell.is_ready and self.dice.random() < 0.5:
+                if self.has_seals and self.dice.random() < (0.5 if cell.is_ready else 0.25):
                     node.deliver(cell.seal)
 
     # Checks

@@ -290,14 +290,15 @@ class ControlSession:
         raw, req_id = bytes(frame.env), "enqueue" if frame.req_id is None else frame.req_id
         request = EnqueueRequest(frame.to, delay_ms=frame.delay_ms, deliver_at=frame.deliver_at)
         link, is_large = self.link, len(raw) > STEP_BYTES
-        options: Any = {"assign": False, "address": link.address, "is_checked": is_large or is_shallow}
+        known = is_large or is_shallow
+        steps = partial(enqueue_steps, self._machine, assign=False, address=link.address, is_checked=known)
 
         def work() -> Generator[None, Now, Outcome]:
             if raw[:1] == b"[":  # of a large line in a turn of its own
                 request.envelopes = msgspec.json.decode(raw, type=list[msgspec.Raw])
             else:
                 request.envelope = frame.env
-            return (yield from enqueue_steps(self._machine, now, link.principal, request, **options))
+            return (yield from steps(now, link.principal, request))
 
         if is_large:
             self._queue.carry_out(work(), partial(self._answer, req_id))
