@@ -63,6 +63,8 @@ class CloudHandler(BaseHTTPRequestHandler):
     """One connection. `place` gives the bucket and the key of a path."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for its second part
+    wbufsize = -1
     memory: Memory
     missing_bucket, absent, exists = "NoSuchBucket", "NoSuchKey", 412
 
