@@ -27,11 +27,7 @@ def store(request: pytest.FixtureRequest) -> Store:
     return found
 
 
-pytestmark = pytest.mark.promise(
-    "The lake", "sealing, reading, merging and compacting work in Azure's blob storage and in Google's"
-)
-
-
+@pytest.mark.promise("The lake", "sealing, reading, merging and compacting work in Azure's and in Google's store")
 def test_sealed_rows_are_in_the_store_once(store: Store, tmp_path: Path) -> None:
     journal = Written(tmp_path / "data")
     record_lake(journal.data, store.lake(tmp_path))
@@ -47,6 +43,7 @@ def test_sealed_rows_are_in_the_store_once(store: Store, tmp_path: Path) -> None
     assert not (journal.data / "lake").exists()
 
 
+@pytest.mark.promise("The lake", "sealing, reading, merging and compacting work in Azure's and in Google's store")
 def test_tables_are_merged_compacted_and_replaced(store: Store, tmp_path: Path) -> None:
     lake = store.lake(tmp_path)
     merged = LakeTable(lake, COUNTS)
