@@ -19,7 +19,18 @@ from penstock.server.assembly import Service
 from penstock.server.config.load import Config, ConfigError
 from penstock.server.journal.lifecycle import LockedError
 from penstock.server.logging.logs import LogWriter
-from penstock.server.up import EXIT_ERROR, EXIT_USAGE, Options, StartHints, _banner, configure, main, run, stop_signals
+from penstock.server.up import (
+    EXIT_ERROR,
+    EXIT_USAGE,
+    Options,
+    StartHints,
+    _banner,
+    check_join,
+    configure,
+    main,
+    run,
+    stop_signals,
+)
 
 FILE = """
 listen: {http: "127.0.0.1:1", control: "127.0.0.1:2"}
@@ -162,10 +173,19 @@ def test_the_banner_shows_what_is_on() -> None:
         service = Service(config, None, lambda: 0)
         shutil.rmtree(service.run_dir)
         endpoints = ServerEndpoints(1, "t", "http://127.0.0.1:1")
-        return _banner(service, config, None, endpoints, has_demo=False).splitlines()
+        return _banner(service, config, None, endpoints, Options()).splitlines()
 
     title, *lines = asyncio.run(work())
     assert title.startswith("penstock ") and title.endswith(" is up")
     shown = dict(line.split(maxsplit=1) for line in lines)
     assert list(shown) == ["http", "control", "journal", "pipeline", "run"], "no relay, space, console or demo"
     assert shown["control"] == shown["pipeline"] == "off" and shown["journal"].startswith("memory")
+
+
+def test_a_node_has_a_cluster_and_servers_of_this_machine_give_it_a_name() -> None:
+    local, elsewhere = Options(join="local"), Options(join="nats://a", node="b")
+    check_join(local)
+    check_join(elsewhere)
+    assert (local.cluster, local.node, elsewhere.cluster) == ("penstock", "a", "penstock")
+    with pytest.raises(ConfigError, match="--node"):
+        check_join(Options(join="nats://a"))
