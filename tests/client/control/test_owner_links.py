@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
+from aiohttp import web
 
 import penstock
 from penstock.core.errors import PenstockError
@@ -255,18 +257,40 @@ def test_an_owner_that_cannot_be_reached_costs_a_hop():
 
 
 @pytest.mark.promise("Cluster", "a token never leaves a door with TLS for a node's door without")
-def test_a_client_over_a_websocket_does_not_ask_for_owners():
+def test_only_a_client_over_tcp_asks_for_owners(tmp_path):
+    """A WebSocket may be one over TLS, and a node that the map names has a plain port."""
+    asked: list[dict[str, Any]] = []
+
+    async def control(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        asked.append(msgspec.json.decode(await socket.receive_str()))
+        answer = {"type": "ok", "reqId": "hello", "result": {"owners": {"shards": 16, "nodes": {}, "map": []}}}
+        await socket.send_str(msgspec.json.encode(answer).decode())
+        await socket.receive()
+        return socket
+
     async def go():
-        async with peer() as a:
-
-            async def connecting() -> None:
-                with pytest.raises(PenstockError):
-                    await penstock.connect(a.url.replace("tcp", "http"), connect_timeout=2)
-
-            task = asyncio.ensure_future(connecting())
-            line = await a.accept(greet=False)
-            assert (await line.reader.readline()).startswith(b"GET /v1/control")
-            await line.cut()
-            await task
+        app = web.Application()
+        app.router.add_get("/v1/control", control)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        async with penstock.connect(f"http://127.0.0.1:{port}"):
+            pass
+        await runner.cleanup()
+        async with peer(str(tmp_path / "s")) as local:
+            task = asyncio.ensure_future(_connected(local.url))
+            line = await local.accept(greet=False)
+            asked.append(await greet(line, None))
+            await (await task).close()
 
     run(go())
+    assert len(asked) == 2
+    assert all("owners" not in hello for hello in asked)
+
+
+async def _connected(url: str) -> penstock.Client:
+    return await penstock.connect(url)
