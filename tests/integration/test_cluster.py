@@ -16,18 +16,13 @@ from penstock.core.placement import SHARDS
 from penstock.dialects.courier.sessions.front.lines import shard_of_stream
 from tests.cluster_processes import ClusterProcesses, Node, eventually
 from tests.integration.serving import Http, connected, envelope
+from tests.nats_servers import NAMES as SERVERS
 
 STREAMS = [f"jobs/{number}" for number in range(40)]
 NODES = ("a", "b", "c")
-REFUSED = {
-    "Unreachable",
-    "JournalUnavailable",
-    "NotLeaseHolder",
-    "LeaseExpired",
-    "UnknownEnvelope",
-    "AlreadyAcked",
-    "Draining",
-}
+ENDED = {"NotLeaseHolder", "LeaseExpired", "UnknownEnvelope", "AlreadyAcked"}
+"""How a settle is refused whose lease has ended."""
+REFUSED = {*ENDED, "Unreachable", "JournalUnavailable", "Draining"}
 """How a request may be refused while shards move; each may be repeated, or is about a lease that has ended."""
 
 
@@ -175,6 +170,24 @@ def health_of(node: Node) -> dict[str, Any]:
     return dict(node.operator.get("/health").json["parts"]["cluster"])
 
 
+@pytest.mark.promise("Cluster", "a planned move under load costs a request a pause, never an error")
+def test_a_move_under_load_refuses_nothing(cluster: ClusterProcesses) -> None:
+    owners = cluster.calm(*NODES)
+    shard = shard_of_stream(STREAMS[0])
+    mine = [stream for stream in STREAMS if shard_of_stream(stream) == shard]
+    with Ledger(cluster, mine) as ledger:
+        for name in (*(node for node in NODES if node != owners[shard]), owners[shard]):
+            ledger.progress()
+            answer = cluster.nodes["a"].operator.post("/v1/cluster/move", {"shard": shard, "node": name})
+            assert answer.status == 200, answer
+            eventually(f"a move to {name}", lambda name=name: cluster.owner(name, shard) == name)
+        ledger.progress()
+    # Leases end with the move, as with a restart: only settles of such leases are refused.
+    assert set(ledger.refused) <= ENDED
+    cluster.nodes["a"].operator.post("/v1/cluster/move", {"shard": shard, "node": None})
+    ledger.check(cluster.nodes["a"])
+
+
 @pytest.mark.promise(
     "Cluster", "an owner that is killed loses nothing that was acknowledged, and others take its shards"
 )
@@ -226,3 +239,31 @@ def test_a_node_hands_over_its_shards_when_it_ends(cluster: ClusterProcesses) ->
         node.start()
         node.wait()
     ledger.check(node)
+
+
+@pytest.mark.more
+@pytest.mark.promise("Cluster", "kills, pauses and lost NATS servers in turn lose nothing that was acknowledged")
+def test_a_storm_loses_nothing(cluster: ClusterProcesses) -> None:
+    cluster.calm(*NODES)
+    with Ledger(cluster, STREAMS) as ledger:
+        for number in range(6):
+            ledger.progress()
+            node, server = cluster.nodes[NODES[number % 3]], SERVERS[number % 3]
+            if number % 2:
+                cluster.servers.kill(server)
+            if number < 3:
+                node.kill()
+                node.start()
+                node.wait()
+            else:
+                node.signal(signal.SIGSTOP)
+                others = [one for one in NODES if one != node.name]
+                try:
+                    eventually("a take-over", lambda others=others: set(cluster.calm(*others).values()) <= set(others))
+                finally:
+                    node.signal(signal.SIGCONT)
+            if number % 2:
+                cluster.servers.start(server)
+            ledger.progress()
+    cluster.calm(*NODES)
+    ledger.check(cluster.nodes["a"])

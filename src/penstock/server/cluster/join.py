@@ -15,9 +15,9 @@ from penstock.core.placement import SHARDS
 from penstock.journal.replicated import cluster_keys
 from penstock.journal.replicated.cluster_keys import ClusterSettings
 from penstock.journal.replicated.connection import NatsServersAddress
-from penstock.journal.replicated.jetstream import JetStreamLiveStore
+from penstock.journal.replicated.jetstream import REPLICAS, JetStreamLiveStore
 from penstock.journal.replicated.membership import NODE, ClusterBuckets
-from penstock.journal.replicated.server_check import ask_servers, server_problem
+from penstock.journal.replicated.server_check import ServerAbout, ask_servers, server_problem
 from penstock.server.cluster.nats_client import NatsNotices, connect, until_answered
 from penstock.server.logging import logs
 
@@ -67,13 +67,16 @@ async def join(options: JoinOptions, notices: NatsNotices) -> Joined:
 
 
 async def _join(client: Client, options: JoinOptions, notices: NatsNotices) -> Joined:
-    unverified = await _check_servers(client, options, notices)
     cluster = options.cluster
+    known = await _describe_servers(client, options, notices)
+    if options.creates:  # buckets are made where they are missing
+        _check_servers(known, options, is_made=False)
     buckets = await until_answered(lambda: ClusterBuckets.open(client, cluster))
     settings = await until_answered(lambda: cluster_keys.settings_of(buckets))
     if settings is None and not options.creates:
         hint = f"`penstock cluster create --join {options.servers.shown} --cluster {cluster}` makes it"
         raise PenstockError(Refusal("InvalidRequest", f"there is no cluster `{cluster}`", hint=hint))
+    unverified = _check_servers(known, options, is_made=settings is not None)
     # A creation that was interrupted is completed; nothing that is there changes.
     settings = await until_answered(lambda: cluster_keys.create(client, cluster))
     if settings.shards != SHARDS:
@@ -84,19 +87,31 @@ async def _join(client: Client, options: JoinOptions, notices: NatsNotices) -> J
     return Joined(client, buckets, settings, objects, unverified)
 
 
-async def _check_servers(client: Client, options: JoinOptions, notices: NatsNotices) -> str | None:
-    """Why the servers are not known to keep what they acknowledge. Raises PenstockError if they are known not to."""
+async def _describe_servers(client: Client, options: JoinOptions, notices: NatsNotices) -> list[ServerAbout]:
+    """What the servers say of themselves, if this user may ask them."""
     known = await ask_servers(client)  # an account may import the service that answers
-    if not known and options.system is not None:
-        system = await connect(options.system, f"penstock {options.node} check", notices)
-        try:
-            known = await ask_servers(system)
-        finally:
-            await system.close()
-    problem = server_problem(known) if known else None
+    if known or options.system is None:
+        return known
+    system = await connect(options.system, f"penstock {options.node} check", notices)
+    try:
+        return await ask_servers(system)
+    finally:
+        await system.close()
+
+
+def _check_servers(known: list[ServerAbout], options: JoinOptions, *, is_made: bool) -> str | None:
+    """Why the servers are not known to keep what they acknowledge. Raises PenstockError if they are known not to."""
+    wanted = max([REPLICAS, *(server.peers for server in known)])
+    # The logs of a cluster have three replicas: a node starts while one of their servers is down.
+    missing = wanted - len(known) if known and is_made else 0
+    problem = server_problem(known + known[:1] * max(missing, 0)) if known else None
     if problem is not None and not options.is_unsafe:
         raise PenstockError(problem)
-    unverified = UNDESCRIBED if not known else None if problem is None else problem.message
+    unverified = None if problem is None else problem.message
+    if not known:
+        unverified = UNDESCRIBED
+    elif missing > 0:
+        unverified = f"{missing} of {wanted} NATS servers did not answer when this node started"
     if unverified is not None:
         logs.warning("cluster.unverified", reason=unverified)
     return unverified
