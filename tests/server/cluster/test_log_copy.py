@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.cluster.reader import LogEnd
 from penstock.core.errors import PenstockError
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import IDENTITY, replace_file
@@ -39,5 +40,24 @@ def test_a_spool_that_takes_nothing_ends_the_cell_and_is_opened_again(servers: N
             await eventually(lambda: shard.journal not in (None, before) and shard.cell is not None, "another cell")
             assert await pulled(a) == ["one"]
             assert shard.takeovers == 2
+
+    run(work)
+
+
+def test_a_report_says_what_the_spool_has_where_the_log_ends_before(servers: NatsServers, tmp_path: Path) -> None:
+    """A repair is for the node with the longest spool; after a restart a log that lost its end shows less."""
+
+    async def work() -> None:
+        async with cluster(servers, "reports", tmp_path) as nodes:
+            a = await nodes.start("a")
+            await served(a)
+            await fill(a, "one", "two")
+            shard = a.shards[SHARD]
+            assert shard.journal is not None
+            kept = shard.journal.offset
+            assert kept >= 2
+            shard.journal.ownership.reader.whole = LogEnd()
+            shard._note("owning")
+            assert shard.report.offset == kept
 
     run(work)

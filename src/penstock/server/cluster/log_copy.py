@@ -102,7 +102,8 @@ class LogCopy(ABC):
         epoch, offset = self.report.epoch, self.report.offset
         if self.journal is not None:
             end = self.journal.ownership.reader.whole
-            epoch, offset = end.epoch, end.offset
+            # After a restart the spool may have more than a log that has lost its end: a repair asks for the longest spool.
+            epoch, offset = end.epoch, max(end.offset, self.journal.offset)
         since = self.report.since if before[0] == state else time.time_ns() // 1000
         self.report = ShardReport(state, epoch, offset, since, reason)
         if before != (state, reason):
