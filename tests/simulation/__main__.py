@@ -29,8 +29,8 @@ def cluster(seed: int, *, quiet: bool, has_queues: bool, is_rewound: bool) -> in
             world.run_rewound()
         else:
             world.run()
-    except Broken as broken:
-        sys.stdout.write(f"seed {seed} broke {broken}\n")
+    except Exception as error:
+        sys.stdout.write(f"seed {seed} broke {error}\n")
         traceback.print_exc()
         return 1
     kept = sum(len(model.acknowledged) for model in world.models)

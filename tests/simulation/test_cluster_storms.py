@@ -10,7 +10,6 @@ import pytest
 
 from tests.simulation import __main__ as replay
 from tests.simulation.cluster.storm import Cluster
-from tests.simulation.queue.checks import Broken
 from tests.tiers import first_of
 
 CHUNKS, IN_EVERY_RUN = 40, 8
@@ -42,16 +41,18 @@ class Seen:
         )
 
 
+def replay_of(seed: int, has_queues: bool) -> str:
+    return f"python -m tests.simulation {'--queues' if has_queues else '--cluster'} --seed {seed}"
+
+
 @lru_cache(IN_EVERY_RUN * SEEDS_A_CHUNK)
 def run(seed: int, *, has_queues: bool = False) -> Seen:
     """One storm; when it breaks an invariant, say how to see it again."""
     cluster = Cluster(seed, has_queues=has_queues)
     try:
         cluster.run()
-    except Broken as broken:
-        pytest.fail(
-            f"{broken}\nreplay: python -m tests.simulation {'--queues' if has_queues else '--cluster'} --seed {seed}"
-        )
+    except Exception as error:
+        pytest.fail(f"{error}\nreplay: {replay_of(seed, has_queues)}")
     return Seen(cluster)
 
 
@@ -83,7 +84,7 @@ def test_clients_of_queues_do_what_they_are_meant_to() -> None:
 
 @pytest.mark.promise("Cluster", "a failing seed of a cluster's storms can be replayed")
 def test_a_seed_can_be_replayed_from_the_command_line() -> None:
-    command = [sys.executable, "-m", "tests.simulation", "--queues", "--seed", "3"]
+    command = [sys.executable, *replay_of(3, has_queues=True).split()[1:]]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
     assert "every invariant held" in shown.stdout.splitlines()[-1]
@@ -140,7 +141,6 @@ def test_servers_that_lose_what_they_acknowledged_halt_the_shard_until_it_is_rep
     cluster = Cluster(seed, has_queues=has_queues)
     try:
         cluster.run_rewound()
-    except Broken as broken:
-        kind = "--queues" if has_queues else "--cluster"
-        pytest.fail(f"{broken}\nreplay: python -m tests.simulation {kind} --rewound --seed {seed}")
+    except Exception as error:
+        pytest.fail(f"{error}\nreplay: {replay_of(seed, has_queues)} --rewound")
     assert len(cluster.generations[0]) > 1

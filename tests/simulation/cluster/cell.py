@@ -145,7 +145,8 @@ class SimCell:
 
     @property
     def report(self) -> ShardReport:
-        return ShardReport(self._state, self.ownership.reader.whole.epoch, self.journal.offset)
+        end = self.ownership.reader.whole
+        return ShardReport(self._state, end.epoch, max(end.offset, self.journal.offset))
 
     @property
     def _state(self) -> ShardState:
@@ -327,7 +328,8 @@ class SimCell:
 
         def rotated(name: str | None, end: LogEnd) -> None:
             newest = segment_name(end.offset)
-            if journal is not self.journal or not end.offset or newest not in disk.names():
+            # After a restart, what it has read again may be less than what its spool has.
+            if journal is not self.journal or not end.offset or named(disk, LOG_PREFIX)[-1:] != [newest]:
                 return
             try:
                 write_live(disk, Header(JOURNAL, 0, 0, end.offset, KIND_LIVE), self._state_rows(end.offset, None), 0)

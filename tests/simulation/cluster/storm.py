@@ -174,7 +174,10 @@ class Cluster:
 
     def _repair(self, *, dies: bool) -> None:
         """An operator names the node that has most. It may crash on the way; then it is halted again when it is back."""
-        node = max(self.nodes, key=lambda node: node.cells[0].report.offset)
+        halted = [node for node in self.nodes if node.cells[0].report.state == "halted"]
+        if not halted:
+            return
+        node = max(halted, key=lambda node: node.cells[0].report.offset)
         node.dies_at_beginning = dies
         node.deliver(node.cells[0].repair)
         node.dies_at_beginning = False
