@@ -12,9 +12,9 @@ from tests.simulation import __main__ as replay
 from tests.simulation.cluster.storm import Cluster
 from tests.tiers import first_of
 
-CHUNKS, IN_EVERY_RUN = 40, 8
+CHUNKS, IN_EVERY_RUN = 40, 7
 SEEDS_A_CHUNK = 13
-QUEUE_CHUNKS, QUEUE_IN_EVERY_RUN = 30, 3
+QUEUE_CHUNKS, QUEUE_IN_EVERY_RUN = 30, 2
 QUEUE_SEEDS_A_CHUNK = 6
 REWOUND_SEEDS, REWOUND_IN_EVERY_RUN = 30, 5
 
