@@ -140,8 +140,8 @@ QUERIES = {"stats": {"stream": STREAM}, "peek": {"stream": STREAM, "state": "inf
 QUERIES["snapshot"] = {"view": "inflight"}
 VALUES = {"id": "a", "stream": STREAM, "app": "some-app", "batch": 0, "part": "p", "rule": "r"}
 VALUES |= {"space": "demo", "name": "made", "file": "index.html"}
-ELSEWHERE = ("console_file", "connection_close")
-"""Routes that need a built console or a connection; `tests/server/http/test_console.py` and `tests/server/admin/` have them."""
+ELSEWHERE = ("console_file", "connection_close", "cluster", "cluster_move", "cluster_drain")
+"""Routes that need a built console, a connection or a cluster: `tests/server/http/test_console.py`, `tests/server/admin/`, `test_cluster.py`."""
 
 
 @pytest.mark.promise("Queue protocols", "every HTTP route accepts valid requests")
