@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.cluster.assignment import assign
 from penstock.core.placement import SHARDS
 from penstock.journal.replicated.cluster_keys import create
 from tests.cluster_node import until
@@ -23,7 +24,7 @@ from tests.journal.replicated.conftest import connected
 from tests.nats_servers import NatsServers
 from tests.server_process import environment
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 """How long anything may take that a cluster does by itself, on a busy machine."""
 LOOK_S = 0.05
 CLUSTER = "test"
@@ -155,3 +156,9 @@ class ClusterProcesses(AbstractContextManager["ClusterProcesses"]):
             return maps if len(maps[0]) == SHARDS and all(one == maps[0] for one in maps) else None
 
         return dict(eventually("one map of owners", owners)[0])
+
+    def balanced(self, *nodes: str) -> dict[int, str]:
+        """The owners, when each shard is where it belongs: after a start, shards may move for a while."""
+        wanted = dict(enumerate(assign(nodes, SHARDS)))
+        eventually("a balance", lambda: self.calm(*nodes) == wanted)
+        return wanted

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.core.placement import SHARDS
 from penstock.dialects.courier.sessions.front.lines import shard_of_stream
-from tests.cluster_processes import ClusterProcesses, Node, eventually
+from tests.cluster_processes import WAIT_S, ClusterProcesses, Node, eventually
 from tests.integration.serving import Http, connected, envelope
 from tests.nats_servers import NAMES as SERVERS
 
@@ -130,7 +130,7 @@ class Ledger:
 
 @pytest.mark.promise("Cluster", "any node serves any stream, over HTTP and Control v1, with answers in order")
 def test_every_node_serves_every_stream(cluster: ClusterProcesses) -> None:
-    owners = cluster.calm(*NODES)
+    owners = cluster.balanced(*NODES)
     assert set(owners.values()) == set(NODES)
     for number, stream in enumerate(STREAMS[:10]):
         a, b, c = (cluster.nodes[NODES[(number + turn) % 3]] for turn in range(3))
@@ -155,7 +155,7 @@ def test_every_node_serves_every_stream(cluster: ClusterProcesses) -> None:
 
 @pytest.mark.promise("Cluster", "a client that asks learns the owners in the answer to `hello`")
 def test_hello_tells_the_owners(cluster: ClusterProcesses) -> None:
-    owners = cluster.calm(*NODES)
+    owners = cluster.balanced(*NODES)
     with connected(cluster.nodes["b"].control) as line:
         line.say({"type": "hello", "version": "v1", "owners": True, "reqId": 1})
         told = line.frame("ok")["result"]["owners"]
@@ -170,6 +170,7 @@ def health_of(node: Node) -> dict[str, Any]:
     return dict(node.operator.get("/health").json["parts"]["cluster"])
 
 
+@pytest.mark.more  # a machine that is too busy for a lease moves shards by itself
 @pytest.mark.promise("Cluster", "a planned move under load costs a request a pause, never an error")
 def test_a_move_under_load_refuses_nothing(cluster: ClusterProcesses) -> None:
     owners = cluster.calm(*NODES)
@@ -199,7 +200,7 @@ def test_a_killed_owner_loses_nothing(cluster: ClusterProcesses) -> None:
         victim.kill()
         ledger.progress()
         eventually("a take-over", lambda: set(cluster.calm("a", "b").values()) == {"a", "b"})
-        assert health_of(cluster.nodes["a"])["state"] == "degraded"
+        eventually("a note", lambda: health_of(cluster.nodes["a"])["state"] == "degraded")
         victim.start()
         victim.wait()
         ledger.progress()
@@ -232,7 +233,7 @@ def test_a_node_hands_over_its_shards_when_it_ends(cluster: ClusterProcesses) ->
         ledger.progress()
         node = cluster.nodes["b"]
         node.signal(signal.SIGTERM)
-        assert node.process.wait(60) == 0
+        assert node.process.wait(WAIT_S) == 0
         eventually("a hand-over", lambda: set(cluster.calm("a", "c").values()) == {"a", "c"})
         assert '"kept":[]' in node.log()
         ledger.progress()

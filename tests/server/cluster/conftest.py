@@ -27,7 +27,7 @@ from tests.cluster_node import until
 from tests.journal.replicated.conftest import connected
 from tests.nats_servers import NatsServers
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 LOOK_S = 0.02
 BYTES_MAX = 2 * 1024 * 1024
 

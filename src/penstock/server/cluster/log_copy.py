@@ -173,8 +173,8 @@ class LogCopy(ABC):
         """Read the spool and begin to follow the log."""
         if self.is_closed:
             return
-        self._life += 1
-        self.journal = None
+        await self.pause()  # after an error, what was opened before goes on until then
+        life = self._life
 
         def read() -> tuple[Spool, bool]:
             settings = self.settings
@@ -187,6 +187,9 @@ class LogCopy(ABC):
             return spool, settings.base == 0 or spool.has_log_end
 
         spool, is_ready = await self.on_thread(read)
+        if life != self._life:  # it was opened again meanwhile
+            await self.on_thread(spool.close)
+            return
         node = self._node
         self.store = JetStreamLiveStore(node.objects, self.shard, self.settings.generation)
         if not is_ready:
@@ -197,7 +200,6 @@ class LogCopy(ABC):
         self.log = JetStreamLog(node.client, stream_name(node.cluster, self.shard, self.settings.generation))
         reader = ShardReader(self.log.stream, spool.log_end())
         ownership = ShardOwnership(node.name, reader, os.urandom, kept_offset=spool.offset)
-        life = self._life
         self.journal = ReplicatedJournal(
             self.settings.journal,
             ownership,
@@ -258,11 +260,7 @@ class LogCopy(ABC):
         if settings != self.settings and not self.is_closed:
             logs.warning("cluster.generation", shard=self.shard, generation=settings.generation)
             self.settings = settings
-            self._start(self._switch)
-
-    async def _switch(self) -> None:
-        await self.pause()
-        await self.open()
+            self._start(self.open)
 
     async def asked(self, ask: Callable[[Callable[[T], None]], None]) -> T:
         """The answer of an operation that calls back."""
