@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.server_template import run_command
 CLUSTER = "prod"
 R = TypeVar("R")
 COMMAND_S = 120
+REFRESH_S = 1.0
 
 
 def accounts_of(cluster: str) -> str:
@@ -98,16 +100,80 @@ def with_client(join: str, creds: Path) -> Callable[[Callable[[Client], Awaitabl
     return run
 
 
-async def report(client: Client, **owners: list[int]) -> None:
-    """Write the keys of nodes that own these shards."""
-    buckets = await find_buckets(client, CLUSTER)
-    now_us = time.time_ns() // 1000
-    for name, shards in owners.items():
-        mine = {shard: ShardReport("owning", 3, 40 + shard, now_us) for shard in shards}
-        rest = {shard: ShardReport("following", 3, 40) for shard in range(16) if shard not in mine}
-        about = ("0" * 16, "0.1.0", f"http://127.0.0.1:1{name}", f"tcp://127.0.0.1:2{name}", 7, now_us, now_us, True)
-        node = NodeReport(*about, shards=mine | rest)
-        await patiently(lambda name=name, node=node: buckets.live.put(NODE + name, msgspec.json.encode(node)))
+class ReportedNodes(threading.Thread):
+    """Keys of nodes as nodes write them: each second, because they end by themselves."""
+
+    def __init__(self, join: str, creds: Path) -> None:
+        super().__init__(daemon=True)
+        self._address = parse_servers(join, creds)
+        self._reports: dict[str, NodeReport] = {}
+        self._is_changed = threading.Event()
+        self._is_written = threading.Event()
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        asyncio.run(self._write())
+
+    async def _write(self) -> None:
+        client = await connect_servers(self._address, "penstock test")
+        buckets = await find_buckets(client, CLUSTER)
+        while not self._is_over.is_set():
+            is_new = self._is_changed.is_set()
+            self._is_changed.clear()
+            for name, node in dict(self._reports).items():
+                await patiently(lambda name=name, node=node: buckets.live.put(NODE + name, msgspec.json.encode(node)))
+            if is_new:
+                self._is_written.set()
+            await asyncio.to_thread(self._is_changed.wait, REFRESH_S)
+        for name in self._reports:
+            await patiently(lambda name=name: buckets.live.delete(NODE + name))
+        await client.close()
+
+    def report(self, **nodes: NodeReport) -> None:
+        """Have these nodes report this from now on; returns when they have."""
+        self._is_written.clear()
+        self._reports |= nodes
+        self._is_changed.set()
+        assert self._is_written.wait(COMMAND_S)
+
+    def own(self, **owners: list[int]) -> None:
+        """Have these nodes own these shards."""
+        now_us = time.time_ns() // 1000
+        nodes: dict[str, NodeReport] = {}
+        for name, shards in owners.items():
+            mine = {shard: ShardReport("owning", 3, 40 + shard, now_us) for shard in shards}
+            rest = {shard: ShardReport("following", 3, 40) for shard in range(16) if shard not in mine}
+            about = (
+                "0" * 16,
+                "0.1.0",
+                f"http://127.0.0.1:1{name}",
+                f"tcp://127.0.0.1:2{name}",
+                7,
+                now_us,
+                now_us,
+                True,
+            )
+            nodes[name] = NodeReport(*about, shards=mine | rest)
+        self.report(**nodes)
+
+    def remove(self, name: str) -> None:
+        """A node is gone."""
+        del self._reports[name]
+        self.report()
+
+    def end(self) -> None:
+        """Remove them."""
+        self._is_over.set()
+        self._is_changed.set()
+        self.join(COMMAND_S)
+
+
+@pytest.fixture
+def nodes(created: None, join: str, creds: Path) -> Iterator[ReportedNodes]:
+    found = ReportedNodes(join, creds)
+    found.start()
+    yield found
+    found.end()
 
 
 async def clear(client: Client) -> None:

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from penstock.journal.replicated.connection import connect_servers, parse_servers
 from penstock.journal.replicated.jetstream import stream_config, stream_name
 from penstock.server.ops.cluster.operator import patiently
-from tests.cli.ops.cluster.conftest import CLUSTER, Command, clear, report
+from tests.cli.ops.cluster.conftest import CLUSTER, Command, ReportedNodes
 
 pytestmark = pytest.mark.usefixtures("created")
 WithClient = Callable[[Callable[[Client], Any]], Any]
@@ -35,18 +35,17 @@ def test_create_may_be_repeated_and_says_what_comes_next(command: Command) -> No
     assert known["verified"] is True and known["shards"] == 16
 
 
-def test_a_healthy_cluster_passes_every_check(command: Command, with_client: WithClient) -> None:
-    with_client(lambda client: report(client, a=list(range(8)), b=list(range(8, 16))))
+def test_a_healthy_cluster_passes_every_check(command: Command, nodes: ReportedNodes) -> None:
+    nodes.own(a=list(range(8)), b=list(range(8, 16)))
     done = command("check", "--json")
     assert done.returncode == 0, done.stdout
     assert {found["level"] for found in findings(done)} == {"ok"}, done.stdout
     assert [found["about"] for found in findings(done)] == ["servers", "access", "streams", "nodes"]
     assert "every write is synced" in command("check").stdout
-    with_client(clear)
 
 
 @pytest.mark.promise("Cluster", "`cluster check` finds a stream that was changed, and who else may publish")
-def test_check_names_what_is_wrong(command: Command, with_client: WithClient) -> None:
+def test_check_names_what_is_wrong(command: Command, with_client: WithClient, nodes: ReportedNodes) -> None:
     name = stream_name(CLUSTER, 5, 1)
 
     async def change(client: Client, most: int) -> None:
@@ -54,20 +53,19 @@ def test_check_names_what_is_wrong(command: Command, with_client: WithClient) ->
         await patiently(lambda: js.update_stream(stream_config(name, most)))
 
     async def look(client: Client) -> Any:
-        await report(client, a=list(range(15)))
         await change(client, 15_000_000)
         try:
             return await asyncio.to_thread(command, "check", "--json")
         finally:
             await change(client, 16 * 1024 * 1024)
 
+    nodes.own(a=list(range(15)))
     done = with_client(look)
     assert done.returncode == 3
     errors = {found["about"]: found for found in findings(done) if found["level"] == "error"}
     assert "max_bytes" in errors["shard 5"]["message"] and name in errors["shard 5"]["message"]
     assert "15" in errors["shards"]["message"]
     assert all(found["hint"] for found in errors.values())
-    with_client(clear)
 
 
 def test_another_client_of_the_account_is_named(

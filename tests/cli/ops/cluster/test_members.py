@@ -6,15 +6,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 from nats.aio.client import Client
 
 from penstock.core.cluster.status import NodeReport, ShardReport
 from penstock.journal.replicated.cluster_keys import entries
-from penstock.journal.replicated.membership import NODE
-from penstock.server.ops.cluster.operator import find_buckets, patiently
-from tests.cli.ops.cluster.conftest import CLUSTER, Command, clear, report
+from penstock.server.ops.cluster.operator import find_buckets
+from tests.cli.ops.cluster.conftest import CLUSTER, Command, ReportedNodes, clear
 
 pytestmark = pytest.mark.usefixtures("created")
 WithClient = Callable[[Callable[[Client], Any]], Any]
@@ -35,22 +33,24 @@ async def decided(client: Client) -> dict[str, str]:
 
 
 @pytest.mark.promise("Cluster", "`cluster status` ends with exit code 3 when a shard has no owner")
-def test_status_fails_when_a_shard_has_no_owner(command: Command, with_client: WithClient) -> None:
-    with_client(lambda client: report(client, a=ALL[:8], b=ALL[8:]))
+def test_status_fails_when_a_shard_has_no_owner(
+    command: Command, with_client: WithClient, nodes: ReportedNodes
+) -> None:
+    nodes.own(a=ALL[:8], b=ALL[8:])
     done = command("status")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     assert rows[0][:5] == ["shard", "owner", "state", "epoch", "offset"]
     assert rows[4][:5] == ["3", "a", "owning", "3", "43"] and rows[9][1] == "b"
-    with_client(lambda client: report(client, b=ALL[9:]))
+    nodes.own(b=ALL[9:])
     done = command("status", "--json")
     assert done.returncode == 3
     assert [row["shard"] for row in json.loads(done.stdout)["shards"] if row["owner"] is None] == [8]
     assert "no node owns shard 8" in command("status").stderr
 
 
-def test_nodes_are_listed_with_their_shards(command: Command, with_client: WithClient) -> None:
-    with_client(lambda client: report(client, a=ALL[:2], b=ALL[2:]))
+def test_nodes_are_listed_with_their_shards(command: Command, with_client: WithClient, nodes: ReportedNodes) -> None:
+    nodes.own(a=ALL[:2], b=ALL[2:])
     done = command("nodes")
     assert done.returncode == 0, done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("a "))
@@ -58,8 +58,8 @@ def test_nodes_are_listed_with_their_shards(command: Command, with_client: WithC
     assert [node["node"] for node in json.loads(command("nodes", "--json").stdout)] == ["a", "b"]
 
 
-def test_a_move_is_decided_and_taken_back(command: Command, with_client: WithClient) -> None:
-    with_client(lambda client: report(client, a=ALL, b=[]))
+def test_a_move_is_decided_and_taken_back(command: Command, with_client: WithClient, nodes: ReportedNodes) -> None:
+    nodes.own(a=ALL, b=[])
     assert command("move", "3", "b", "--wait", "0").returncode == 0
     assert with_client(decided) == {"move.3": "b"}
     assert "to move to `b`" in command("status").stdout
@@ -79,22 +79,26 @@ def test_a_move_is_decided_and_taken_back(command: Command, with_client: WithCli
     ],
 )
 def test_a_decision_that_nothing_can_follow_is_refused(
-    command: Command, with_client: WithClient, words: list[str], what: str
+    command: Command, with_client: WithClient, nodes: ReportedNodes, words: list[str], what: str
 ) -> None:
-    with_client(lambda client: report(client, a=ALL, b=[]))
+    nodes.own(a=ALL, b=[])
     done = command(*words)
     assert done.returncode == 1 and what in done.stderr and "hint: " in done.stderr
     assert with_client(decided) == {}
 
 
-def test_a_move_that_does_not_happen_is_reported(command: Command, with_client: WithClient) -> None:
-    with_client(lambda client: report(client, a=ALL, b=[]))
+def test_a_move_that_does_not_happen_is_reported(
+    command: Command, with_client: WithClient, nodes: ReportedNodes
+) -> None:
+    nodes.own(a=ALL, b=[])
     done = command("move", "3", "b", "--wait", "0.3")
     assert done.returncode == 1 and "did not reach `b`" in done.stderr
 
 
-def test_a_drained_node_owns_nothing_and_may_own_again(command: Command, with_client: WithClient) -> None:
-    with_client(lambda client: report(client, a=ALL, b=[]))
+def test_a_drained_node_owns_nothing_and_may_own_again(
+    command: Command, with_client: WithClient, nodes: ReportedNodes
+) -> None:
+    nodes.own(a=ALL, b=[])
     done = command("drain", "b")
     assert done.returncode == 0 and "`b` owns no shard" in done.stdout
     assert with_client(decided) == {"drain.b": "{}"}
@@ -105,30 +109,26 @@ def test_a_drained_node_owns_nothing_and_may_own_again(command: Command, with_cl
     assert with_client(decided) == {}
 
 
-def test_a_node_that_has_left_is_forgotten(command: Command, with_client: WithClient) -> None:
-    with_client(lambda client: report(client, a=ALL, b=[]))
+def test_a_node_that_has_left_is_forgotten(command: Command, with_client: WithClient, nodes: ReportedNodes) -> None:
+    nodes.own(a=ALL, b=[])
     done = command("leave", "b", "--wait", "0.3")
     assert done.returncode == 1 and "SIGTERM" in done.stderr, "its process still runs"
     assert with_client(decided) == {"drain.b": "{}"}, "and it stays drained"
+    nodes.remove("b")
     with_client(clear)
-    with_client(lambda client: report(client, a=ALL))
+    nodes.own(a=ALL)
     assert json.loads(command("leave", "b", "--json").stdout) == {"node": "b", "left": True}
     assert with_client(decided) == {}
 
 
-async def report_damage(client: Client) -> None:
-    """Two nodes that stopped at the damage of shard 5, with 70 and 60 rows, and one that has not read it."""
-    buckets = await find_buckets(client, CLUSTER)
-    for name, offset in (("a", 60), ("b", 70), ("c", None)):
-        shards = (
-            {5: ShardReport("following")} if offset is None else {5: ShardReport("halted", 2, offset, reason="bad")}
-        )
-        node = NodeReport("0" * 16, at=1, shards=shards)
-        await patiently(lambda name=name, node=node: buckets.live.put(NODE + name, msgspec.json.encode(node)))
-
-
-def test_a_repair_uses_the_spool_with_the_most_rows(command: Command, with_client: WithClient) -> None:
-    with_client(report_damage)
+def test_a_repair_uses_the_spool_with_the_most_rows(
+    command: Command, with_client: WithClient, nodes: ReportedNodes
+) -> None:
+    halted = {5: ShardReport("halted", 2, 60, reason="bad")}
+    more = {5: ShardReport("halted", 2, 70, reason="bad")}
+    behind = {5: ShardReport("following")}
+    found = {"a": halted, "b": more, "c": behind}
+    nodes.report(**{name: NodeReport("0" * 16, at=1, shards=shards) for name, shards in found.items()})
     assert "damaged" in command("status").stderr
     refused = command("repair", "5", "--from", "c", "--yes")
     assert refused.returncode == 1 and "`c` cannot repair" in refused.stderr and "`a`, `b`" in refused.stderr
