@@ -11,7 +11,9 @@ from penstock.transports import pipe_transports
 from penstock.transports.pipe_transports import PipeAddress, PipeTransport, dial, listen, parse_pipe
 
 ANY = PipeAddress("tcp", "127.0.0.1", 0)
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
+MUCH = 64_000_000
+"""More bytes than the system takes for a peer that does not read."""
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_bytes_go_both_ways_and_the_end_is_empty() -> None:
 
 def test_what_was_written_before_the_close_arrives_though_the_peer_still_writes() -> None:
     async def work(ours: PipeTransport, theirs: PipeTransport) -> None:
-        unread = asyncio.ensure_future(theirs.write(b"." * 4_000_000))
+        unread = asyncio.ensure_future(theirs.write(b"." * MUCH))
         while not theirs.buffered:  # noqa: ASYNC110 - the system's buffer fills at its own pace
             await asyncio.sleep(0)
         await ours.write(b"last words")
@@ -121,7 +123,7 @@ def test_what_was_written_before_the_close_arrives_though_the_peer_still_writes(
 
 def test_a_write_waits_for_a_peer_that_does_not_read() -> None:
     async def work(ours: PipeTransport, theirs: PipeTransport) -> None:
-        data = b"." * 8_000_000
+        data = b"." * MUCH
         writing = asyncio.ensure_future(ours.write(data))
         while not ours.buffered:  # noqa: ASYNC110 - the system's buffer fills at its own pace
             await asyncio.sleep(0)
