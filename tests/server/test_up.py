@@ -9,6 +9,8 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,3 +191,10 @@ def test_a_node_has_a_cluster_and_servers_of_this_machine_give_it_a_name() -> No
     assert (local.cluster, local.node, elsewhere.cluster) == ("penstock", "a", "penstock")
     with pytest.raises(ConfigError, match="--node"):
         check_join(Options(join="nats://a"))
+
+
+@pytest.mark.promise("Cluster", "a server that is in no cluster loads no client of NATS")
+def test_a_server_alone_loads_no_client_of_nats() -> None:
+    script = "import sys, penstock.server.up; print([name for name in sys.modules if name.split('.')[0] == 'nats'])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
