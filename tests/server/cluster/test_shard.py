@@ -31,6 +31,7 @@ def test_what_a_cell_has_scheduled_ends_with_it() -> None:
     run(work)
 
 
+@pytest.mark.more  # servers that are killed need seconds to elect a leader
 @pytest.mark.promise(
     "Cluster", "without a majority of NATS servers nothing is answered, and all goes on when it is back"
 )
