@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -325,6 +326,19 @@ class TestMany:
         raws = [raw(id=str(n)) for n in range(HEADS_MAX + 3)]
         raws[place] = bad
         assert parse_all(raws, "a", ANONYMOUS, LIMITS) is None
+
+    @pytest.mark.parametrize("principal", [ANONYMOUS, OPERATOR, JEN])
+    @pytest.mark.parametrize("kinds", list(product(["", "x", "y"], repeat=2)))
+    @pytest.mark.parametrize("senders", list(product([..., None, "", JEN.agent, "stranger"], repeat=2)))
+    def test_one_is_accepted_after_another_if_it_is_alone(
+        self, principal: Principal, kinds: tuple[str, str], senders: tuple[object, object]
+    ) -> None:
+        raws = [raw(id=str(n), to="a", type=kinds[n], from_=senders[n]) for n in range(2)]
+        alone = [parse(one, "a", principal, LIMITS) for one in raws]
+        together = parse_all(raws, "a", principal, LIMITS)
+        is_refused = any(isinstance(one, Refusal) for one in alone)
+        assert (together is None) == is_refused
+        assert is_refused or list(map(repr, together or ())) == list(map(repr, alone))
 
     def test_many_brackets_are_no_depth(self) -> None:
         raws = [raw(id=str(n), payload=[[[1], [2]], {"a": {}}] * 3) for n in range(HEADS_MAX)]

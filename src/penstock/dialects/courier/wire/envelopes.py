@@ -218,7 +218,7 @@ def parse_all(
         if not is_shallow and any(depth_problem(raw, limits.depth_max) for raw in part):
             return None
         for raw, head in zip(part, heads, strict=True):
-            if head.type == kind and head.from_ == sender and head.to == to and 0 < len(head.id) <= id_max:
+            if kind and head.type == kind and head.from_ == sender and head.to == to and 0 < len(head.id) <= id_max:
                 records.append(Record(head.id, kind, raw, sender, head.corr))
                 continue
             record = _to_record(head, raw, to, principal, limits)
