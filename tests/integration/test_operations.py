@@ -19,8 +19,8 @@ spaces:
   - space: {id: workshop}
     participants: {ada: {tokens: [ada-token], capabilities: [{kind: chat}]}}
 """
-ELSEWHERE = {"pipeline"}
-"""Groups whose metrics need Spark; `tests/server/metrics/test_grafana.py` looks at them."""
+ELSEWHERE = {"cluster", "pipeline"}
+"""Groups whose metrics need Spark or a cluster; `tests/server/metrics/test_grafana.py` looks at them."""
 
 
 @pytest.fixture(scope="module")

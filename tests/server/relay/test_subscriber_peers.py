@@ -80,6 +80,7 @@ def test_peers_that_come_and_go_have_a_rate_and_registered_topics_are_free(start
     run.wait(lambda: run.service._subscribers.peers.cut["rate"])
     for peer in flood:
         peer.socket.close()
+    run.wait(lambda: not run.service._subscribers.peers._holders)  # libzmq has unsubscribed all of them
     for publisher in publishers:
         reader = run.subscriber(publisher.topic)
         run.subscribed(publisher.topic)
