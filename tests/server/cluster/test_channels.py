@@ -128,6 +128,24 @@ def test_requests_of_a_shard_that_moves_are_answered() -> None:
     asyncio.run(talk())
 
 
+def test_a_shard_that_has_left_is_not_held() -> None:
+    """A front that is refused at an end says nothing more about that channel."""
+
+    async def talk() -> None:
+        host = Host()
+        for no in range(1, 6):
+            assert host.say(ChannelOpened(no, 3)) == [ChannelReady(no)]
+            gate = host.shard.gates.pop()
+            gate.end()
+            gate.hosted.close()
+            assert host.posted.pop() == ChannelEnded(no)
+        assert host.host._gates == {}
+        assert host.say(ToShard(5, LegOpened(7, 3, HELLO)), ChannelClosed(5)) == []
+        assert len(host.shard.broker.runtime.peers) == 0
+
+    asyncio.run(talk())
+
+
 def untouched(message: Any) -> tuple[int, bool]:
     assert isinstance(message, FromShard)
     answer: FromCell = message.message

@@ -145,10 +145,12 @@ class Gate:
     While it waits no other node can own the shard, or the lease would not come back: then all of it is dropped.
     """
 
-    def __init__(self, link: NodeLink, no: int, shard: HostedShard) -> None:
+    def __init__(self, link: NodeLink, no: int, shard: HostedShard, ended: Callable[[], object]) -> None:
+        """`ended` is called when the shard leaves: what holds the gate then lets go of it, and of the cell behind it."""
         self._link = link
         self.no = no
         self._shard = shard
+        self._ended = ended
         self._held: list[tuple[Any, int]] = []
         self.hosted = shard.host(self)
         self._is_ending = False
@@ -185,13 +187,14 @@ class Gate:
         for answer in self.hosted.end_requests():
             self._link.post(FromShard(self.no, answer))
         self._link.post(ChannelEnded(self.no))
+        self._ended()
 
 
 class ChannelHost:
     """The host's end of a link: its channels."""
 
     def __init__(self, link: NodeLink, shards: Callable[[int], HostedShard | None]) -> None:
-        self.link = self._link = link
+        self._link = link
         self._shards = shards
         self._gates: dict[int, tuple[HostedShard, Gate]] = {}
         link.received, link.lost = self.received, self.close
@@ -212,7 +215,8 @@ class ChannelHost:
         if shard is None or not shard.is_open or asked.no in self._gates:
             self._link.post(ChannelEnded(asked.no))
             return
-        self._gates[asked.no] = (shard, Gate(self._link, asked.no, shard))
+        gate = Gate(self._link, asked.no, shard, lambda: self._gates.pop(asked.no, None))
+        self._gates[asked.no] = (shard, gate)
         self._link.post(ChannelReady(asked.no))
 
     def close(self) -> None:
