@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.core.cluster.reader import LogEnd
 from penstock.core.errors import PenstockError
 from penstock.journal.disk import RealDisk
 from penstock.journal.open_and_repair import IDENTITY, replace_file
+from penstock.journal.replicated.replicated_journal import ReplicatedJournal
 from penstock.server.journal.seal_process import shard_dir
 from tests.nats_servers import NatsServers
 from tests.server.cluster.conftest import SHARD, cluster, eventually, fill, pulled, run, served
@@ -59,5 +64,44 @@ def test_a_report_says_what_the_spool_has_where_the_log_ends_before(servers: Nat
             shard.journal.ownership.reader.whole = LogEnd()
             shard._note("owning")
             assert shard.report.offset == kept
+
+    run(work)
+
+
+def test_a_shard_that_is_opened_twice_at_once_has_one_journal(servers: NatsServers, tmp_path: Path) -> None:
+    """A switch to another stream may meet an opening after an error: two spools would write one directory."""
+
+    async def work() -> None:
+        async with cluster(servers, "twice", tmp_path) as nodes:
+            a = await nodes.start("a")
+            await served(a)
+            await fill(a, "one")
+            shard = a.shards[SHARD]
+            assert shard.journal is not None
+            await asyncio.gather(shard.open(), shard.open())
+            journals = [one for one in gc.get_objects() if isinstance(one, ReplicatedJournal)]
+            used = [one for one in journals if one._spool._disk is shard.disk and not one.is_closed]
+            assert used == [shard.journal]
+            assert await pulled(a) == ["one"]
+
+    run(work)
+
+
+def test_what_comes_late_changes_nothing(servers: NatsServers, tmp_path: Path) -> None:
+    """An older setting, which a watch that begins again may deliver, and an answer behind the end of its question."""
+
+    async def work() -> None:
+        async with cluster(servers, "late", tmp_path) as nodes:
+            shard = (await nodes.start("a")).shards[SHARD]
+            settings = shard.settings
+            shard.switch(msgspec.structs.replace(settings, generation=settings.generation - 1))
+            assert shard.settings == settings
+            answers: list[Callable[[str], None]] = []
+            task = asyncio.create_task(shard.asked(answers.append))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            answers[0]("too late")
+            assert task.cancelled()
 
     run(work)

@@ -141,15 +141,21 @@ class LogCopy(ABC):
                 raise
             except Exception as error:
                 logs.error("cluster.shard_failed", exc=error, shard=self.shard)
-                self._reopen_later()
+                self.reopen_later()
 
         task = self._loop.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _reopen_later(self) -> None:
-        if not self.is_closed:
-            self._loop.call_later(REOPEN_S, self._start, self.open)
+    def reopen_later(self) -> None:
+        """Open the shard again after a pause, unless something else does so before."""
+        life = self._life
+
+        def reopen() -> None:
+            if life == self._life and not self.is_closed:
+                self._start(self.open)
+
+        self._loop.call_later(REOPEN_S, reopen)
 
     async def prepare(self) -> None:
         """Check that the directory is of this shard, and take it."""
@@ -173,8 +179,9 @@ class LogCopy(ABC):
         """Read the spool and begin to follow the log."""
         if self.is_closed:
             return
-        await self.pause()  # after an error, what was opened before goes on until then
-        life = self._life
+        life = await self.pause()  # after an error, what was opened before goes on until then
+        if life != self._life:  # so two spools never have one directory
+            return
 
         def read() -> tuple[Spool, bool]:
             settings = self.settings
@@ -195,7 +202,7 @@ class LogCopy(ABC):
         if not is_ready:
             await self.on_thread(spool.close)
             self._note("behind", "the log begins behind what this node has")
-            await self._begin_again(self._life, spool.offset)
+            await self._begin_again(life, spool.offset)
             return
         self.log = JetStreamLog(node.client, stream_name(node.cluster, self.shard, self.settings.generation))
         reader = ShardReader(self.log.stream, spool.log_end())
@@ -223,15 +230,17 @@ class LogCopy(ABC):
         await asyncio.sleep(REOPEN_S)
         await self.open()
 
-    async def _reach_live_file(self, journal: ReplicatedJournal) -> None:
+    async def _reach_live_file(self, life: int, journal: ReplicatedJournal) -> None:
         await self.on_thread(journal.close_spool)
-        await self._begin_again(self._life, journal.offset)
+        await self._begin_again(life, journal.offset)
 
     async def _begin_again(self, life: int, offset: int) -> None:
         """Go on at the newest live file; the spool is closed, and its next row is `offset`."""
         while life == self._life and not self.is_closed:
             found = await self.asked(self.store.newest)
             data = await self.asked(partial(self.store.get, found)) if isinstance(found, StoredLive) else None
+            if life != self._life:  # it was opened for another stream meanwhile
+                return
             if isinstance(found, StoredLive) and isinstance(data, bytes):
                 await self._restart_at(found.end, data, offset)
                 return
@@ -246,18 +255,20 @@ class LogCopy(ABC):
         logs.event("cluster.began_again", shard=self.shard, offset=end.offset)
         await self.open()
 
-    async def pause(self) -> None:
-        """Follow the log no more, and close the spool: for a repair."""
+    async def pause(self) -> int:
+        """Follow the log no more, and close the spool: for a repair. Returns the life that this begins, which may be over by then."""
         self._life += 1
+        life = self._life
         self._close_cell()
         if self.journal is not None:
             self.journal.close()
             await self.on_thread(self.journal.close_spool)
             self.journal = None
+        return life
 
     def switch(self, settings: ShardSettings) -> None:
         """The shard has another stream."""
-        if settings != self.settings and not self.is_closed:
+        if settings.generation > self.settings.generation and not self.is_closed:  # a watch may say again what was
             logs.warning("cluster.generation", shard=self.shard, generation=settings.generation)
             self.settings = settings
             self._start(self.open)
@@ -265,5 +276,10 @@ class LogCopy(ABC):
     async def asked(self, ask: Callable[[Callable[[T], None]], None]) -> T:
         """The answer of an operation that calls back."""
         answer: asyncio.Future[T] = self._loop.create_future()
-        ask(answer.set_result)
+
+        def answered(said: T) -> None:
+            if not answer.done():  # it is when this node ends
+                answer.set_result(said)
+
+        ask(answered)
         return await answer

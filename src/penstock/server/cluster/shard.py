@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from penstock.core.queue.machine import QueueMachine
 from penstock.journal.replicated.membership import ShardSettings
@@ -36,12 +36,9 @@ if TYPE_CHECKING:
 
 CUT_S = 5.0
 """How long clients of a suspended shard wait before they are cut off."""
-REOPEN_S = 1.0
-"""Pause before a shard is opened again that could not go on."""
 FLUSH_S = 2.0
 """How long a shard that moves may take to answer what it has taken; then it stays."""
 SUSPENDED = "its lease is over: the NATS servers do not keep its frames"
-T = TypeVar("T")
 
 
 class _NoTimer:
@@ -173,7 +170,7 @@ class ClusterShard(LogCopy):
             self._note("halted", reason)
         elif state == "behind":
             self._note("behind", reason)
-            self._start(partial(self._reach_live_file, journal))
+            self._start(partial(self._reach_live_file, life, journal))
         elif reason == MOVED:
             logs.event("cluster.moved", shard=self.shard, epoch=journal.ownership.reader.end.epoch)
             self._note("following")
