@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from nats.js.errors import NotFoundError
 
+from penstock.core.cluster.status import ShardReport
 from penstock.core.placement import SHARDS
 from penstock.journal.replicated.cluster_keys import ask_repair
 from penstock.journal.replicated.jetstream import stream_name
@@ -43,5 +44,21 @@ def test_a_shard_without_its_stream_halts_until_it_is_repaired(servers: NatsServ
             assert await pulled(a) == ["one", "two", "three"]
             await eventually(lambda: all(one.shards[SHARD].report.offset >= 3 for one in (a, b)), "a copy")
             assert len(a.shards) == SHARDS
+
+    run(work)
+
+
+def test_a_repair_that_fails_opens_the_shard_again(servers: NatsServers, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(servers, "fails", tmp_path) as nodes:
+            a = await nodes.start("a")
+            await served(a)
+            shard = a.shards[SHARD]
+            before = shard.journal
+            shard.report = ShardReport("halted")
+            await a.buckets.config.delete(f"shard.{SHARD}")  # what a repair takes for granted
+            await ask_repair(a.buckets, SHARD, "a")
+            await eventually(lambda: shard.journal not in (None, before), "another journal")
+            assert shard.settings.generation == 1
 
     run(work)

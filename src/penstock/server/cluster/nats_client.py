@@ -13,6 +13,7 @@ from penstock.core.errors import PenstockError
 from penstock.journal.replicated.connection import NatsServersAddress, connect_servers
 from penstock.journal.replicated.jetstream import FAILURES
 from penstock.server.logging import logs
+from penstock.server.ops.cluster.operator import lasting_problem
 
 CONNECT_S = 60.0
 """How long a node waits for the servers when it starts; a supervisor may start it again."""
@@ -55,11 +56,17 @@ async def connect(address: NatsServersAddress, name: str, notices: NatsNotices) 
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """The first answer that the servers give: while they elect a leader they give none."""
+    """The first answer that the servers give: while they elect a leader they give none. Raises PenstockError for what a wait does not change."""
+    said_s = time.monotonic()  # a short wait says nothing
     while True:
         try:
             return await ask()
-        except FAILURES:
+        except FAILURES as error:
+            if (problem := lasting_problem(error)) is not None:
+                raise PenstockError(problem) from None
+            if (now_s := time.monotonic()) - said_s >= LOG_EVERY_S:
+                said_s = now_s
+                logs.warning("nats.waiting", reason=str(error) or type(error).__name__)
             await asyncio.sleep(RETRY_S)
 
 

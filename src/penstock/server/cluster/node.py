@@ -236,7 +236,10 @@ class ClusterNode(ShardRequests):
             shard.switch(settings)
         except PenstockError as error:
             logs.error("cluster.repair_failed", shard=shard.shard, reason=error.message)
-            await shard.open()
+            shard.reopen_later()
+        except Exception as error:  # of the disk, say: the shard must not stay paused
+            logs.error("cluster.repair_failed", exc=error, shard=shard.shard)
+            shard.reopen_later()
         finally:
             self._repairs.discard(shard.shard)
             with suppress(*FAILURES):

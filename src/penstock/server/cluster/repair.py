@@ -24,9 +24,10 @@ from penstock.journal.replicated.shard_log import StoredLive
 from penstock.journal.replicated.spool import Spool, begin_again
 from penstock.journal.seal import write_live
 from penstock.journal.segments import KIND_LIVE, SHARD, Header
-from penstock.server.cluster.nats_client import until_answered
+from penstock.server.cluster.log_copy import unsealed
 from penstock.server.engine.machines import Machines
 from penstock.server.open_cell import configured_machine
+from penstock.server.ops.cluster.operator import patiently
 
 if TYPE_CHECKING:
     from penstock.server.cluster.node import ClusterNode
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 async def repair(node: ClusterNode, shard: ClusterShard) -> ShardSettings:
     """Write a new stream of this shard from its spool at this node; returns the settings that name it. Raises PenstockError."""
     number = shard.shard
-    found = await until_answered(partial(node.buckets.shard, number))
+    found = await patiently(partial(node.buckets.shard, number))
     assert found is not None
     before, revision = found
     epoch = max(
@@ -49,7 +50,12 @@ async def repair(node: ClusterNode, shard: ClusterShard) -> ShardSettings:
         data = await shard.asked(partial(shard.store.get, stored))
         if not isinstance(data, bytes):
             raise _failed("the newest live file cannot be read")
-        await shard.on_thread(lambda: begin_again(shard.disk, shard.report.offset, data, stored.end))
+
+        def reach_live_file() -> None:
+            with unsealed(shard.disk.directory):
+                begin_again(shard.disk, shard.report.offset, data, stored.end)
+
+        await shard.on_thread(reach_live_file)
     base, live = await shard.on_thread(partial(_write_live, node, shard))
     generation, log = await _new_stream(node, number, before.generation + 1)
     end = await _begin(node, shard, log, base, epoch + 1)
@@ -58,7 +64,7 @@ async def repair(node: ClusterNode, shard: ClusterShard) -> ShardSettings:
         if not await shard.asked(partial(store.put, StoredLive(f"{base}-{secrets.token_hex(8)}", end), live)):
             raise _failed("the live file was not stored")
     after = ShardSettings(before.journal, generation, base)
-    if not await until_answered(partial(node.buckets.set_shard, number, after, revision)):
+    if not await patiently(partial(node.buckets.set_shard, number, after, revision)):
         raise _failed("another node has repaired it meanwhile")
     return after
 
@@ -69,6 +75,11 @@ def _failed(why: str) -> PenstockError:
 
 def _write_live(node: ClusterNode, shard: ClusterShard) -> tuple[int, bytes | None]:
     """The state of the spool as a live file, which stays in it too."""
+    with unsealed(shard.disk.directory):
+        return _write_live_of_spool(node, shard)
+
+
+def _write_live_of_spool(node: ClusterNode, shard: ClusterShard) -> tuple[int, bytes | None]:
     spool = Spool(shard.disk, shard.settings.journal)
     machine = configured_machine(node.config)
     machines, now = Machines(machine), node.scheduler.now()
@@ -88,10 +99,10 @@ async def _new_stream(node: ClusterNode, number: int, generation: int) -> tuple[
     while True:
         name = stream_name(node.cluster, number, generation)
         try:
-            await until_answered(partial(_find, node, name))
+            await patiently(partial(_find, node, name))
         except LookupError:
             log = JetStreamLog(node.client, name)
-            await until_answered(partial(log.create, node.settings.bytes_max))
+            await patiently(partial(log.create, node.settings.bytes_max))
             return generation, log
         generation += 1
 

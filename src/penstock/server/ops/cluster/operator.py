@@ -123,6 +123,11 @@ def refuse_node(node: str, state: str | None, status: ClusterStatus) -> None:
     raise PenstockError(Refusal("InvalidRequest", message, hint=hint))
 
 
+def lasting_problem(error: Exception) -> Refusal | None:
+    """What an answer of the servers says that does not change by itself; None if a later answer may be another."""
+    return _NO_STORAGE if isinstance(error, APIError) and error.err_code == NO_STORAGE else None
+
+
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
     """The answer of the servers, also when they are about to elect a leader. Raises PenstockError."""
     reason = ""
@@ -134,8 +139,8 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
                 except NotFoundError:
                     raise
                 except FAILURES as error:
-                    if isinstance(error, APIError) and error.err_code == NO_STORAGE:
-                        raise PenstockError(_NO_STORAGE) from None
+                    if (problem := lasting_problem(error)) is not None:
+                        raise PenstockError(problem) from None
                     reason = f": {error}" if str(error) else ""
                     await asyncio.sleep(ASK_EVERY_S)
     except TimeoutError:
