@@ -10,7 +10,7 @@ import pytest
 from penstock.server.cluster.shard import SUSPENDED, CellScheduler
 from penstock.server.engine.schedulers import LoopScheduler
 from tests.nats_servers import NAMES, NatsServers
-from tests.server.cluster.conftest import SHARD, STREAM, ask, cluster, envelope, eventually, pulled, run, served
+from tests.server.cluster.conftest import SHARD, STREAM, ask, cluster, envelope, eventually, fill, pulled, run, served
 
 
 def test_what_a_cell_has_scheduled_ends_with_it() -> None:
@@ -27,6 +27,31 @@ def test_what_a_cell_has_scheduled_ends_with_it() -> None:
         asyncio.get_running_loop().call_later(0.01, later.set)
         await later.wait()
         assert called == [1]
+
+    run(work)
+
+
+def test_a_shard_that_cannot_move_stays_for_a_while(servers: NatsServers, tmp_path: Path) -> None:
+    """The log did not take its newest frame: it takes its epoch again, and a node that ends asks again."""
+
+    async def work() -> None:
+        async with cluster(servers, "stays", tmp_path) as nodes:
+            a = await nodes.start("a")
+            await served(a)
+            await fill(a, "one")
+            shard = a.shards[SHARD]
+            assert shard.journal is not None
+            ownership = shard.journal.ownership
+            await eventually(
+                lambda: not ownership.writer.is_busy, "a pause"
+            )  # else the outcome of a frame ends this state
+            ownership.state = "taking"
+            await shard.release()
+            assert (shard.report.state, shard.cell is None) == ("owning", False)
+            assert not shard.may_release(is_leaving=False)
+            ownership.state = "owning"
+            await a.drain(1.0)
+            await eventually(lambda: not any(one.is_owner for one in a.shards.values()), "a hand-over of every shard")
 
     run(work)
 

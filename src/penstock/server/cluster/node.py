@@ -84,6 +84,8 @@ class ClusterNode(ShardRequests):
         self._front: Runtime | None = None
         self.owners: OwnerMap | None = None
         self.is_leaving = False
+        self._is_draining = False
+        """Whether it hands over all that it owns: the others know by then that it leaves."""
         self.notices = NatsNotices()
         self._news = asyncio.Event()
         """Set when the reports were looked at."""
@@ -269,7 +271,7 @@ class ClusterNode(ShardRequests):
     def _release_one(self) -> None:
         """Hand over a shard that belongs elsewhere."""
         found = self.view.to_release(boot_us())
-        if found is not None:
+        if found is not None and self.shards[found].may_release(is_leaving=False):
             self._release(found)
 
     def _release(self, shard: int) -> None:
@@ -285,7 +287,11 @@ class ClusterNode(ShardRequests):
                 links.pipes.beat()
                 for shard in self.shards.values():
                     shard.look()
-                if not self._moves and not self.is_leaving:
+                if self._is_draining:
+                    for number, shard in self.shards.items():  # one may have recovered, or could not move before
+                        if shard.may_release(is_leaving=True):
+                            self._release(number)
+                elif not self._moves and not self.is_leaving:
                     self._release_one()
                 self._apply_map()
                 failure = ""
@@ -305,7 +311,8 @@ class ClusterNode(ShardRequests):
         """Hand over every shard, while other nodes live."""
         self.is_leaving = True
         self.changed()
-        await self.membership.put()
+        await self.membership.put()  # else the others would leave its shards to it
+        self._is_draining = True
         owned = [shard for shard in self.shards.values() if shard.is_owner]
         await asyncio.gather(*[shard.release() for shard in owned])
 

@@ -8,6 +8,7 @@ One that is behind begins again at a live file; one whose log is damaged halts u
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -38,6 +39,10 @@ CUT_S = 5.0
 """How long clients of a suspended shard wait before they are cut off."""
 FLUSH_S = 2.0
 """How long a shard that moves may take to answer what it has taken; then it stays."""
+STAY_S = 10.0
+"""How long a shard that could not move stays before the next planned move."""
+LEAVE_AGAIN_S = 1.0
+"""The same at a node that ends."""
 SUSPENDED = "its lease is over: the NATS servers do not keep its frames"
 
 
@@ -75,6 +80,8 @@ class ClusterShard(LogCopy):
         self._scheduler: CellScheduler
         self._gates: list[Gate] = []
         self._is_moving = False
+        self._stayed_s = -math.inf
+        """When it last could not move, by the clock of the loop."""
         self._suspended_s: float | None = None
         self.takeovers = 0
         self.history = ShardHistory(node, self)
@@ -232,6 +239,11 @@ class ClusterShard(LogCopy):
     def is_owner(self) -> bool:
         return self.report.state in ("recovering", "owning", "moving")
 
+    def may_release(self, *, is_leaving: bool) -> bool:
+        """Whether to hand it over now: it serves, does not move, and has not just found that it cannot."""
+        pause_s = LEAVE_AGAIN_S if is_leaving else STAY_S
+        return self.cell is not None and not self._is_moving and self._loop.time() - self._stayed_s >= pause_s
+
     async def release(self) -> None:
         """Hand the shard over: take nothing new, answer what was taken, end the epoch. What comes of it is reported."""
         cell, journal = self.cell, self.journal
@@ -254,10 +266,13 @@ class ClusterShard(LogCopy):
             await asyncio.sleep(0)
         if self.cell is cell and journal.ownership.state == "owning":
             journal.release()
+        elif self.cell is cell:  # it takes its epoch again
+            self._stay()
 
     def _stay(self) -> None:
         """The servers do not keep frames: clients are cut off, and the shard stays."""
         self._is_moving = False
+        self._stayed_s = self._loop.time()
         self._cut()
         self._note("owning")
 
