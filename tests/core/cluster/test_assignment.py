@@ -122,3 +122,8 @@ def test_what_an_operator_has_decided_does_not_wait() -> None:
     assert shard_to_release("a", NODES, owners, 16, moves={9: "a"}, is_settled=False) is None
     assert shard_to_release("a", NODES, owners, 16, drains={"a"}, is_settled=False) == 0
     assert shard_to_release("a", NODES, {**owners, 3: None}, 16, moves={9: "b"}) is None
+
+
+def test_a_shard_that_is_halted_is_not_waited_for() -> None:
+    owners: dict[int, str | None] = dict.fromkeys(range(1, 16), "a")
+    assert shard_to_release("a", NODES, owners, 16, drains={"a"}) == 1

@@ -109,7 +109,7 @@ def shard_to_release(
     drains: Collection[str] = (),
     is_settled: bool = True,
 ) -> int | None:
-    """The shard that a node should hand over now. `owners` has None for a shard that waits for its next owner.
+    """The shard that a node should hand over now. `owners` has None for a shard that waits for its next owner, and no shard that is halted.
 
     While the nodes are not settled, only what an operator has decided is done.
     """

@@ -52,11 +52,13 @@ class ClusterView:
         return may_take(self._node, shard, live, SHARDS, silent=silent, moves=moves, drains=self._drained)
 
     def to_release(self, now_us: int) -> int | None:
-        """The shard of this node that belongs elsewhere and may go now."""
+        """The shard of this node that belongs elsewhere and may go now. One that is halted waits for an operator, not for a move."""
+        halted = {row.shard for row in self.status().shards if row.state == "halted"}
+        owners = {shard: owner for shard, owner in enumerate(self.owners()) if shard not in halted}
         return shard_to_release(
             self._node,
             self.nodes.nodes,
-            dict(enumerate(self.owners())),
+            owners,
             SHARDS,
             moves=self.decisions.moves,
             drains=self._drained,
