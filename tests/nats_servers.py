@@ -16,7 +16,7 @@ NAMES = ("n1", "n2", "n3")
 CONFIG = """
 server_name: {name}
 listen: "127.0.0.1:{port}"
-jetstream {{ store_dir: "{store}", sync_interval: {sync}, max_file_store: 256MB, max_memory_store: 16MB }}
+jetstream {{ store_dir: "{store}", sync_interval: {sync}, max_file_store: 1GB, max_memory_store: 16MB }}
 cluster {{ name: test, listen: "127.0.0.1:{route}", routes: [{routes}] }}
 {accounts}
 """

@@ -35,8 +35,11 @@ def test_names_that_subjects_cannot_have_are_refused(name: str) -> None:
 def test_decisions_follow_their_keys() -> None:
     decisions = Decisions()
     assert decisions.note("move.3", b"a") and decisions.note("drain.b", b"{}")
+    assert not decisions.note("move.3", b"a") and not decisions.note("drain.b", b"{}")
+    assert decisions.note("move.3", b"c") and decisions.note("move.3", b"a")
     assert (decisions.moves, decisions.drains) == ({3: "a"}, {"b"})
     assert decisions.note("move.3", None) and decisions.note("drain.b", None)
+    assert not decisions.note("move.3", None) and not decisions.note("drain.b", None)
     assert (decisions.moves, decisions.drains) == ({}, set())
     assert not decisions.note("shard.3", b"{}")
 

@@ -82,7 +82,7 @@ def test_a_shard_that_is_opened_twice_at_once_has_one_journal(servers: NatsServe
             journals = [one for one in gc.get_objects() if isinstance(one, ReplicatedJournal)]
             used = [one for one in journals if one._spool._disk is shard.disk and not one.is_closed]
             assert used == [shard.journal]
-            assert await pulled(a) == ["one"]
+            await eventually(lambda: shard.cell is not None, "a cell")
 
     run(work)
 

@@ -89,3 +89,28 @@ def test_frames_that_cannot_be_published_are_counted() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(talk())
+
+
+def test_a_node_that_ends_says_so_to_the_others() -> None:
+    async def talk() -> None:
+        bus = Bus()
+        (a, routes), (b, _) = links(bus, "a"), links(bus, "b")
+        for one in (a, b):
+            await one.start()
+        tasks = [asyncio.create_task(one.send()) for one in (a, b)]
+        routes.own(["b", "b"])
+        async with asyncio.timeout(30):
+            while "b" not in routes._peers or not b.pipes._pipes:  # noqa: ASYNC110  # a few turns
+                await asyncio.sleep(0)
+        [(_, there)] = b.pipes._pipes.values()
+        tasks[0].cancel()  # as the node does before
+        await asyncio.gather(tasks[0], return_exceptions=True)
+        routes.close()
+        assert not there.is_over
+        await a.close()
+        assert there.is_over
+        assert a._outbox.empty()
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(talk())

@@ -141,21 +141,20 @@ class Decisions(msgspec.Struct):
     drains: set[str] = msgspec.field(default_factory=set)
 
     def note(self, key: str, value: bytes | None) -> bool:
-        """A key has this value, None when it is gone. Whether it is one of these."""
+        """A key has this value, None when it is gone. Whether that changes a decision: a watch that begins again says all of them."""
         kind, _, rest = key.partition(".")
         if f"{kind}." in (MOVE, REPAIR) and rest.isdecimal():
-            named = self.moves if f"{kind}." == MOVE else self.repairs
-            if value is None:
-                named.pop(int(rest), None)
-            else:
-                named[int(rest)] = value.decode(errors="replace")
-        elif key.startswith(DRAIN):
-            self.drains.discard(key.removeprefix(DRAIN))
+            named, shard = self.moves if f"{kind}." == MOVE else self.repairs, int(rest)
+            before = named.pop(shard, None)
             if value is not None:
-                self.drains.add(key.removeprefix(DRAIN))
-        else:
-            return False
-        return True
+                named[shard] = value.decode(errors="replace")
+            return named.get(shard) != before
+        if key.startswith(DRAIN):
+            name = key.removeprefix(DRAIN)
+            was_drained = name in self.drains
+            (self.drains.discard if value is None else self.drains.add)(name)
+            return was_drained != (value is not None)
+        return False
 
 
 def decode_report(value: bytes | None) -> NodeReport | None:

@@ -24,6 +24,8 @@ KEY_TTL_S = 15
 REFRESH_S = 1.0
 SILENT_S = 6.0
 """A watch without an entry for this long begins again. That of the settings does so all the time, which costs a read of its few keys."""
+WATCH_ENDS_S = 2 * SILENT_S
+"""The servers forget a watch that is not read for this long."""
 NODE = "node."
 
 
@@ -134,7 +136,7 @@ class Membership:
     async def _follow(self, bucket: KeyValue) -> None:
         while True:
             try:
-                watcher = await bucket.watchall()
+                watcher = await bucket.watchall(inactive_threshold=WATCH_ENDS_S)
                 try:
                     while True:
                         # The key of this node is written each second: a watch that is silent for long has lost its server.

@@ -154,16 +154,18 @@ class ClusterNode(ShardRequests):
             self.shards[shard] = ClusterShard(self, shard, found[0])
         await asyncio.gather(*[shard.prepare() for shard in self.shards.values()])
         await asyncio.gather(*[shard.open() for shard in self.shards.values()])
-        self._started_us = boot_us()
         self.membership = Membership(
-            self.buckets, self.name, self.view.nodes, boot_us, value=self._value, noted=self._noted
+            self.buckets, self.name, self.view.nodes, boot_us, value=self._value, noted=self._noted_key
         )
+        self._started_us = boot_us()
         self._tasks = [
             *map(loop.create_task, self.membership.jobs()),
             loop.create_task(self.links.send()),
             loop.create_task(self._look()),
             loop.create_task(ViewCopies(front, self.read_view).run()),
         ]
+        for task in self._tasks:
+            task.add_done_callback(_note_end)
 
     async def _until(self, is_true: Callable[[], bool], within_s: float) -> None:
         """Wait for the cluster, at most so long."""
@@ -191,13 +193,19 @@ class ClusterNode(ShardRequests):
 
     def changed(self) -> None:
         """A shard of this node has changed: this node knows at once, the others soon."""
-        if self._started_us == 0 or not hasattr(self, "membership"):
+        if self._started_us == 0:
             return
         self._note_report(self.name, msgspec.json.decode(self._value(), type=NodeReport))
         self.membership.changed()
 
+    def _noted_key(self, key: str, value: bytes | None) -> None:
+        """A key was written, or is gone; what cannot be read must not end the watch."""
+        try:
+            self._noted(key, value)
+        except Exception as error:
+            logs.error("cluster.failed", exc=error, key=key)
+
     def _noted(self, key: str, value: bytes | None) -> None:
-        """A key was written, or is gone."""
         if key.startswith(NODE):
             name = key.removeprefix(NODE)
             report = None if value is None else decode_report(value)
@@ -214,15 +222,15 @@ class ClusterNode(ShardRequests):
             if shard is not None:
                 shard.switch(msgspec.json.decode(value, type=ShardSettings))
         elif self.view.decisions.note(key, value):
-            if key.startswith(cluster_keys.REPAIR) and value == self.name.encode():
-                self._begin_repair(int(key.removeprefix(cluster_keys.REPAIR)))
             logs.event("cluster.decision", key=key, value=None if value is None else value.decode(errors="replace"))
+        if key.startswith(cluster_keys.REPAIR) and value == self.name.encode():
+            self._begin_repair(key.removeprefix(cluster_keys.REPAIR))
 
-    def _begin_repair(self, number: int) -> None:
-        shard = self.shards.get(number)
-        if shard is None or number in self._repairs:
+    def _begin_repair(self, number: str) -> None:
+        shard = self.shards.get(int(number)) if number.isdecimal() else None
+        if shard is None or shard.shard in self._repairs:
             return
-        self._repairs.add(number)
+        self._repairs.add(shard.shard)
         task = asyncio.get_running_loop().create_task(self._repair(shard))
         self._moves.add(task)
         task.add_done_callback(self._moves.discard)
@@ -332,7 +340,7 @@ class ClusterNode(ShardRequests):
         await end_tasks([*self._tasks, *self._moves])
         await asyncio.gather(*[shard.close() for shard in self.shards.values()])
         if self.links is not None:
-            self.links.pipes.close()
+            await self.links.close()
         self.encode.close()
         if self._joined is None:
             return
@@ -364,6 +372,12 @@ class ClusterNode(ShardRequests):
             {"node": node.node, "up": node.state != "gone", "state": node.state, "shards": node.owns}
             for node in status.nodes
         ]
+
+
+def _note_end(task: asyncio.Task[Any]) -> None:
+    """A task of the node has ended: only `stop` ends one without an error."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logs.error("cluster.failed", exc=error)
 
 
 def advertised(url: str, host: str | None) -> str:

@@ -18,6 +18,10 @@ OUTBOX_MAX = 4_096
 """Frames for other nodes that wait to be published; more ends the pipes they belong to."""
 
 
+CLOSE_S = 1.0
+"""How long a node that ends may take to publish its last frames."""
+
+
 class NodeLinks:
     """The links of one node."""
 
@@ -56,11 +60,23 @@ class NodeLinks:
     async def send(self) -> None:
         """Publish frames in their order, until it is cancelled."""
         while True:
-            subject, data = await self._outbox.get()
-            try:
-                await self._client.publish(subject, data)
-            except FAILURES:
-                self.frames_dropped += 1
+            await self._send(*await self._outbox.get())
+
+    async def _send(self, subject: str, data: bytes) -> None:
+        try:
+            await self._client.publish(subject, data)
+        except FAILURES:
+            self.frames_dropped += 1
+
+    async def close(self) -> None:
+        """End every pipe, behind the end of `send`, and publish what is left, so that the other nodes do not wait for a pipe that is silent."""
+        self.pipes.close()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while not self._outbox.empty():
+                    await self._send(*self._outbox.get_nowait())
+        except TimeoutError:
+            self.frames_dropped += self._outbox.qsize()
 
     def connect(self, node: str) -> None:
         """Begin a pipe to another node."""
