@@ -24,6 +24,18 @@ from tests.cluster_node import until
 from tests.nats_servers import BINARY
 
 SEED = bytes(range(32))
+AUTHORITY = """\
+-----BEGIN CERTIFICATE-----
+MIIBbzCCARWgAwIBAgIUN4K3mNg2Z+uwS7hlDoUy0vFV7NYwCgYIKoZIzj0EAwIw
+DDEKMAgGA1UEAwwBYTAgFw0yNjExMjAwMTAyMjFaGA8yMTI2MTAyNzAxMDIyMVow
+DDEKMAgGA1UEAwwBYTBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABPU1MhvGwsdK
+bZ/21H0QXxCafAeZRhR1G2wp8uO9SGF8tM43gmvummckJhe2ZCuaA2d2GTqjHiDm
+UaGruWR1iHWjUzBRMB0GA1UdDgQWBBTzEjaG4Ir3LZffAGXp4BfJfhEDnTAfBgNV
+HSMEGDAWgBTzEjaG4Ir3LZffAGXp4BfJfhEDnTAPBgNVHRMBAf8EBTADAQH/MAoG
+CCqGSM49BAMCA0gAMEUCICURoW+5YRfCFVSGUvWhvwSrgYpvkJPcS6icWCvV/2nh
+AiEArvgT7xCqxpQ9pRbH8mSy9MqUBrrFhXNxC+YPx62KhvI=
+-----END CERTIFICATE-----
+"""
 
 
 def text_of(seed: bytes) -> str:
@@ -129,14 +141,22 @@ def test_an_nkey_and_a_password_let_a_node_in(guarded: str, tmp_path: Path) -> N
     asyncio.run(act())
 
 
+async def refused(address: NatsServersAddress) -> Unreachable:
+    """Why a server refuses; OSError when it closed the connection before its reason could be read."""
+    with pytest.raises(Unreachable) as raised:
+        await connect_servers(address, "test")
+    if "reset" in raised.value.message or "roken pipe" in raised.value.message:
+        raise OSError(raised.value.message)
+    return raised.value
+
+
 def test_a_wrong_password_is_reported_with_what_to_check(guarded: str, tmp_path: Path) -> None:
     async def act() -> None:
         await started(guarded)
         for address in (parse_servers(guarded), parse_servers(f"pen:wrong-{tmp_path.name}@{guarded}")):
-            with pytest.raises(Unreachable) as raised:
-                await connect_servers(address, "test")
-            assert "uthoriz" in raised.value.message and "--nats-creds" in raised.value.hint
-            assert "wrong-" not in str(raised.value)
+            error = await until(lambda address=address: refused(address))
+            assert "uthoriz" in error.message and "--nats-creds" in error.hint
+            assert "wrong-" not in str(error)
 
     asyncio.run(act())
 
@@ -149,3 +169,29 @@ def test_a_file_that_holds_no_certificate_is_reported(tmp_path: Path) -> None:
                 await connect_servers(parse_servers("tls://127.0.0.1:1", ca=tmp_path / name), "test")
 
     asyncio.run(act())
+
+
+@pytest.mark.promise("Cluster", "a node that was asked for TLS never signs in without it")
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+def test_a_server_that_offers_no_tls_gets_no_password(scheme: str, tmp_path: Path) -> None:
+    """Someone on the way can take the offer out, because it comes in plain text."""
+    (tmp_path / "ca").write_text(AUTHORITY)
+    got: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.11.0","max_payload":1048576,"auth_required":true}\r\n')
+        got.append(await reader.read())
+        writer.close()
+
+    async def act() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        join = f"{scheme}://pen:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        ca = tmp_path / "ca" if scheme == "nats" else None
+        with pytest.raises(Unreachable, match="offers no TLS") as raised:
+            await connect_servers(parse_servers(join, ca=ca), "test")
+        assert "secret" not in str(raised.value)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(act())
+    assert set(got) == {b""}

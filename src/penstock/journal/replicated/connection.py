@@ -19,6 +19,7 @@ import msgspec
 from nacl.exceptions import ValueError as SeedError
 from nacl.signing import SigningKey
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
 
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.replicated.jetstream import ANSWER_S, FAILURES
@@ -135,7 +136,7 @@ def _bad_credentials(file: Path, reason: str) -> PenstockError:
 
 
 class _SignedClient(Client):
-    """Signs the challenge with PyNaCl, where nats-py would need one more package."""
+    """Signs the challenge with PyNaCl, where nats-py would need one more package, and signs in over TLS where that is asked for."""
 
     def __init__(self, credentials: Credentials | None) -> None:
         super().__init__()
@@ -151,6 +152,14 @@ class _SignedClient(Client):
             jwt = bytearray(credentials.jwt.encode())
             self._user_jwt_cb = lambda: jwt
 
+    def _connect_command(self) -> bytes:
+        """What signs in. nats-py encrypts when the server says so, in plain text: on the way that can be taken out."""
+        server = self._current_server
+        is_asked = "tls" in self.options or (server is not None and server.uri.scheme == "tls")
+        if is_asked and not self._server_info.get("tls_required"):
+            raise NatsError("it offers no TLS, which `tls://` and `--nats-ca` ask for, so it got no password")
+        return super()._connect_command()
+
 
 async def connect_servers(
     address: NatsServersAddress, name: str, said: Callable[[str, str], None] = lambda event, text: None
@@ -162,10 +171,11 @@ async def connect_servers(
     errors: list[str] = []
 
     async def note(error: Exception) -> None:
-        errors.append(str(error) or type(error).__name__)
-        del errors[:-1]
+        text = str(error) or type(error).__name__
+        if not any("uthoriz" in one for one in errors):  # a server that refuses may reset the connection the next time
+            errors[:] = [text]
         if client.is_connected or client.is_reconnecting:
-            said("error", errors[-1])
+            said("error", text)
 
     async def left() -> None:
         said("disconnected", "")
