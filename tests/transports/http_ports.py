@@ -23,7 +23,7 @@ from penstock.transports.transport import (
 BODY_MAX = 1_000
 LARGE = 32 * 1024 * 1024
 """More than a connection takes that is not read."""
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 Raw = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -34,6 +34,7 @@ class Endpoint:
         self.wire = wire
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()
         self.pongs = 0
+        self.collected: asyncio.Queue[int] = asyncio.Queue()
         self.is_lost = asyncio.Event()
 
     def received(self, data: bytes) -> None:
@@ -45,6 +46,9 @@ class Endpoint:
     def congested(self, on: bool) -> None:
         return None
 
+    def collecting(self, size: int) -> None:
+        self.collected.put_nowait(size)
+
     def pong_received(self) -> None:
         self.pongs += 1
 
@@ -52,7 +56,7 @@ class Endpoint:
 class Socket(Upgrade):
     """An upgrade; with `takes=False` it has no endpoint."""
 
-    message_max = BODY_MAX
+    message_max = 1_000_000
 
     def __init__(self, handler: Handler, *, merge: bool = False, wants_pongs: bool = False, takes: bool = True) -> None:
         self.handler = handler

@@ -184,6 +184,41 @@ def test_an_upgrade_that_wants_pongs_sees_them_and_answers_pings() -> None:
     serve(work)
 
 
+UPGRADE = (
+    b"GET %s HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+PART = 70_000
+
+
+def masked(first: int, payload: bytes) -> bytes:
+    head = bytes((first, 0x80 | len(payload))) if len(payload) < 126 else bytes((first, 0xFF))
+    return head + (len(payload).to_bytes(8, "big") if len(payload) > 125 else b"") + bytes(4) + payload
+
+
+@pytest.mark.parametrize(("path", "end"), [(b"/socket", b""), (b"/lines", b"\n")])
+def test_parts_of_a_message_are_counted_whatever_comes_between_them(path: bytes, end: bytes) -> None:
+    async def work(port: Port) -> None:
+        async with port.dial() as (reader, writer):
+            # All in one write, with the request: what comes early is counted too.
+            writer.write(UPGRADE % path + masked(0x81, b"one") + masked(0x01, b"x" * PART))
+            await reader.readuntil(b"\r\n\r\n")
+            endpoint = await port.handler.endpoints.get()
+            assert await endpoint.messages.get() == b"one" + end
+            for number in range(2, 5):
+                writer.write(masked(0x89, b"there?") + masked(0x00, b"x" * PART))
+                assert await reader.readexactly(8) == b"\x8a\x06there?"
+                while await endpoint.collected.get() < number * PART:
+                    pass
+            writer.write(masked(0x80, b""))
+            assert await endpoint.messages.get() == b"x" * (4 * PART) + end
+            while await endpoint.collected.get() != 0:
+                pass
+            assert endpoint.collected.empty()
+
+    serve(work)
+
+
 def test_an_upgrade_without_an_endpoint_closes_with_its_reason() -> None:
     async def work(port: Port) -> None:
         async with aiohttp.ClientSession() as session, session.ws_connect(f"{port.url}/other") as socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -75,16 +76,83 @@ def test_the_rest_is_dropped_when_the_peer_stays_unknown(monkeypatch: pytest.Mon
     asyncio.run(go())
 
 
+def frame(payload: bytes, kind: int = 0x81, *, is_masked: bool = True) -> bytes:
+    size, mask = len(payload), 0x80 if is_masked else 0
+    head = (
+        bytes((kind, mask | size))
+        if size < 126
+        else bytes((kind, mask | 126)) + size.to_bytes(2, "big")
+        if size < 65_536
+        else bytes((kind, mask | 127)) + size.to_bytes(8, "big")
+    )
+    return head + (bytes(4) if is_masked else b"") + payload
+
+
+class Counted:
+    """A parser that notes the sizes that it reports."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.inner = Parser()
+        self.parser = CountingParser(self.inner)
+        self.parser.collecting = self.sizes.append
+
+
 def test_what_arrives_of_a_large_message_is_counted_until_it_is_taken() -> None:
-    sizes: list[int] = []
-    inner = Parser()
-    parser = CountingParser(inner, sizes.append)
-    parser.feed_data(b"x" * COUNTED)
-    parser.taken()
-    assert sizes == [], "small messages cost nothing"
-    parser.feed_data(b"x" * COUNTED)
-    parser.feed_data(b"x" * 10)
-    parser.feed_data(b"x" * 10)
-    parser.taken()
-    assert sizes == [COUNTED + 10, COUNTED + 20, 0]
-    assert len(inner.data) == 2 * COUNTED + 20
+    case = Counted()
+    case.parser.feed_data(frame(b"x" * COUNTED))
+    case.parser.taken(COUNTED)
+    assert case.sizes == [], "small messages cost nothing"
+    data = frame(b"x" * (COUNTED + 20))
+    for start, end in ((0, -20), (-20, -10), (-10, len(data))):
+        case.parser.feed_data(data[start:end])
+    case.parser.taken(COUNTED + 20)
+    assert case.sizes == [COUNTED + 10, COUNTED + 20, 0]
+    assert case.inner.data == frame(b"x" * COUNTED) + data
+
+
+def test_a_ping_between_fragments_does_not_take_them_off() -> None:
+    case = Counted()
+    case.parser.feed_data(frame(b"x" * 60_000, 0x01))
+    for number in range(1, 101):
+        case.parser.feed_data(frame(b"there", 0x89))
+        case.parser.taken(5)
+        case.parser.feed_data(frame(b"x" * 60_000, 0x00))
+        assert case.parser.size == (number + 1) * 60_000
+    assert case.sizes[-1] == 101 * 60_000
+    case.parser.feed_data(frame(b"", 0x80))
+    case.parser.taken(101 * 60_000)
+    assert (case.parser.size, case.sizes[-1]) == (0, 0)
+
+
+def test_a_small_message_does_not_take_off_the_large_one_that_came_with_it() -> None:
+    case = Counted()
+    case.parser.feed_data(frame(b"x") + frame(b"y" * 250_000, 0x01))
+    case.parser.taken(1)
+    assert (case.parser.size, case.sizes) == (250_000, [250_001])
+
+
+def test_pings_that_are_taken_add_up_to_nothing() -> None:
+    case = Counted()
+    for _ in range(20_000):
+        case.parser.feed_data(frame(b"four", 0x89))
+        case.parser.taken(4)
+    assert (case.parser.size, case.sizes) == (0, [])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_count_is_exact_however_frames_are_cut_and_fragmented(seed: int) -> None:
+    chance = random.Random(seed)
+    case = Counted()
+    payloads = [bytes(chance.choice((0, 1, 125, 126, 300, 65_535, 65_536, 70_000))) for _ in range(12)]
+    data = b"".join(
+        frame(payload, chance.choice((0x81, 0x01, 0x00, 0x89)), is_masked=chance.random() < 0.8) for payload in payloads
+    )
+    while data:
+        size = chance.choice((1, 2, 3, 7, 13, 500, 65_536, 200_000))
+        case.parser.feed_data(data[:size])
+        data = data[size:]
+    assert case.parser.size == sum(map(len, payloads))
+    for payload in payloads:
+        case.parser.taken(len(payload))
+    assert case.parser.size == 0 and case.sizes[-1:] in ([], [0])

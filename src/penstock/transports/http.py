@@ -124,9 +124,15 @@ class _Handler(RequestHandler):
         if isinstance(self._payload_parser, NarrowParser):
             self._payload_parser = self._payload_parser.widen()
 
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        """aiohttp has an open WebSocket: its parser gets what came with the request at once, so all is counted from here."""
+        super().set_parser(CountingParser(parser), data_received_cb)  # type: ignore[arg-type]  # it has what aiohttp uses
+
     def count(self, collecting: Callable[[int], None]) -> CountingParser:
-        """Count what arrives of messages that are not complete."""
-        parser = self._payload_parser = CountingParser(self._payload_parser, collecting)
+        """Report what arrives of messages and is not taken."""
+        parser = self._payload_parser
+        assert isinstance(parser, CountingParser)
+        parser.collecting = collecting
         return parser
 
     def narrow(self, bound: int, too_large: Callable[[], None]) -> None:
@@ -265,7 +271,7 @@ class HttpListener:
         bound = 2 * plan.message_max
         ws = web.WebSocketResponse(
             autoclose=False,
-            autoping=not plan.wants_pongs,
+            autoping=False,  # we see them all, because they are counted until they are taken
             compress=False,
             max_msg_size=bound,
             protocols=protocols,
@@ -311,18 +317,23 @@ class HttpListener:
         while True:
             message = await receive()
             kind = message.type
-            if parser is not None and parser.size:
-                parser.taken()
             if kind is binary or kind is text:
+                if parser is not None:
+                    parser.taken(len(message.data))
                 if received is not None and not wire.is_closing:
                     received(message.data + b"\n" if merge else message.data)
                 if wire.is_held:
                     await wire.readable.wait()
-            elif plan.wants_pongs and kind in (WSMsgType.PING, WSMsgType.PONG):
-                if kind is WSMsgType.PING:
-                    wire.pong(message.data)
-                if isinstance(endpoint, PongListener):
-                    endpoint.pong_received()
+            elif kind in (WSMsgType.PING, WSMsgType.PONG):
+                if parser is not None:
+                    parser.taken(len(message.data))
+                if plan.wants_pongs:
+                    if kind is WSMsgType.PING:
+                        wire.pong(message.data)
+                    if isinstance(endpoint, PongListener):
+                        endpoint.pong_received()
+                elif kind is WSMsgType.PING:
+                    await ws.pong(message.data)  # waits for a peer that does not read
             else:
                 await asyncio.sleep(0)  # messages that came with the goodbye may wait for a turn
                 if kind is WSMsgType.CLOSE and wire.is_held:

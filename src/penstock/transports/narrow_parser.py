@@ -30,27 +30,61 @@ COUNTED = 64 * 1024
 
 
 class CountingParser:
-    """Counts what arrived since the last message was taken: aiohttp keeps it until the message is complete."""
+    """Counts what aiohttp keeps: messages that were not taken, and the parts that have arrived of another one.
 
-    def __init__(self, parser: FrameParser, collecting: Callable[[int], None]) -> None:
+    It counts payloads without the heads of their frames, so that each message takes off what its frames added, however they were cut.
+    """
+
+    def __init__(self, parser: FrameParser) -> None:
         self._parser = parser
-        self._collecting = collecting
+        self.collecting: Callable[[int], None] | None = None
+        """Called with the size when it is large, and with 0 when it is not any more."""
         self.size = 0
+        self._head = b""
+        """How a frame begins of which more is to come."""
+        self._left = 0
+        """Payload that is to come of the last frame."""
+        self._noted = 0
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        self.size += len(data)
+        self.size += self._payload(self._head + data if self._head else data)
         if self.size > COUNTED:
-            self._collecting(self.size)
+            self._note(self.size)
         return self._parser.feed_data(data)
+
+    def _payload(self, data: bytes) -> int:
+        """How many of these bytes are payload."""
+        at, end, left, heads = 0, len(data), self._left, 0
+        self._head = b""
+        while left < end - at:
+            at += left
+            left, second = 0, data[at + 1] if end - at > 1 else 0
+            size = second & 127
+            width = (2 if size < 126 else 4 if size == 126 else 10) + (4 if second & 128 else 0)
+            if end - at < width:
+                self._head = data[at:]
+                heads += end - at
+                at = end
+            else:
+                left = size if size < 126 else int.from_bytes(data[at + 2 : at + (4 if size == 126 else 10)], "big")
+                heads += width
+                at += width
+        self._left = left - (end - at)
+        return end - heads
 
     def feed_eof(self) -> None:
         self._parser.feed_eof()
 
-    def taken(self) -> None:
-        """A message was taken: what comes belongs to the next."""
-        is_counted, self.size = self.size > COUNTED, 0
-        if is_counted:
-            self._collecting(0)
+    def taken(self, size: int) -> None:
+        """A message or a control frame with so many bytes was taken."""
+        self.size -= size
+        if self._noted and (self.size <= COUNTED or self._noted - self.size >= COUNTED):
+            self._note(self.size if self.size > COUNTED else 0)
+
+    def _note(self, size: int) -> None:
+        self._noted = size
+        if self.collecting is not None:
+            self.collecting(size)
 
 
 class NarrowParser:
