@@ -214,6 +214,42 @@ def test_hellos_are_bounded() -> None:
     run(talk)
 
 
+@pytest.mark.promise("Cluster", "hellos that were recorded and are repeated keep no node out")
+def test_repeated_hellos_keep_no_node_out() -> None:
+    async def talk(net: Network) -> None:
+        hellos: list[bytes] = []
+        for _ in range(2 * HALF_OPEN_MAX):
+            net.nodes["a"]._asked.clear()
+            net.nodes["a"].open("b")
+            hellos.append(net.sent.pop()[1])
+        for data in hellos:
+            net.nodes["b"].received(data)
+        net.sent.clear()
+        net.nodes["a"]._asked.clear()
+        await net.connect()
+        for data in hellos:
+            net.nodes["b"].received(data)
+        net.sent.clear()
+        await net.say("a", "one")
+        net.deliver()
+        assert (net.got["b"], net.lost) == (["one"], [])
+        assert len(net.nodes["b"]._pipes) <= HALF_OPEN_MAX + 1
+
+    run(talk)
+
+
+def test_a_frame_that_is_longer_than_any_of_a_node_costs_no_mac() -> None:
+    async def talk(net: Network) -> None:
+        await net.connect()
+        await net.say("a", b"x" * (2 * CHUNK))
+        _, frame = max(net.sent, key=lambda sent: len(sent[1]))
+        net.deliver(lambda number, data: [frame + b"x", data] if number == 0 else [data])
+        assert (net.nodes["b"].dropped, net.nodes["b"].forged) == (1, 0)
+        assert (net.got["b"], net.lost) == ([b"x" * (2 * CHUNK)], [])
+
+    run(talk)
+
+
 def test_a_second_pipe_of_a_node_replaces_the_first() -> None:
     async def talk(net: Network) -> None:
         await net.connect()

@@ -34,7 +34,7 @@ BEAT_S = 1.0
 SILENT_S = 5.0
 """A peer that says nothing for so long is gone."""
 HALF_OPEN_MAX = 64
-"""Pipes that have begun and shown no valid frame: anyone who may publish here can begin one."""
+"""Pipes that have begun and shown no valid frame: anyone who may publish here can repeat an old hello. The oldest gives way."""
 
 
 def signature(key: bytes, *parts: bytes) -> bytes:
@@ -235,7 +235,7 @@ class Pipes:
 
     def _pass_on(self, kind: int, pipe: bytes, number: int, mac: bytes, payload: bytes) -> None:
         found = self._pipes.get(pipe)
-        if found is None:
+        if found is None or len(payload) > _CONFIRMED.size + CHUNK:  # no node sends it: it is not worth a mac
             self.dropped += 1
             return
         _, end = found
@@ -267,10 +267,14 @@ class Pipes:
 
     def _welcome(self, peer: str, pipe: bytes, nonce: bytes) -> None:
         """Answer a hello. It may be an old one: the key needs the new nonce, which is said to the peer alone."""
-        half_open = [end for _, end in self._pipes.values() if not end.is_proven]
-        if pipe in self._pipes or len(half_open) >= HALF_OPEN_MAX:
+        if pipe in self._pipes:
             self.repeated += 1
             return
+        half_open = [end for _, end in self._pipes.values() if not end.is_proven]
+        if len(half_open) >= HALF_OPEN_MAX:
+            self.repeated += 1  # a node would have shown a frame by now
+            half_open[0].end()
+            del self._pipes[half_open[0].id]
         nonces = nonce + b" " + self._entropy(NONCE_BYTES).hex().encode()
         end = self._add(peer, pipe, self._key(peer, self._node, pipe, nonces), is_opener=False)
         end.proven = lambda: self._accept(peer, end)
