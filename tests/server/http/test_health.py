@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from penstock.core.health import PARTS, Health
+from penstock.server.cells.cell_group import CellGroup
 from penstock.server.config.load import Config
 from penstock.server.http import health
 from penstock.server.http.health import HealthMonitor
@@ -70,6 +71,18 @@ def test_texts_of_the_journal_and_the_lake_follow_the_rule_of_the_reasons(tmp_pa
             await archive.close()
 
     asyncio.run(work())
+
+
+def test_processes_nodes_and_shards_follow_the_rule_of_the_reasons(tmp_path: Path) -> None:
+    async def work(driver: HttpDriver) -> None:
+        driver.services.cells = CellGroup(Config(), None, tmp_path, 2)
+        driver.service.tokens.required = True
+        _, body = await driver.ask("GET", "/health")
+        assert "cells" not in body and set(body["parts"]["cells"]) == {"state", "since"}
+        _, body = await driver.ask("GET", "/health", token=OPERATOR_TOKEN)
+        assert [len(one["shards"]) for one in body["cells"]] == [8, 8]
+
+    drive(work)
 
 
 def test_a_look_that_fails_is_logged_once_and_the_next_one_is_taken(

@@ -114,10 +114,10 @@ def overall(services: HttpServices, request: Request) -> Reply:
         body["pipeline"] = pipeline.state
     if services.relay is not None:
         body["relay"] = services.relay.health()
-    if services.cells is not None:
+    is_full = request.principal is not UNAUTHENTICATED
+    if services.cells is not None and is_full:  # names of nodes, process ids and shards are not for strangers either
         status = services.cells.cluster_status()
         body["cells" if status is None else "cluster"] = services.cells.report()
-    is_full = request.principal is not UNAUTHENTICATED
     if not is_full:  # the texts of a part are for those who may read its reason
         for part, text in (("journal", "trouble"), ("journal", "notice"), ("lake", "trouble")):
             body.get(part, {}).pop(text, None)
