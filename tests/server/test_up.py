@@ -184,6 +184,19 @@ def test_the_banner_shows_what_is_on() -> None:
     assert shown["control"] == shown["pipeline"] == "off" and shown["journal"].startswith("memory")
 
 
+def test_the_banner_of_a_node_with_its_own_servers_shows_how_another_one_joins_them(tmp_path: Path) -> None:
+    config = configure(Options(no_relay=True, no_pipeline=True), {})
+    options = Options(join="nats://127.0.0.1:1", nats_creds=tmp_path / "creds", creates_cluster=True)
+
+    async def work() -> str:
+        service = Service(config, None, lambda: 0)
+        shutil.rmtree(service.run_dir)
+        return _banner(service, config, tmp_path, ServerEndpoints(1, "t", "http://127.0.0.1:1"), options)
+
+    asked = f"penstock up --join nats://127.0.0.1:1 --nats-creds {tmp_path}/creds --node NAME --data DIR"
+    assert asked in asyncio.run(work())
+
+
 def test_a_node_has_a_cluster_and_servers_of_this_machine_give_it_a_name() -> None:
     local, elsewhere = Options(join="local"), Options(join="nats://a", node="b")
     check_join(local)

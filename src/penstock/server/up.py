@@ -279,7 +279,7 @@ def _banner(service: Service, config: Config, data: Path | None, endpoints: Serv
         "spaces": ", ".join(space.settings.id for space in service.spaces),
         "journal": memory if data is None else f"{data / 'journal'} (sync: {config.journal.sync})",
         "nats": options.creates_cluster
-        and f'another node: penstock up --join "$(cat {data}/nats/url)" --node NAME --data DIR',
+        and f"another node: penstock up --join {options.join} --nats-creds {options.nats_creds} --node NAME --data DIR",
         "cells": service.cells and f"{service.cells.about}, {data and data / SHARDS_DIR}",
         "pipeline": _pipeline_line(service, config, data),
         "demo": demo,
@@ -356,13 +356,13 @@ def cluster_cells(options: Options) -> MakeCells:
 
 async def _run_local(config: Config, data: Path | None, writer: LogWriter, options: Options) -> int:
     """The same with NATS servers on this machine, which end after the server."""
-    from penstock.server.ops.cluster.local_servers import LocalServers, join_url
+    from penstock.server.ops.cluster.local_servers import LocalServers
 
     assert data is not None, "checked with the options"
     servers = LocalServers(data)
     try:
-        join = join_url(await servers.start())
-        return await _run(config, data, writer, msgspec.structs.replace(options, join=join, creates_cluster=True))
+        options.join, options.nats_creds, options.creates_cluster = (await servers.start()).shown, servers.creds, True
+        return await _run(config, data, writer, options)
     finally:
         await servers.stop()
 

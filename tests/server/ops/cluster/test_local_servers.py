@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from penstock.core.errors import InvalidRequest, PenstockError, Unreachable
-from penstock.journal.replicated.connection import connect_servers, parse_servers
+from penstock.journal.replicated.connection import NatsServersAddress, connect_servers, parse_servers
 from penstock.server.ops.cluster.local_servers import NAMES, LocalServers, new_settings, server_binary
 from tests.cluster_node import until
 
@@ -33,6 +33,11 @@ asyncio.run(main())
 """
 
 
+def joined(data: Path) -> NatsServersAddress:
+    """What another node of this machine gives to `--join` and `--nats-creds`."""
+    return parse_servers((data / "nats/url").read_text().strip(), data / "nats/creds")
+
+
 async def until_started_again(servers: LocalServers, name: str, pid: int) -> None:
     async def look() -> None:
         if servers._processes[name].pid == pid:
@@ -41,18 +46,18 @@ async def until_started_again(servers: LocalServers, name: str, pid: int) -> Non
     await asyncio.wait_for(until(look), WAIT_S)
 
 
-async def keep(address: str) -> None:
+async def keep(address: NatsServersAddress) -> None:
     """Store a message in a stream of one replica, whose leader is elected at once."""
-    client = await connect_servers(parse_servers(address), "test")
+    client = await connect_servers(address, "test")
     js = client.jetstream(timeout=10)
     await asyncio.wait_for(until(lambda: js.add_stream(name="kept", subjects=["kept"], num_replicas=1)), WAIT_S)
     await asyncio.wait_for(until(lambda: js.publish("kept", b"1", headers={"Nats-Msg-Id": "1"})), WAIT_S)
     await client.close()
 
 
-async def kept(address: str) -> int:
+async def kept(address: NatsServersAddress) -> int:
     """Its messages, once the servers have elected its leader again."""
-    client = await connect_servers(parse_servers(address), "test")
+    client = await connect_servers(address, "test")
     js = client.jetstream(timeout=10)
 
     async def look() -> int:
@@ -71,8 +76,8 @@ def test_servers_return_by_themselves_and_keep_their_streams_over_a_restart(tmp_
         first, again = LocalServers(tmp_path), LocalServers(tmp_path)
         try:
             await first.start()
-            url = (tmp_path / "nats/url").read_text().strip()
-            await keep(url)
+            address = joined(tmp_path)
+            await keep(address)
             pid = first._processes["n2"].pid
             os.kill(pid, signal.SIGKILL)
             await until_started_again(first, "n2", pid)
@@ -80,17 +85,20 @@ def test_servers_return_by_themselves_and_keep_their_streams_over_a_restart(tmp_
                 await again.start()
             await first.stop()
             await again.start()
-            assert (tmp_path / "nats/url").read_text().strip() == url, "nodes that know the URL find them again"
-            assert await kept(url) == 1
+            assert joined(tmp_path) == address, "nodes that know the URL find them again"
+            assert await kept(address) == 1
         finally:
             await first.stop()
             await again.stop()
         with pytest.raises(Unreachable):
-            await connect_servers(parse_servers(url), "test")
+            await connect_servers(address, "test")
 
     asyncio.run(act())
-    for name in ("servers.json", "url", "n1.conf"):
+    for name in ("servers.json", "creds", "n1.conf"):
         assert stat.S_IMODE((tmp_path / "nats" / name).stat().st_mode) == 0o600, "it holds a password"
+    password = msgspec.json.decode((tmp_path / "nats/servers.json").read_bytes())["password"]
+    assert password in (tmp_path / "nats/creds").read_text()
+    assert password not in (tmp_path / "nats/url").read_text(), "it stands on command lines"
 
 
 def is_running(pid: int) -> bool:

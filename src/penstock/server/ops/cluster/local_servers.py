@@ -1,7 +1,8 @@
 """Three NATS servers on loopback for `penstock up --join local`: started, watched and ended with the server, kept in `DIR/nats`.
 
     servers.json    ports and passwords, the same after a restart
-    url             what another node on this machine gives to `--join`
+    url             what another node on this machine gives to `--join`; it holds no password
+    creds           what it gives to `--nats-creds`: a command line would show the password to the users of the machine
     n1.conf, n1/, n1.log, and so on
 
 They sync each write, as a cluster needs it, but one machine holds all three: this is for trying a cluster out. They end even when the
@@ -93,6 +94,7 @@ class LocalServers:
 
     def __init__(self, data: Path) -> None:
         self.folder = data / "nats"
+        self.creds = self.folder / "creds"
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._watches: list[asyncio.Task[None]] = []
         self._lock: int | None = None
@@ -136,7 +138,7 @@ class LocalServers:
         except OSError:
             os.close(self._lock)
             self._lock = None
-            hint = "a second node joins them by the URL that the first one prints, and has its own `--data`"
+            hint = "a second node joins them with the options that the first one prints, and has its own `--data`"
             message = f"another process runs the NATS servers of `{self.folder}`"
             raise PenstockError(Refusal("InvalidRequest", message, hint=hint)) from None
 
@@ -148,7 +150,8 @@ class LocalServers:
             write_private(self.folder / f"{name}.conf", self._config(name, settings).encode())
             await self._spawn(name, binary)
         await self._ready(address)
-        write_private(self.folder / "url", (join_url(address) + "\n").encode())
+        write_private(self.creds, f"{address.user}:{address.password}\n".encode())
+        write_private(self.folder / "url", (address.shown + "\n").encode())
         self._watches = [asyncio.create_task(self._keep(name, binary)) for name in NAMES]
         return address
 
@@ -235,12 +238,6 @@ class LocalServers:
                     process.kill()
                 await process.wait()
         self._processes.clear()
-
-
-def join_url(address: NatsServersAddress) -> str:
-    """What another node gives to `--join`; it holds the password."""
-    first, *others = [url.removeprefix("nats://") for url in address.urls]
-    return ",".join([f"nats://{address.user}:{address.password}@{first}", *others])
 
 
 def new_settings() -> LocalSettings:
