@@ -271,7 +271,7 @@ class Client(Queries):
         client renews them until they are settled.
         """
         reader = None if type is None else reader_of(type)
-        body = frames.head("pull", stream=stream, max=max, waitMs=wait_ms, leaseMs=lease_ms)
+        body = frames.head("pull", stream=stream, max=max, leaseMs=lease_ms)
         result = await self._pulls.take(stream, body, wait_ms)
         return self._pulled.take(result, lease_ms=lease_ms, renew=renew, reader=reader)
 
