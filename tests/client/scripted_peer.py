@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,8 @@ import msgspec
 
 PATIENCE_S = 10.0
 """How long a test waits for what must happen."""
+LEASE_S = 600.0
+"""The lease of a delivery: no renewal comes between the frames of a script that a busy machine delays."""
 
 
 class Line:
@@ -58,7 +61,7 @@ class Line:
                 "seq": seq,
                 "attempt": attempt,
                 "leaseId": f"lease-{seq}-{attempt}",
-                "leaseExpiresAt": 0,
+                "leaseExpiresAt": int((time.time() + LEASE_S) * 1000),
             }
         )
 

@@ -193,6 +193,12 @@ class Settled(Struct, frozen=True, rename="camel"):
     lease_expires_at: int | None = None
 
 
+class Extended(Struct, rename="camel"):
+    """The result of an extension: the end of the lease."""
+
+    lease_expires_at: int
+
+
 class HandlerFailure(Struct, frozen=True):
     """The payload of an answer to `ask` whose handler raised; its header `error` has the code."""
 

@@ -6,6 +6,7 @@ The timer owns nothing else; holders own their deliveries. Arming is O(1); a tic
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -15,16 +16,18 @@ import msgspec
 from msgspec import Raw
 
 from penstock.client.control.connection import ControlConnection
-from penstock.client.control.frames import Sent, Settled
+from penstock.client.control.frames import Extended, Sent
 from penstock.client.queue.delivery import HELD, NEVER, SETTLING, Delivery
 from penstock.client.queue.settles import Settles
-from penstock.core.errors import LeaseLost, PenstockError
+from penstock.core.errors import LeaseLost, PenstockError, Refusal
 
 LEASE_GUESS_MS = 30_000
 """The longest lease to assume from `leaseExpiresAt` alone, because the clocks of two machines may differ."""
 LEASE_LEAST_MS = 1_000
 """The shortest lease that a server grants; also the assumption when its clock is behind ours."""
 TICK_LEAST_S = 0.02
+
+_LOG = logging.getLogger("penstock.client")
 
 
 class LeaseHolder(ABC):
@@ -70,7 +73,7 @@ class LeaseHolder(ABC):
         except LeaseLost as error:
             self._lost(delivery, error)
             raise
-        expires_at_ms = msgspec.json.decode(result, type=Settled).lease_expires_at or 0
+        expires_at_ms = end_of_lease(result)
         delivery.lease_expires_at_ms = expires_at_ms
         self._renew_after(delivery, ms or delivery._lease_ms)
         self._renewals.arm(delivery._renew_at)
@@ -79,7 +82,12 @@ class LeaseHolder(ABC):
     def _renew(self, delivery: Delivery) -> None:
         lease_ms = delivery._lease_ms
         self._renew_after(delivery, lease_ms)
-        body = self._extension(delivery, lease_ms)
+        try:
+            body = self._extension(delivery, lease_ms)
+        except msgspec.DecodeError:  # an envelope that is none must not stop the timer of all others
+            _LOG.warning("cannot renew a lease of `%s`: its envelope has no id", delivery.stream)
+            delivery._renew_at = NEVER
+            return
         answer = self._connection.submit(body, is_repeatable=self._survives_connection)
         answer.add_done_callback(lambda done: self._renewed(delivery, done))
 
@@ -91,7 +99,10 @@ class LeaseHolder(ABC):
             return
         error = answer.exception()
         if error is None:
-            delivery.lease_expires_at_ms = msgspec.json.decode(answer.result(), type=Settled).lease_expires_at
+            try:
+                delivery.lease_expires_at_ms = end_of_lease(answer.result())
+            except PenstockError as unread:  # the next renewal is due as before
+                _LOG.warning("renewed a lease of `%s`: %s", delivery.stream, unread.refusal.message)
         elif isinstance(error, PenstockError) and delivery._state is HELD:
             if isinstance(error, LeaseLost):
                 self._lost(delivery, error)
@@ -143,6 +154,16 @@ class Renewals:
                     earliest = min(earliest, delivery._renew_at)
         if earliest != NEVER:
             self.arm(max(earliest, now + TICK_LEAST_S))
+
+
+def end_of_lease(answer: Raw) -> int:
+    """The end of a lease in the answer to its extension. Raises `Internal` if a server gives another answer than ours do."""
+    try:
+        return msgspec.json.decode(answer, type=Extended).lease_expires_at
+    except msgspec.DecodeError:
+        message = "the answer to an extension does not say when the lease ends"
+        hint = "check what answers at this URL; the lease may have been extended"
+        raise PenstockError(Refusal("Internal", message, hint=hint)) from None
 
 
 def half_lease_s(lease_ms: int | None, expires_at_ms: int | None) -> float:

@@ -239,8 +239,8 @@ class Settles:
         if frame not in self._sent:
             return  # lost with the connection
         del self._sent[frame]
-        if error is not None and not isinstance(error, PenstockError):
-            raise error
+        if error is not None and not isinstance(error, PenstockError):  # raised here, it would reach no caller
+            error = PenstockError(Refusal("Internal", f"a settle failed: {error!r}"))
         if error is not None and len(frame.deliveries) > 1 and error.code != "Unreachable":
             for delivery in frame.deliveries:
                 self._send(SettleGroup([delivery]))
