@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +39,14 @@ class Address(NamedTuple):
     host: str = ""
     port: int = 0
     path: str = ""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether what is sent there stays on this machine, unless a tunnel takes it further."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
 class ServerEndpoints(msgspec.Struct, frozen=True):

@@ -13,7 +13,11 @@ import pytest
 from aiohttp import web
 
 import penstock
-from penstock.core.errors import PenstockError
+from penstock.client.address import Address, parse
+from penstock.client.control.connection import ControlConnection
+from penstock.client.control.owner_links import OwnerLinks
+from penstock.core.cluster.status import OwnerMap
+from penstock.core.errors import PenstockError, Refusal
 from penstock.core.placement import shard_of, stream_key
 from tests.client.scripted_peer import Line, Peer, peer, run, until
 
@@ -290,6 +294,67 @@ def test_only_a_client_over_tcp_asks_for_owners(tmp_path):
     run(go())
     assert len(asked) == 2
     assert all("owners" not in hello for hello in asked)
+
+
+@pytest.mark.promise("Cluster", "a token never leaves a door with TLS for a node's door without")
+def test_owners_that_the_client_did_not_ask_for_are_not_used(tmp_path):
+    async def go():
+        async with peer(str(tmp_path / "s")) as home_peer, peer() as foreign:
+            known = owners({"b": foreign}, {"jobs": "b"})
+            task = asyncio.ensure_future(_connected(home_peer.url))
+            home = await home_peer.accept(greet=False)
+            await greet(home, known)
+            client = await task
+            home.say({"type": "owners", "owners": known})
+            sending = asyncio.ensure_future(client.enqueue("jobs", JOB))
+            await answer_enqueue(home)
+            await sending
+            assert client._owners.map is None and not client._owners._dialing and not foreign.lines
+            assert client._connection.others == []
+            await client.close()
+
+    run(go())
+
+
+TCP, LOCAL = "tcp://a.example:9787", "tcp://127.0.0.1:9787"
+
+
+@pytest.mark.promise("Cluster", "a token that was given to a loopback address goes to no other machine")
+@pytest.mark.parametrize(
+    ("home", "has_token", "node", "is_used"),
+    [
+        (TCP, True, "tcp://b.example:9787", True),
+        (TCP, True, "tcp://127.0.0.1:9788", True),
+        (TCP, True, "wss://b.example", False),
+        (TCP, False, "unix:/tmp/b", False),
+        (TCP, True, "http://b.example", False),
+        (TCP, True, "no address", False),
+        (LOCAL, True, "tcp://b.example:9787", False),
+        (LOCAL, True, "tcp://192.0.2.1:9787", False),
+        (LOCAL, True, "tcp://127.0.0.1.example:9787", False),
+        (LOCAL, True, "tcp://[::1]:9788", True),
+        ("tcp://localhost:9787", True, "tcp://127.0.0.1:9788", True),
+        ("tcp://localhost:9787", True, "tcp://b.example:9787", False),
+        (LOCAL, False, "tcp://b.example:9787", True),
+    ],
+)
+def test_a_token_goes_only_to_doors_like_that_of_the_home(home, has_token, node, is_used):
+    dialed: list[str] = []
+
+    async def dial(place: Address) -> Any:
+        dialed.append(place.url)
+        raise PenstockError(Refusal("Unreachable", "this is a test"))
+
+    async def go() -> list[str]:
+        at = ControlConnection(parse(home), "secret" if has_token else None, wants_owners=True)
+        links = OwnerLinks(at, dial, dial)
+        shards: list[str | None] = ["b"] * SHARDS
+        links._changed(OwnerMap(shards=SHARDS, nodes={"b": node}, map=shards))
+        assert links.of("jobs") is at
+        await asyncio.gather(*links._dialing.values())
+        return [place.url for place in at.others]
+
+    assert asyncio.run(go()) == dialed == ([node] if is_used else [])
 
 
 async def _connected(url: str) -> penstock.Client:

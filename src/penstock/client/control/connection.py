@@ -62,7 +62,8 @@ class ControlConnection:
         """Where to reconnect when that address does not answer: other nodes of its cluster."""
         self.on_owners: Callable[[OwnerMap], object] | None = None
         """Called when the owners of a cluster's shards change, and after each reconnect."""
-        self._wants_owners = wants_owners or None
+        self.wants_owners = wants_owners
+        """Whether the client asked for owners; only then is what a server says about them used."""
         self.hello = ServerHello()
         self.loop = asyncio.get_running_loop()
         self.reconnects = 0
@@ -171,12 +172,15 @@ class ControlConnection:
             elif isinstance(frame, Error):
                 self._refused(frame)
             elif isinstance(frame, OwnersFrame):
-                if self.on_owners is not None:
-                    self.on_owners(frame.owners)
+                self._note_owners(frame.owners)
             elif isinstance(frame, LiveFrame):
                 self._listeners.get(frame.sub_id, self._no_listener)._changed(frame)
             else:
                 self._listeners.get(frame.sub_id, self._no_listener)._expired(frame)
+
+    def _note_owners(self, owners: OwnerMap) -> None:
+        if self.wants_owners and self.on_owners is not None:
+            self.on_owners(owners)
 
     def _refused(self, frame: Error) -> None:
         error = frame.exception()
@@ -248,7 +252,7 @@ class ControlConnection:
                     features=[],
                     token=self._token,
                     agent=self._agent,
-                    owners=self._wants_owners,
+                    owners=self.wants_owners or None,
                 )
                 self._transport.send_lines([hello + b',"reqId":"hello"}\n'])
                 self.hello = await greeting
@@ -272,8 +276,8 @@ class ControlConnection:
                 greeting.exception()  # mark it as retrieved: it was raised above
         if self._transport is None:
             raise unreachable(f"{self.address.url} closed the connection after hello")
-        if self.hello.owners is not None and self.on_owners is not None:
-            self.on_owners(self.hello.owners)
+        if self.hello.owners is not None:
+            self._note_owners(self.hello.owners)
         again = self._requests.waiting()
         self._is_ready = True
         for listener in list(self._listeners.values()):
@@ -281,6 +285,11 @@ class ControlConnection:
         for pending in again:
             self._send(pending)
         self._requests.admit()
+
+    @property
+    def has_token(self) -> bool:
+        """Whether every server that this connects to gets a token."""
+        return self._token is not None
 
     @property
     def is_ready(self) -> bool:

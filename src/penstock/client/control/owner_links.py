@@ -7,6 +7,10 @@ the same connection.
 
 A node that dies or stops answers nothing. Its connection then goes to another node, and requests that are safe to repeat are sent again
 there. Without a cluster there is no map, and nothing here is used.
+
+The addresses come from a server, and each gets the token of the client. So the map is used only if the client asked for it, which it does
+over plain TCP; the home, which got the same token first, can then name doors of the same kind and no others. A home on the loopback
+interface may be the near end of a tunnel, so with a token it can name doors on that interface only.
 """
 
 from __future__ import annotations
@@ -52,6 +56,9 @@ class OwnerLinks:
         self._home = home
         self._dial = dial
         self._probe = probe
+        self._stays_local = home.has_token and home.address.is_loopback
+        self._places: dict[str, Address] = {}
+        """The nodes of the map that the token may go to."""
         self._links: dict[str, ControlConnection] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
         self._refused_until: dict[str, float] = {}
@@ -60,7 +67,7 @@ class OwnerLinks:
         self.map: OwnerMap | None = None
         """Where the owners are; None without a cluster."""
         home.on_owners = self._changed
-        if home.hello.owners is not None:
+        if home.wants_owners and home.hello.owners is not None:
             self._changed(home.hello.owners)
 
     # For the client
@@ -129,22 +136,22 @@ class OwnerLinks:
             return None
         shard = shard_of(stream_key(stream), self.map.shards)
         node = self.map.map[shard] if shard < len(self.map.map) else None
-        url = None if node is None else self.map.nodes.get(node)
-        return None if url is None or url == self._home.address.url else node
+        place = None if node is None else self._places.get(node)
+        return None if place is None or place.url == self._home.address.url else node
+
+    def _safe_place(self, url: str) -> Address | None:
+        """The address of a node, unless the token must not go there."""
+        with suppress(PenstockError):
+            place = address.parse(url)
+            if place.kind == "tcp" and (place.is_loopback or not self._stays_local):
+                return place
+        return None
 
     def _connect(self, node: str) -> None:
-        assert self.map is not None
         loop = self._home.loop
         if node in self._dialing or self._refused_until.get(node, 0.0) > loop.time():
             return
-        try:
-            place = address.parse(self.map.nodes[node])
-        except PenstockError:
-            place = None
-        if place is None or place.kind != self._home.address.kind:  # never send a token over a door of another kind
-            self._refused_until[node] = float("inf")
-            return
-        task = self._dialing[node] = loop.create_task(self._open(node, place))
+        task = self._dialing[node] = loop.create_task(self._open(node, self._places[node]))
         task.add_done_callback(lambda _: self._dialing.pop(node, None))
 
     async def _open(self, node: str, place: Address) -> None:
@@ -160,6 +167,8 @@ class OwnerLinks:
     def _changed(self, owners: OwnerMap) -> None:
         """A node sent the map."""
         self.map = owners
+        places = {node: self._safe_place(url) for node, url in owners.nodes.items()}
+        self._places = {node: place for node, place in places.items() if place is not None}
         self._name_others()
         for connection in (self._home, *self._links.values()):
             if connection.is_ready and connection not in self._probing:
@@ -172,14 +181,8 @@ class OwnerLinks:
 
     def _name_others(self) -> None:
         """Where a connection goes whose node is gone."""
-        assert self.map is not None
-        places: list[Address] = []
-        for url in self.map.nodes.values():
-            with suppress(PenstockError):
-                places.append(address.parse(url))
         for connection in (self._home, *self._links.values()):
-            kind = connection.address.kind
-            connection.others = [place for place in places if place.kind == kind]
+            connection.others = [*self._places.values()]
 
     async def _check(self, connection: ControlConnection) -> None:
         """A change may mean that a node has stopped without closing its connections."""
