@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 PARTS = (
     # In the order in which they use the one pipeline, which then ends. Spark gives a Python worker 10 s to start: others yield to it.
-    # The last folder makes it as long as the others.
+    # The last folders make it as long as the others.
     Part(
         "spark",
         (
@@ -59,10 +59,11 @@ PARTS = (
             "tests/spark/test_notebooks.py",
             "tests/spark",
             "tests/client",
+            "tests/cli",
         ),
     ),
     # Of about the same length, so that no core is idle at the end. The browser starts when the checks have ended.
-    Part("servers", ("tests/integration", "tests/cli"), 8),
+    Part("servers", ("tests/integration",), 8),
     Part("journal", ("tests/journal", "tests/simulation", "tests/bench", "tests/console"), 10),
     Part("rest", (), 10, is_rest=True),
     Part("checks", (), 10, command=("make", "--no-print-directory", "checks")),
