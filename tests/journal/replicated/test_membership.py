@@ -165,4 +165,4 @@ def test_a_stopped_owner_and_a_killed_leader_lose_nothing(tmp_path: Path, rounds
             events.wait_for("kept", 1, after=after)
         for node in nodes.values():
             node.kill()
-        assert check_promises(servers, events) > 20
+        assert check_promises(servers, events) >= 3, "those that each round waits for"
