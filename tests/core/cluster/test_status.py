@@ -46,6 +46,16 @@ def test_a_shard_without_an_owner_says_why() -> None:
     assert (status.unowned, status.halted) == ([0, 1, 2], [1])
 
 
+def test_a_node_that_is_behind_is_no_damage() -> None:
+    behind = report(
+        s0=ShardReport("behind", 3, 2, reason="begins later"), s1=ShardReport("behind", reason="begins later")
+    )
+    status = cluster_status("demo", 2, {"a": report(s0=ShardReport("owning", 3, 7)), "b": behind}, ["a", "b"])
+    assert status.halted == []
+    assert [(row.owner, row.state, row.troubles) for row in status.shards] == [("a", "owning", {}), (None, "none", {})]
+    assert status.shards[1].reason == "begins later"
+
+
 def test_nodes_are_up_draining_leaving_or_gone() -> None:
     reports = {
         "a": report(s0=ShardReport("moving", 1)),

@@ -16,7 +16,6 @@ from penstock.core.cluster.assignment import ALIVE_US
 ShardState: TypeAlias = Literal["following", "taking", "recovering", "owning", "moving", "halted", "behind"]
 OWNERS = ("recovering", "owning", "moving")
 """States of the node that writes the log of a shard."""
-TROUBLES = ("halted", "behind")
 NO_OWNER = "no node owns it"
 
 
@@ -67,7 +66,7 @@ class ShardStatus(msgspec.Struct):
     wanted: str | None = None
     """The node that `cluster move` names."""
     troubles: dict[str, str] = {}
-    """Why nodes cannot follow its log, by their names."""
+    """Why nodes stopped at damage of its log, by their names."""
     offsets: dict[str, int] = {}
     """The next row in the spool of each live node: a repair is for the one that has most."""
 
@@ -156,7 +155,7 @@ def cluster_status(
 
 def _shard_status(shard: int, reports: Mapping[str, NodeReport], live: list[str], wanted: str | None) -> ShardStatus:
     mine = {name: reports[name].shards[shard] for name in live if name in reports and shard in reports[name].shards}
-    troubles = {name: report.reason for name, report in mine.items() if report.state in TROUBLES}
+    troubles = {name: report.reason for name, report in mine.items() if report.state == "halted"}
     offsets = {name: report.offset for name, report in mine.items()}
     owner = owner_of(shard, reports, live)
     if owner is not None:
@@ -165,7 +164,8 @@ def _shard_status(shard: int, reports: Mapping[str, NodeReport], live: list[str]
         return ShardStatus(shard, name, *about, wanted, troubles, offsets)
     newest = max(mine.values(), key=lambda report: (report.epoch, report.offset), default=ShardReport("following"))
     is_taken = any(report.state == "taking" for report in mine.values())
-    reason = next(iter(troubles.values()), NO_OWNER)
+    behind = [report.reason for report in mine.values() if report.state == "behind"]
+    reason = next(iter([*troubles.values(), *behind]), NO_OWNER)
     state = "halted" if troubles and not is_taken else "taking" if is_taken else "none"
     seen = (newest.epoch, newest.offset, newest.since, reason)
     return ShardStatus(shard, None, state, *seen, wanted, troubles, offsets)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import Metric
 
 from penstock.core.health import PartHealth
+from penstock.server.cluster.shard import SUSPENDED
 from penstock.server.metrics.metric_names import families, labelled
 
 if TYPE_CHECKING:
@@ -50,9 +51,14 @@ def finding(node: ClusterNode) -> PartHealth:
             "`penstock cluster status` says why; `penstock cluster repair SHARD` writes a new log from what is kept"
         )
         return PartHealth("failed", f"the logs of shards {status.halted} are damaged", action)
+    shards = node.shards.items()
+    if late := {number: one.report.reason for number, one in shards if not one.is_owner and one.report.reason}:
+        action = "look at the disk of this node and at the NATS servers: it goes on by itself"
+        reason = f"this node does not follow the logs of shards {[*late]}: {next(iter(late.values()))}"
+        return PartHealth("degraded", reason, action)
     if status.unowned:
         return PartHealth("degraded", f"shards {status.unowned} have no owner", "`penstock cluster status`")
-    if suspended := [number for number, shard in node.shards.items() if shard.report.reason]:
+    if suspended := [number for number, one in shards if one.is_owner and one.report.reason == SUSPENDED]:
         action = "look at the NATS servers: the shards go on by themselves"
         return PartHealth("degraded", f"the NATS servers do not keep the frames of shards {suspended}", action)
     if gone := [one.node for one in status.nodes if one.state == "gone"]:

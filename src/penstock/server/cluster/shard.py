@@ -101,6 +101,7 @@ class ClusterShard(LogCopy):
         state, reason = self.report.state, ""
         if state in ("following", "taking"):
             state = "taking" if journal.ownership.state == "taking" else "following"
+            reason = self.report.reason  # what is wrong with the spool holds until it is open again
         if self.cell is not None:
             reason = self._look_at_lease()
         self._note(state, reason)
