@@ -12,6 +12,7 @@ from penstock.core.cluster.status import ClusterStatus, NodeStatus
 from penstock.core.errors import InvalidRequest, PenstockError
 from penstock.journal.replicated.cluster_keys import create
 from penstock.journal.replicated.connection import NatsServersAddress, connect_servers
+from penstock.journal.replicated.membership import NODE
 from penstock.server.ops.cluster.operator import ClusterOperator, find_buckets, operated, patiently, refuse_node
 from tests.cluster_node import until
 from tests.nats_servers import NatsServers
@@ -70,6 +71,10 @@ def test_only_create_makes_a_cluster(servers: NatsServers) -> None:
         await until(lambda: create(client, "some", bytes_max=1_000_000))
         found = ClusterOperator(client, "some", await find_buckets(client, "some"))
         assert (await found.status()).unowned == list(range(16))
+        await found.forget("gone")  # its key has ended by its age
+        watch = await found.buckets.live.watch(NODE + "gone")
+        entry = await watch.updates(timeout=WAIT_S)
+        assert (entry.key, entry.operation) == (NODE + "gone", "DEL"), "nodes that run learn it"
         assert await found.until(lambda status: not status.unowned, 0.2) is None
         await client.close()
 

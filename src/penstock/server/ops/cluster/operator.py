@@ -14,7 +14,6 @@ from penstock.core.cluster.status import ClusterStatus, ShardStatus
 from penstock.core.errors import PenstockError, Refusal
 from penstock.journal.replicated.cluster_keys import (
     ask_repair,
-    entries,
     name_problem,
     read_status,
     set_drain,
@@ -97,10 +96,12 @@ class ClusterOperator:
         return status.shards[shard]
 
     async def forget(self, node: str) -> None:
-        """Remove what is known of a node that has left."""
+        """Remove what is known of a node that has left.
+
+        Nodes forget it only when its key is deleted: a key that has ended by its age tells them nothing.
+        """
         await patiently(lambda: set_drain(self.buckets, node, on=False))
-        if any(entry.key == NODE + node for entry in await patiently(lambda: entries(self.buckets.live))):
-            await patiently(lambda: self.buckets.live.delete(NODE + node))
+        await patiently(lambda: self.buckets.live.delete(NODE + node))
 
     async def until(self, is_reached: Callable[[ClusterStatus], bool], seconds: float) -> ClusterStatus | None:
         """The first status for which this holds; None if it does not come in time."""
