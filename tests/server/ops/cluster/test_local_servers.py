@@ -71,6 +71,7 @@ async def kept(address: NatsServersAddress) -> int:
     return found
 
 
+@pytest.mark.more  # servers elect leaders three times
 def test_servers_return_by_themselves_and_keep_their_streams_over_a_restart(tmp_path: Path) -> None:
     async def act() -> None:
         first, again = LocalServers(tmp_path), LocalServers(tmp_path)

@@ -4,6 +4,7 @@
     url             what another node on this machine gives to `--join`; it holds no password
     creds           what it gives to `--nats-creds`: a command line would show the password to the users of the machine
     n1.conf, n1/, n1.log, and so on
+    n1.log.1        the log of the one that ran before, which says why it ended
 
 They sync each write, as a cluster needs it, but one machine holds all three: this is for trying a cluster out. They end even when the
 server is killed, because the system sends them a signal then.
@@ -131,6 +132,9 @@ class LocalServers:
     def _log(self) -> Path:
         return self.folder / f"{NAMES[0]}.log"
 
+    def _log_before(self, name: str) -> Path:
+        return self.folder / f"{name}.log.1"
+
     def _take_lock(self) -> None:
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -171,7 +175,10 @@ class LocalServers:
         )
 
     async def _spawn(self, name: str, binary: str) -> None:
-        with (self.folder / f"{name}.log").open("wb") as log:
+        file = self.folder / f"{name}.log"
+        if file.exists() and file.stat().st_size:
+            file.rename(self._log_before(name))
+        with file.open("wb") as log:
             self._processes[name] = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", "-c", END_WITH_PARENT, str(os.getpid())),
                 *(binary, "-c", str(self.folder / f"{name}.conf")),
@@ -211,9 +218,12 @@ class LocalServers:
         """Start a server again whenever it ends."""
         while True:
             code = await self._processes[name].wait()
-            logs.warning("nats.exit", server=name, code=code, log=str(self.folder / f"{name}.log"))
+            logs.warning("nats.exit", server=name, code=code, log=str(self._log_before(name)))
             await asyncio.sleep(RESTART_S)
-            await self._spawn(name, binary)
+            try:
+                await self._spawn(name, binary)
+            except OSError as error:  # the next round tries again: the process is still the one that ended
+                logs.error("nats.start_failed", exc=error, server=name)
 
     async def stop(self) -> None:
         """End them, after everything that needs them has ended."""
@@ -240,16 +250,22 @@ class LocalServers:
         self._processes.clear()
 
 
-def new_settings() -> LocalSettings:
-    """Ports that are free now, and new passwords."""
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, and that no outgoing connection gets meanwhile."""
     with contextlib.ExitStack() as stack:
         found: list[int] = []
-        while len(found) < 2 * len(NAMES):
+        while len(found) < count:
             probe = stack.enter_context(socket.socket())
             port = PORTS.start + secrets.randbelow(len(PORTS))
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
                 found.append(port)
+    return found
+
+
+def new_settings() -> LocalSettings:
+    """Ports that are free now, and new passwords."""
+    found = free_ports(2 * len(NAMES))
     ports, routes = found[: len(NAMES)], found[len(NAMES) :]
     return LocalSettings(
         dict(zip(NAMES, ports, strict=True)),
