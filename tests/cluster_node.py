@@ -119,17 +119,17 @@ async def main(name: str, folder: Path, shards: int, urls: list[str]) -> None:
     )
     buckets = await until(lambda: ClusterBuckets.open(client, CLUSTER))
     live = LiveNodes()
-    membership = asyncio.create_task(Membership(buckets, name, live, boot_us).run())
+    jobs = asyncio.gather(*Membership(buckets, name, live, boot_us).jobs())
     cells = []
     for shard in range(shards):
         (folder / str(shard)).mkdir(parents=True, exist_ok=True)
         log = JetStreamLog(client, stream_name(CLUSTER, shard, 1))
         cells.append(Shard(name, shard, log, folder / str(shard), live, shards))
-    while not membership.done():
+    while not jobs.done():
         for cell in cells:
             cell.send()
         await asyncio.sleep(EVERY_S)
-    await membership
+    await jobs
 
 
 if __name__ == "__main__":

@@ -195,3 +195,35 @@ def test_a_server_that_offers_no_tls_gets_no_password(scheme: str, tmp_path: Pat
 
     asyncio.run(act())
     assert set(got) == {b""}
+
+
+def test_a_cancellation_leaves_no_connection_behind() -> None:
+    async def act() -> None:
+        asked, ended = asyncio.Event(), asyncio.Event()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b'INFO {"server_id":"x","max_payload":1024}\r\n')
+            await reader.readline()
+            asked.set()  # and it never answers
+            await reader.read()
+            ended.set()
+            writer.close()
+
+        async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            address = NatsServersAddress((f"nats://127.0.0.1:{port}",))
+            while True:  # a machine that is too busy may need a second attempt
+                connecting = asyncio.create_task(connect_servers(address, "test"))
+                waiting = asyncio.create_task(asked.wait())
+                await asyncio.wait([connecting, waiting], return_when=asyncio.FIRST_COMPLETED)
+                if not connecting.done():
+                    break
+                with pytest.raises(Unreachable):
+                    connecting.result()
+                asked.clear()
+            connecting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await connecting
+            await ended.wait()
+
+    asyncio.run(asyncio.wait_for(act(), 60))

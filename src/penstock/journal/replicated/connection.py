@@ -217,6 +217,9 @@ async def connect_servers(
         hint = "check that the servers run, the URLs, and the user: `--nats-creds FILE`, or `user:password@` in the URL"
         message = f"cannot connect to the NATS servers at {address.shown}: {reason}"
         raise PenstockError(Refusal("Unreachable", message, hint=hint)) from None
+    except BaseException:  # a cancellation leaves no connection behind
+        await client.close()
+        raise
     client.options["max_reconnect_attempts"] = -1
     return client
 

@@ -103,12 +103,6 @@ class Membership:
         """What runs until it is cancelled, perhaps twice: a wait in the client whose result comes at that moment swallows a cancellation."""
         return [self._refresh(), self._follow(self._buckets.live), self._follow(self._buckets.config)]
 
-    async def run(self) -> None:
-        """All of it, until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for job in self.jobs():
-                group.create_task(job)
-
     def changed(self) -> None:
         """Refresh the key now."""
         self._changed.set()
