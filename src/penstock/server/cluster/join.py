@@ -24,6 +24,8 @@ from penstock.server.logging import logs
 LOOK_S = 0.1
 SAME_NAME_S = 3.0
 """A key of this name that is written again within this time belongs to a node that runs."""
+SLOW_S = 0.5
+"""After an answer that took longer, the wait begins again."""
 UNDESCRIBED = "the servers do not describe themselves to this user; `penstock cluster check` says what to do"
 
 
@@ -130,7 +132,12 @@ async def _check_name(buckets: ClusterBuckets, node: str) -> None:
     until_s = time.monotonic() + SAME_NAME_S
     while before is not None and time.monotonic() < until_s:
         await asyncio.sleep(LOOK_S)
+        asked_s = time.monotonic()
         now = await until_answered(revision)
+        if (
+            answered_s := time.monotonic()
+        ) - asked_s > SLOW_S:  # servers that are slow to answer are slow to write as well
+            until_s = answered_s + SAME_NAME_S
         if now is not None and now != before:
             hint = "give each node its own `--node`; a node that was stopped may start again at once"
             raise PenstockError(Refusal("InvalidRequest", f"a node `{node}` runs already", hint=hint))
