@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from penstock.core.cluster.assignment import assign
 from penstock.core.placement import SHARDS
 from penstock.journal.replicated.cluster_keys import create
 from tests.cluster_node import until
-from tests.integration.serving import Http
+from tests.integration.serving import Answer, Http
 from tests.journal.replicated.conftest import connected
-from tests.nats_servers import NatsServers
+from tests.nats_servers import NatsServers, start_child
 from tests.server_process import environment
 
 WAIT_S = 120.0
@@ -39,10 +40,26 @@ def eventually(what: str, is_true: Callable[[], Any], within_s: float = WAIT_S) 
         try:
             if found := is_true():
                 return found
-        except OSError:  # a node that is gone, or not there yet
+        except (OSError, HTTPException):  # a node that is gone, or not there yet
             pass
         assert time.monotonic() < until_s, f"{what} does not happen"
         time.sleep(LOOK_S)
+
+
+AGAIN = {"Unreachable", "JournalUnavailable", "Draining"}
+"""How a shard without a lease refuses a request, which may then be repeated: a machine that is too busy for a lease costs one."""
+
+
+def answered(ask: Callable[[], Answer]) -> Answer:
+    """The answer of a request that may be repeated."""
+    answers: list[Answer] = []
+
+    def is_served() -> bool:
+        answers.append(ask())
+        return answers[-1].status == 200 or answers[-1].code not in AGAIN
+
+    eventually("an answer", is_served)
+    return answers[-1]
 
 
 class Node:
@@ -64,7 +81,7 @@ class Node:
         self._endpoints.unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             command = [sys.executable, "-m", "penstock.cli", "up", *self._words]
-            self.process = subprocess.Popen(command, cwd=self.folder, env=environment(), stdout=log, stderr=log)
+            self.process = start_child(command, cwd=self.folder, env=environment(), stdout=log, stderr=log)
 
     @property
     def _endpoints(self) -> Path:
@@ -101,9 +118,16 @@ class Node:
         os.kill(self.process.pid, number)
 
     def kill(self) -> None:
-        if self.process.poll() is None:
-            self.signal(signal.SIGKILL)
+        self.process.kill()
         self.process.wait()
+
+    def revive(self) -> None:
+        """Have it run again, whether it has ended or was stopped."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+        else:
+            self.start()
+        self.wait()
 
 
 class ClusterProcesses(AbstractContextManager["ClusterProcesses"]):
@@ -112,15 +136,19 @@ class ClusterProcesses(AbstractContextManager["ClusterProcesses"]):
     def __init__(self, folder: Path, names: str = "abc") -> None:
         self.folder = folder
         self._stack = ExitStack()
+        self.nodes: dict[str, Node] = {}
         (folder / "nats").mkdir()
         self.servers = NatsServers(folder / "nats")
         self._stack.callback(self.servers.close)
-        asyncio.run(self._create())
-        self.nodes: dict[str, Node] = {}
-        for name in names:
-            self.add(name)
-        for node in self.nodes.values():
-            node.wait()
+        try:
+            asyncio.run(asyncio.wait_for(self._create(), WAIT_S))
+            for name in names:
+                self.add(name)
+            for node in self.nodes.values():
+                node.wait()
+        except BaseException:
+            self._stack.close()
+            raise
 
     async def _create(self) -> None:
         async with connected(self.servers) as client:
@@ -134,10 +162,21 @@ class ClusterProcesses(AbstractContextManager["ClusterProcesses"]):
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @contextmanager
+    def disturbed(self) -> Iterator[None]:
+        """A test that ends nodes and servers: all run again for the next one, also after a failure."""
+        try:
+            yield
+        finally:
+            self.servers.revive()
+            for node in self.nodes.values():
+                node.revive()
+
     def status(self, node: str) -> dict[str, Any]:
         """What a node says of the cluster."""
         answer = self.nodes[node].operator.get("/v1/cluster")
-        assert answer.status == 200, answer
+        if answer.status != 200:
+            raise OSError(f"node {node} answers {answer}")
         return dict(answer.json)
 
     def owner(self, node: str, shard: int) -> str | None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from penstock.server.ops.cluster.local_servers import free_ports
 from tests.docs.documents import BLOCK, ROOT, blocks, reader_environment
+from tests.nats_servers import start_child
 from tests.server_process import environment
 
 TUTORIAL = "docs/tutorial/first-cluster.md"
@@ -27,14 +27,8 @@ POLL_S = 0.05
 @pytest.fixture
 def ports() -> dict[str, str]:
     """A free port for each address of the page."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in PORTS]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return {
-            f"127.0.0.1:{port}": f"127.0.0.1:{probe.getsockname()[1]}"
-            for port, probe in zip(PORTS, probes, strict=True)
-        }
+    found = zip(PORTS, free_ports(len(PORTS)), strict=True)
+    return {f"127.0.0.1:{port}": f"127.0.0.1:{free}" for port, free in found}
 
 
 class Nodes:
@@ -47,8 +41,8 @@ class Nodes:
     def start(self, code: str) -> None:
         log = self._folder / f"node-{len(self._processes)}.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {code}"],
+            process = start_child(
+                ["/usr/bin/env", "bash", "-c", f"exec {code}"],
                 cwd=self._folder,
                 env=environment(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])),
                 stdout=output,
@@ -80,8 +74,10 @@ class Nodes:
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     found = Nodes(tmp_path)
-    yield found
-    found.stop()
+    try:
+        yield found
+    finally:
+        found.stop()
 
 
 def run(code: str, folder: Path) -> str:

@@ -30,6 +30,7 @@ from tests.nats_servers import NatsServers
 WAIT_S = 120.0
 LOOK_S = 0.02
 BYTES_MAX = 2 * 1024 * 1024
+LEASE_MS = 3_000
 
 
 @pytest.fixture(scope="package")
@@ -71,6 +72,19 @@ async def ask(node: ClusterNode, route: str, stream: str, **body: Any) -> Any:
     return msgspec.json.decode(said) if isinstance(said, bytes) else said
 
 
+AGAIN = {"Unreachable", "JournalUnavailable", "Draining"}
+"""How a shard without a lease refuses a request, which may then be repeated: a machine that is too busy for a lease costs one."""
+
+
+async def asked(node: ClusterNode, route: str, stream: str, **body: Any) -> Any:
+    """As `ask`, repeated until a shard that serves has answered."""
+    until_s = asyncio.get_running_loop().time() + WAIT_S
+    while isinstance(said := await ask(node, route, stream, **body), Refusal) and said.code in AGAIN:
+        assert asyncio.get_running_loop().time() < until_s, said
+        await asyncio.sleep(LOOK_S)
+    return said
+
+
 def envelope(name: str) -> dict[str, Any]:
     return {"id": name, "ts": "2026-01-01T00:00:00Z", "type": "note", "payload": name}
 
@@ -89,17 +103,21 @@ async def served(node: ClusterNode, owner: str | None = None) -> None:
     await eventually(is_served, "an owner")
 
 
-async def fill(node: ClusterNode, *names: str) -> None:
+async def fill(node: ClusterNode, *names: str, stream: str = STREAM) -> None:
+    """Keep envelopes; their ids make it safe to repeat."""
     for name in names:
-        assert (await ask(node, "enqueue", STREAM, envelope=envelope(name)))["id"] == name
+        assert (await asked(node, "enqueue", stream, envelope=envelope(name)))["id"] == name
 
 
-async def pulled(node: ClusterNode) -> list[str]:
-    """What a pull gets, as soon as one is answered."""
-    while isinstance(taken := await ask(node, "pull", STREAM, max=100, lease_ms=60_000), Refusal):
-        assert taken.code == "Unreachable", taken
+async def pulled(node: ClusterNode, count: int, stream: str = STREAM) -> list[str]:
+    """What one pull gets, as soon as it is so much: what a lost answer had returns when its lease ends."""
+    until_s = asyncio.get_running_loop().time() + WAIT_S
+    while True:
+        taken = await asked(node, "pull", stream, max=100, lease_ms=LEASE_MS)
+        if len(taken["deliveries"]) >= count:
+            return [one["deliver"]["id"] for one in taken["deliveries"]]
+        assert asyncio.get_running_loop().time() < until_s, taken
         await asyncio.sleep(LOOK_S)
-    return [one["deliver"]["id"] for one in taken["deliveries"]]
 
 
 class Nodes:
@@ -136,6 +154,6 @@ class Nodes:
 async def cluster(servers: NatsServers, name: str, folder: Path, config: Config | None = None) -> AsyncIterator[Nodes]:
     """A cluster without nodes."""
     async with connected(servers) as client:
-        await until(lambda: create(client, name, bytes_max=BYTES_MAX))
+        await asyncio.wait_for(until(lambda: create(client, name, bytes_max=BYTES_MAX)), WAIT_S)
     async with AsyncExitStack() as stack:
         yield Nodes(servers, name, folder, config or Config(), stack)

@@ -32,6 +32,7 @@ def test_a_directory_of_another_journal_is_refused(servers: NatsServers, tmp_pat
     run(work)
 
 
+@pytest.mark.more  # a shard changes its owner by silence
 def test_a_spool_that_takes_nothing_ends_the_cell_and_is_opened_again(servers: NatsServers, tmp_path: Path) -> None:
     async def work() -> None:
         async with cluster(servers, "spool", tmp_path) as nodes:
@@ -42,9 +43,15 @@ def test_a_spool_that_takes_nothing_ends_the_cell_and_is_opened_again(servers: N
             before = shard.journal
             assert before is not None
             before._end("the spool does not take a commit that was kept: the disk is full")
+            shard.look()
+            assert (a.finding().state, shard.is_owner) == ("degraded", False)
+            assert a.finding().reason.endswith("the disk is full"), "the reason stays until it is open again"
             await eventually(lambda: shard.journal not in (None, before) and shard.cell is not None, "another cell")
-            assert await pulled(a) == ["one"]
-            assert shard.takeovers == 2
+            assert await pulled(a, 1) == ["one"]
+            assert shard.takeovers >= 2
+            shard._note("behind", "the log begins later")
+            assert a.status().halted == [], "it is late, and nothing is damaged"
+            assert a.finding().state == "degraded" and a.finding().reason.endswith("the log begins later")
 
     run(work)
 

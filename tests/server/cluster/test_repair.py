@@ -39,9 +39,9 @@ def test_a_shard_without_its_stream_halts_until_it_is_repaired(servers: NatsServ
                 await eventually(lambda node=node: node.shards[SHARD].settings.generation == 2, "a new stream")
                 await served(node)
             assert halted.status().shards[SHARD].epoch > 1
-            assert halted.finding().state == "ok"
+            await eventually(lambda: halted.finding().state == "ok", "a healthy cluster")
             await fill(b, "three")
-            assert await pulled(a) == ["one", "two", "three"]
+            assert await pulled(a, 3) == ["one", "two", "three"]
             await eventually(lambda: all(one.shards[SHARD].report.offset >= 3 for one in (a, b)), "a copy")
             assert len(a.shards) == SHARDS
 

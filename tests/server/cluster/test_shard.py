@@ -10,7 +10,7 @@ import pytest
 from penstock.server.cluster.shard import SUSPENDED, CellScheduler
 from penstock.server.engine.schedulers import LoopScheduler
 from tests.nats_servers import NAMES, NatsServers
-from tests.server.cluster.conftest import SHARD, STREAM, ask, cluster, envelope, eventually, fill, pulled, run, served
+from tests.server.cluster.conftest import SHARD, cluster, eventually, fill, pulled, run, served
 
 
 def test_what_a_cell_has_scheduled_ends_with_it() -> None:
@@ -68,23 +68,18 @@ def test_a_suspended_shard_goes_on_by_itself(tmp_path: Path) -> None:
         async with cluster(servers, "suspended", tmp_path) as nodes:
             a = await nodes.start("a")
             await served(a)
-            await ask(a, "enqueue", STREAM, envelope=envelope("one"))
+            await fill(a, "one")
             for name in NAMES[1:]:
                 servers.kill(name)
             shard = a.shards[SHARD]
             await eventually(lambda: shard.report.reason == SUSPENDED, "a suspension")
             assert (shard.is_open, shard.may_serve, a.finding().state) == (False, False, "degraded")
-            waiting = asyncio.create_task(ask(a, "enqueue", STREAM, envelope=envelope("two")))
+            waiting = asyncio.create_task(fill(a, "two"))
             for name in NAMES[1:]:
                 servers.start(name)
             await eventually(lambda: shard.may_serve, "a lease")
-            said = await waiting
-            while not isinstance(
-                said, dict
-            ):  # it waited for too long, or was under way: its id makes it safe to repeat
-                said = await ask(a, "enqueue", STREAM, envelope=envelope("two"))
-            assert said["id"] == "two"
-            assert await pulled(a) == ["one", "two"]
+            await waiting
+            assert await pulled(a, 2) == ["one", "two"]
             assert shard.report.epoch == 1 or shard.takeovers > 1
 
     try:
