@@ -71,6 +71,10 @@ def test_a_report_says_what_the_spool_has_where_the_log_ends_before(servers: Nat
             shard.journal.ownership.reader.whole = LogEnd()
             shard._note("owning")
             assert shard.report.offset == kept
+            shard.journal._end("the disk is full")
+            shard.look()
+            assert shard.report.reason == "the disk is full", "it stays until the spool is open again"
+            assert a.finding().state == "degraded" and a.finding().reason.endswith("the disk is full")
 
     run(work)
 
