@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,7 @@ class Work:
 
     def __init__(self, client: Client, streams: list[str]) -> None:
         self._client = client
+        self._run = os.urandom(4).hex()
         self._seen: dict[str, asyncio.Event] = {}
         self._sent = dict.fromkeys(streams, 0)
         self._stop = asyncio.Event()
@@ -91,7 +93,7 @@ class Work:
 
     async def _send(self, stream: str) -> None:
         while not self._stop.is_set():
-            name = f"{stream}#{self._sent[stream] + 1}"
+            name = f"{stream}#{self._run}-{self._sent[stream] + 1}"
             arrived = self._seen[name] = asyncio.Event()
             await self._client.enqueue(stream, {"id": name, "type": "t", "payload": 1})
             self._sent[stream] += 1
@@ -100,7 +102,8 @@ class Work:
     async def _take(self, stream: str) -> None:
         async with self._client.subscribe(stream, credit=10) as jobs:
             async for job in jobs:
-                self._seen[job.id].set()
+                if (arrived := self._seen.get(job.id)) is not None:  # else an earlier run has left it
+                    arrived.set()
                 if not job.is_lost:
                     await job.ack()
 
