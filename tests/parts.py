@@ -63,7 +63,7 @@ PARTS = (
         ),
     ),
     # Of about the same length, so that no core is idle at the end. The browser starts when the checks have ended.
-    Part("servers", ("tests/integration",), 8),
+    Part("servers", ("tests/integration", "tests/server/cluster"), 8),
     Part("journal", ("tests/journal", "tests/simulation", "tests/bench", "tests/console"), 10),
     Part("rest", (), 10, is_rest=True),
     Part("checks", (), 10, command=("make", "--no-print-directory", "checks")),
