@@ -16,7 +16,7 @@ from tests.integration.serving import Http, connected, run, sockets, until
 from tests.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
-WAIT_MS = 60_000
+WAIT_MS = 20_000
 """Longer than the tests take: a request that ends before was ended."""
 BIG = "x" * 900_000
 """Twelve of them do not fit into the buffers of a socket, and fit into one answer."""
