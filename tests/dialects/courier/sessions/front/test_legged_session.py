@@ -119,6 +119,18 @@ def test_a_refused_leg_closes_the_connection_with_its_reason() -> None:
     assert front.wire.closed == (1013, "QuotaExceeded")
 
 
+def test_a_leg_that_ends_while_another_one_owes_answers_closes_the_connection_after_them() -> None:
+    front = Front()
+    front.say(STATS % (b"jobs/a", 1), STATS % (b"jobs/b", 2))
+    front.legs[A].owner.arrived([answer(1), front.session._mark])
+    front.legs[A].owner.ended(1012, "Moved")  # it owes nothing, and no line follows the one at the other cell
+    front.broker.run()
+    assert front.wire.closed is None and front.legs[B].sent[-1] == front.mark
+    front.legs[B].owner.arrived([answer(2), front.session._mark])
+    assert front.written() == answer(1) + answer(2)
+    assert front.wire.closed == (1012, "Moved")
+
+
 def test_a_client_that_leaves_closes_its_legs() -> None:
     front = Front()
     front.say(STATS % (b"jobs/a", 1))

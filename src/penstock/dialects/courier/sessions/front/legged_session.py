@@ -185,6 +185,7 @@ class LeggedSession(ControlSession):
             self.out.append(error_line(None, refusal))
         if self.closing is None:
             self.closing = (code, reason)
+        self._end_chunk()  # no further line does, and the connection closes only when every chunk is complete
         self.wake()
 
     # What the connection calls
