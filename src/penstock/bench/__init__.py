@@ -20,6 +20,7 @@ for name, place in {
     "journal": "journal.commands",
     "pipeline": "pipeline.commands",
     "soak": "soak.commands",
+    "cluster": "cluster.commands",
     "compare": "compare",
 }.items():
     bench.command(f"penstock.bench.{place}:{name}", name=name)

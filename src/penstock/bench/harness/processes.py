@@ -155,6 +155,7 @@ class LoadProcess:
 class ServerProcess:
     """A server on free ports of the loopback interface."""
 
+    start_s = START_S
     port = http_port = 0
     pub = pull = ""  # the endpoints of a relay
 
@@ -180,7 +181,7 @@ class ServerProcess:
         def explain() -> str:
             return f"`{' '.join(self.command[:4])}` did not start: {self.log.read_text(errors='replace')[-500:]}"
 
-        wait_until(lambda: self.process.poll() is not None or self.is_ready(), START_S, explain)
+        wait_until(lambda: self.process.poll() is not None or self.is_ready(), self.start_s, explain)
         if self.process.poll() is not None:
             raise BenchError(explain())
 
