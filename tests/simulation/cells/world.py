@@ -243,6 +243,7 @@ class CellsWorld(CheckedWorld):
         """Kill the process of one cell and start it again."""
         self.note("crash cell", shard)
         self._cell_lives[shard].over = True
+        self.witness.ended_runs.add(self.cells[shard].machine.boot)
         self.journals.all[shard].crash()
         for leg in [leg for leg in self.legs if leg.shard == shard]:
             self.legs.remove(leg)

@@ -40,6 +40,8 @@ class Witness:
         self.conversations: dict[int, Conversation] = {}
         self._holders: dict[Place, tuple[int, str]] = {}
         self._newest: dict[tuple[str, str], Place] = {}
+        self.ended_runs: set[str] = set()
+        """Runs of cells that crashed while the others went on: an answer that waited for others may still give their leases, which are over."""
         self._leases: dict[str, Place] = {}
         self._firsts: dict[object, list[tuple[int, int]]] = {}
         """First deliveries of this life in each stream, or each key or level of it: numbers of lease and record."""
@@ -241,7 +243,8 @@ class Witness:
         self._leases[lease_id] = place
         self._newest[stream, id_] = place
         talk.places.setdefault(id_, {})[stream] = seq
-        if place not in self._holders or _is_later(lease_id, self._holders[place][1]):
+        is_over = lease_id.rpartition(".")[2] in self.ended_runs
+        if place not in self._holders or (not is_over and _is_later(lease_id, self._holders[place][1])):
             self._holders[place] = (pipe.no, lease_id)
         if attempt == 1 and place not in self.history.delayed and place not in self._unordered:
             self._in_sequence(stream, env, lease_id, seq)
